@@ -1,0 +1,27 @@
+"""`intact compile`: the vendor's toolchain on a quantized model, or on a float one that is quantized first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intact.cli import options
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+
+NAME = "compile"
+SETTINGS = (TARGET, QUANT, DATA, DIMS, COMPILE)
+
+
+@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, DIMS, COMPILE, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Compile a model for a device, without verifying it. A float model is quantized first, as build would.
+
+    Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
+    """
+    from intact import pipeline
+    from intact.cli import console, summary
+
+    path = options.model_path(values)
+    config = options.settings(values, *SETTINGS)
+    talk = console.Talk(quiet=values["quiet"])
+    built = pipeline.build(path, config, values["output"], overwrite=values["overwrite"], verify=False, events=talk)
+    summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])

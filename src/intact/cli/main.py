@@ -1,0 +1,62 @@
+"""The `intact` command. Heavy imports wait until a command runs, so that help is there at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from intact.cli import build, compile, inspect, quantize, schema, verify
+
+INTERNAL_ERROR = 70
+
+app = typer.Typer(
+    help="Quantizes and compiles ONNX models for NPUs, and proves that nothing broke.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit statuses: 0 done · 1 a gate failed · 2 usage or settings · 3 the model is bad · "
+    "4 the target cannot take it · 5 the environment",
+)
+for command in (build, quantize, compile, verify, inspect, schema):
+    app.command(command.NAME)(command.run)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"intact {version('intact')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    return
+
+
+def main() -> None:
+    """Run the command line; an error of the user's is a sentence and an exit status, never a traceback."""
+    debug = "--debug" in sys.argv
+    try:
+        app()
+    except Exception as error:
+        from intact.errors import IntactError
+
+        if debug:
+            raise
+        if isinstance(error, IntactError):
+            sys.stderr.write(f"error[{error.code}]: {error.text()}\n")
+            sys.exit(error.status)
+        sys.stderr.write(f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n")
+        sys.exit(INTERNAL_ERROR)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)

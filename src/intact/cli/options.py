@@ -1,0 +1,225 @@
+"""Options that commands share: each is defined once, together with the setting that it sets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A flag: its name in code, its type, its declaration, and the path of the setting that it sets, if any."""
+
+    name: str
+    kind: Any
+    declaration: Any
+    setting: tuple[str, ...] = ()
+
+
+def _option(
+    name: str, kind: Any, help: str, *, setting: tuple[str, ...] = (), flags: tuple[str, ...] = (), **more: Any
+) -> Option:
+    flags = flags or (f"--{name.replace('_', '-')}",)
+    return Option(name, kind, typer.Option(*flags, help=help, show_default=False, **more), setting)
+
+
+MODEL = (
+    Option("model", Path | None, typer.Argument(help="The ONNX model.", show_default=False)),
+    _option("onnx", Path | None, "The ONNX model; the same as the first argument."),
+)
+CONFIG = (_option("config", Path | None, "A TOML or JSON file of settings; flags override it."),)
+TARGET = (
+    _option("device", str | None, "cpu, qnn, openvino or dml. [default: cpu]", setting=("compile", "device")),
+    _option("arch", str | None, "Architecture, for example v73. [default for qnn: v73]", setting=("compile", "arch")),
+    _option("soc", str | None, "Chip, for example SM8550; it decides the architecture.", setting=("compile", "soc")),
+)
+DIMS = (_option("dim", list[str] | None, "Size of a free dimension, as name=size; repeatable.", setting=("dims",)),)
+DATA = (
+    _option(
+        "data", str | None, "Inputs: an .npz keyed by input name, or module:function.", setting=("quant", "load_path")
+    ),
+    _option(
+        "test_data",
+        str | None,
+        "Inputs for verification; without it rows of --data are held back.",
+        setting=("test_path",),
+    ),
+    _option(
+        "samples", int | None, "At most this many rows to calibrate on. [default: 128]", setting=("quant", "samples")
+    ),
+    _option(
+        "distribution", str | None, "Of synthetic float inputs: normal or uniform.", setting=("quant", "distribution")
+    ),
+    _option("seed", int | None, "Of synthetic inputs. [default: 0]", setting=("quant", "seed")),
+)
+QUANT = (
+    _option(
+        "precision",
+        str | None,
+        "fp32, fp16, uint8, int8, int16, w8a8, w8a16 or w4a16. [default: uint8]",
+        setting=("precision",),
+    ),
+    _option(
+        "method",
+        str | None,
+        "How ranges are chosen: minmax, percentile, entropy, mse or auto.",
+        setting=("quant", "method"),
+    ),
+    _option("weight_type", str | None, "Type of weights; the precision sets it.", setting=("quant", "weight_type")),
+    _option(
+        "activation_type",
+        str | None,
+        "Type of activations; the precision sets it.",
+        setting=("quant", "activation_type"),
+    ),
+    _option(
+        "per_channel",
+        bool | None,
+        "One scale per output channel of a weight, or per tensor.",
+        flags=("--per-channel/--per-tensor",),
+        setting=("quant", "per_channel"),
+    ),
+    _option(
+        "weight_symmetric",
+        bool | None,
+        "Weights with zero point 0, or not.",
+        flags=("--weight-symmetric/--weight-asymmetric",),
+        setting=("quant", "weight_symmetric"),
+    ),
+    _option(
+        "activation_symmetric",
+        bool | None,
+        "Activations with the zero point in the middle, or not.",
+        flags=("--activation-symmetric/--activation-asymmetric",),
+        setting=("quant", "activation_symmetric"),
+    ),
+    _option(
+        "op_type", list[str] | None, "Quantize nodes of this type only; repeatable.", setting=("quant", "op_types")
+    ),
+    _option(
+        "exclude_op_type",
+        list[str] | None,
+        "Never quantize nodes of this type; repeatable.",
+        setting=("quant", "exclude_op_types"),
+    ),
+    _option("node", list[str] | None, "Quantize this node only; repeatable.", setting=("quant", "nodes")),
+    _option(
+        "exclude_node", list[str] | None, "Never quantize this node; repeatable.", setting=("quant", "exclude_nodes")
+    ),
+)
+COMPILE = (
+    _option(
+        "ep_option",
+        list[str] | None,
+        "Option of the vendor's provider, as key=value; repeatable.",
+        setting=("compile", "ep_options"),
+    ),
+    _option(
+        "io", str | None, "Types of the graph's inputs and outputs: float or quantized.", setting=("compile", "io")
+    ),
+    _option(
+        "timeout",
+        float | None,
+        "Seconds that one call of the vendor's toolchain may take.",
+        setting=("compile", "timeout"),
+    ),
+)
+GATES = (
+    _option("min_sqnr", float | None, "Gate: least SQNR in dB of every output of every form.", setting=("min_sqnr",)),
+)
+OUTPUT = (
+    _option("output", Path, "Where the result goes.", flags=("-o", "--output")),
+    _option("overwrite", bool, "Replace what is there.", flags=("--overwrite",)),
+)
+TALK = (
+    _option("as_json", bool, "Print the result as JSON on stdout; logs go to stderr.", flags=("--json",)),
+    _option("quiet", bool, "Print errors and warnings only.", flags=("--quiet", "-q")),
+    _option("debug", bool, "Show a traceback when something goes wrong.", flags=("--debug",)),
+)
+
+
+def takes(*groups: Iterable[Option]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of these groups; it receives them as one dictionary."""
+    options = [option for group in groups for option in group]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**values: Any) -> None:
+            command(values)
+
+        run.__doc__ = command.__doc__
+        run.__signature__ = inspect.Signature([_parameter(option) for option in options])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    default = False if option.kind is bool else inspect.Parameter.empty if option.kind is Path else None
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[option.kind, option.declaration],
+    )
+
+
+def model_path(values: dict[str, Any]) -> Path:
+    """The model that a command is about, given as its argument or by --onnx."""
+    from intact.errors import SettingsError
+
+    given = [path for path in (values.get("model"), values.get("onnx")) if path is not None]
+    if not given:
+        raise SettingsError("S140", "no model was given", fix="give its path as the first argument, or with --onnx")
+    if len(given) == 2 and given[0] != given[1]:
+        raise SettingsError("S141", f"two models were given: {given[0]} and --onnx {given[1]}", fix="leave one out")
+    return Path(given[0])
+
+
+def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
+    """What the user set, in flags over a file, as a BuildConfig that knows nothing else."""
+    from intact.config import BuildConfig, merge, read_settings
+
+    file = read_settings(values["config"]) if values.get("config") is not None else {}
+    flags: dict[str, Any] = {}
+    for option in (option for group in groups for option in group):
+        value = values.get(option.name)
+        if option.setting and value is not None:
+            flags = merge(flags, _nested(option.setting, _plain(option.name, value)))
+    if "quant" in flags and "quant" in file.get("compile", {}):
+        flags = merge(flags, {"compile": {"quant": flags.pop("quant")}})
+    return BuildConfig.from_dict(merge(file, flags))
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "dim":
+        return {key: _integer(key, size) for key, size in _pairs("--dim", value)}
+    if name == "ep_option":
+        return dict(_pairs("--ep-option", value))
+    return value
+
+
+def _pairs(flag: str, values: list[str]) -> list[tuple[str, str]]:
+    from intact.errors import SettingsError
+
+    bad = [text for text in values if "=" not in text]
+    if bad:
+        raise SettingsError("S142", f"{flag} {bad[0]!r}: expected name=value")
+    # The last "=" splits: a dimension may be called "a=b", a size may not.
+    return [(text.rpartition("=")[0], text.rpartition("=")[2]) for text in values]
+
+
+def _integer(name: str, text: str) -> int:
+    from intact.errors import SettingsError
+
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError("S143", f"--dim {name}={text}: a size is a whole number from 1")
+    return int(text)
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}

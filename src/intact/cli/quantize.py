@@ -1,0 +1,30 @@
+"""`intact quantize`: a float model in, a QDQ model out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intact.cli import options
+from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+
+NAME = "quantize"
+SETTINGS = (TARGET, QUANT, DATA, DIMS)
+
+
+@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Quantize a float model for a device, and save it as ONNX with Q/DQ nodes.
+
+    Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
+    """
+    from intact import pipeline
+    from intact.cli import console
+
+    path = options.model_path(values)
+    config = options.settings(values, *SETTINGS)
+    talk = console.Talk(quiet=values["quiet"])
+    result = pipeline.quantize_file(path, config, values["output"], overwrite=values["overwrite"], events=talk)
+    if values["as_json"]:
+        console.print_json(result)
+    elif not values["quiet"]:
+        console.say(f"{result['nodes_quantized']} nodes quantized for {result['target']}: {values['output']}")

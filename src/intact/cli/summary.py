@@ -1,0 +1,141 @@
+"""Results for people, on stdout: narrow enough for a small terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from intact.cli.console import print_json
+from intact.results import Accuracy, Build, Gate
+
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
+    """A finished build: its manifest for programs, a summary for people."""
+    if as_json:
+        print_json(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+        return
+    if quiet:
+        return
+    out = _console()
+    out.print()
+    for line in (_quantized(built), _placed(built), _calibrated(built)):
+        if line:
+            out.print(line, soft_wrap=True)
+    if built.accuracy:
+        show_accuracy(built.accuracy)
+    for gate in built.gates:
+        out.print(
+            f"gate {gate.name} {gate.limit:g}: {'passed' if gate.passed else 'FAILED'}, {gate.detail}", soft_wrap=True
+        )
+    for artifact in built.artifacts:
+        out.print(f"{folder / artifact.path}  ({_size(artifact.bytes)}, {artifact.kind})", soft_wrap=True)
+    out.print(f"{folder / 'manifest.json'}", soft_wrap=True)
+    out.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def show_accuracy(rows: Sequence[Accuracy]) -> None:
+    """One row for each form and output."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("form", "output"):
+        table.add_column(name, overflow="fold")
+    for name in ("SQNR dB", "cosine", "max error", "top-1"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.form, row.output, _db(row), _number(row.cosine, ".5f"), f"{row.max_abs_error:.3g}", _share(row)
+        )
+    _console().print(table)
+
+
+def show_model(facts: dict[str, Any]) -> None:
+    """What `inspect` found."""
+    out = _console()
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in facts["opsets"].items())
+    out.print(
+        f"{facts['path']}: {facts['nodes']} nodes, {_size(facts['weight_bytes'])} of weights, opset {opsets}",
+        soft_wrap=True,
+    )
+    out.print(f"producer: {facts['producer']}", soft_wrap=True)
+    for direction in ("inputs", "outputs"):
+        for port in facts[direction]:
+            out.print(f"{direction[:-1]} {port['name']}: {port['dtype']} {port['shape']}", soft_wrap=True)
+    if facts["free_dims"]:
+        out.print(f"free dimensions: {', '.join(facts['free_dims'])} (fix them with --dim name=size)", soft_wrap=True)
+    out.print(facts["quantized"] or "not quantized", soft_wrap=True)
+    if facts["nonfinite_weights"]:
+        out.print(f"NaN or infinite values in: {', '.join(facts['nonfinite_weights'])}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("operator", overflow="fold")
+    table.add_column("number", justify="right")
+    for op, count in facts["operators"].items():
+        table.add_row(op, str(count))
+    out.print(table)
+
+
+def verification(rows: Sequence[Accuracy], gate: Gate | None) -> dict[str, Any]:
+    """A comparison for programs."""
+    return {
+        "outputs": [dataclasses.asdict(row) for row in rows],
+        "gate": None if gate is None else dataclasses.asdict(gate),
+    }
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False)
+
+
+def _quantized(built: Build) -> str:
+    stage = next(s for s in built.stages if s.name == "quantize")
+    if stage.status == "skipped":
+        return f"not quantized here: {stage.reason}"
+    quant = built.config.get("quant") or built.config["compile"]["quant"]
+    return (
+        f"{stage.details['nodes_quantized']} nodes quantized: activations {quant['activation_type']}, "
+        f"weights {quant['weight_type']}, {quant['method']}"
+    )
+
+
+def _placed(built: Build) -> str:
+    if built.config["compile"]["device"] == "cpu":
+        return "runs on the CPU"
+    on, off = (
+        [node for node in nodes if node.op not in _CONVERSIONS]
+        for nodes in (built.placement.npu_nodes, built.placement.cpu_nodes)
+    )
+    text = f"{len(on)} of {len(on) + len(off)} compute nodes on the NPU, {built.placement.partitions} partition(s)"
+    return text + "".join(f"\n  on the CPU: {node.name} ({node.op}): {node.reason}" for node in off)
+
+
+def _calibrated(built: Build) -> str:
+    if built.calibration_kind == "none":
+        return ""
+    return f"calibrated on {built.calibration_samples} samples ({built.calibration_kind})"
+
+
+def _db(row: Accuracy) -> str:
+    return "identical" if row.identical else f"{row.sqnr_db:.2f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _share(row: Accuracy) -> str:
+    return "–" if row.top1_agreement is None else f"{100 * row.top1_agreement:.1f} %"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"

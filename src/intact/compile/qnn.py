@@ -1,0 +1,135 @@
+"""For Hexagon NPUs: an EPContext model and its binary, made by the vendor's compiler."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.compile import Compiled
+from intact.errors import TargetError
+from intact.graph import io, normalize
+from intact.results import PlacedNode, Placement
+from intact.vendor import placement as placing
+from intact.vendor import qnn_client
+from intact.vendor.qnn_client import Attempt, Chip
+
+# Constant names: the compiler hashes the path of what it reads.
+SOURCE = "source.onnx"
+MODEL = "model.onnx"
+OUTPUT = "output"
+
+NODES_SHOWN = 5
+
+
+def compile(
+    model: ir.Model,
+    *,
+    folder: Path,
+    arch: int | None,
+    soc_id: int | None,
+    ep_options: Mapping[str, str],
+    timeout: float,
+) -> Compiled:
+    """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
+    _refuse_free_dimensions(model)
+    # Nodes are told apart by name.
+    named = model.clone()
+    normalize.name_nodes(named)
+    chip = Chip(arch, soc_id, ep_options)
+    with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
+        work = Path(name)
+        io.save(named, work / SOURCE)
+        attempt = whole = _attempt(work, chip, timeout, fallback=False)
+        if whole.error is not None:
+            attempt = _attempt(work, chip, timeout, fallback=True)
+        placement = _placement(named, attempt, work)
+        _refuse_nothing_on_npu(placement, chip)
+        files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
+    warnings = () if whole.error is None else (_left_on_cpu(placement, whole.error),)
+    return Compiled(folder / MODEL, files, placement, warnings, _runtime(chip))
+
+
+def run(
+    path: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    *,
+    arch: int | None,
+    soc_id: int | None,
+    ep_options: Mapping[str, str],
+    timeout: float,
+) -> list[dict[str, np.ndarray]]:
+    """The outputs of the model at `path` in the vendor's simulator."""
+    return qnn_client.run(path, samples, Chip(arch, soc_id, ep_options), timeout=timeout)
+
+
+def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool) -> Attempt:
+    shutil.rmtree(work / OUTPUT, ignore_errors=True)  # what a failed attempt left
+    (work / OUTPUT).mkdir()
+    return qnn_client.compile_context(work, SOURCE, f"{OUTPUT}/{MODEL}", chip, fallback=fallback, timeout=timeout)
+
+
+def _placement(model: ir.Model, attempt: Attempt, work: Path) -> Placement:
+    ops = placing.node_ops(model)
+    if attempt.error is not None:
+        raise _compiler_failed(attempt.error, placing.refused(ops, attempt.reasons))
+    # ORT writes no context file where the NPU gets nothing.
+    context = work / OUTPUT / MODEL
+    partitions = sum(node.op_type == "EPContext" for node in ir.load(context).graph) if context.exists() else 0
+    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, attempt.reasons, partitions)
+
+
+def _move(file: Path, folder: Path) -> Path:
+    return Path(shutil.move(file, folder / file.name))
+
+
+def _refuse_free_dimensions(model: ir.Model) -> None:
+    free = normalize.free_dims(model)
+    if free:
+        raise TargetError(
+            "T122",
+            f"dimensions of the inputs are free: {', '.join(free)}",
+            allowed="fixed shapes: the Hexagon compiler plans all memory beforehand",
+            fix=" ".join(f"--dim {name}=1" for name in free),
+        )
+
+
+def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
+    if placement.partitions and placing.compute_nodes(placement.npu_nodes):
+        return
+    nodes = _listed(placing.compute_nodes(placement.cpu_nodes))
+    raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
+
+
+def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:
+    """ORT cannot put every node that the NPU refuses on the CPU, and a graph of accepted nodes may still fail."""
+    nodes = f"\nIt refuses these nodes, which may be the cause:{_listed(refused)}" if refused else ""
+    fix = "change the nodes that it refuses" if refused else "cut the model at intermediate tensors to find the node"
+    return TargetError("T121", f"the Hexagon compiler fails: {error}{nodes}", fix=fix)
+
+
+def _left_on_cpu(placement: Placement, error: str) -> str:
+    compute = placing.compute_nodes(placement.cpu_nodes)
+    if not compute:
+        return f"{len(placement.cpu_nodes)} conversions between float and integer stay on the CPU: {error}"
+    total = len(compute) + len(placing.compute_nodes(placement.npu_nodes))
+    return f"{len(compute)} of {total} compute nodes stay on the CPU:{_listed(compute)}"
+
+
+def _listed(nodes: list[PlacedNode]) -> str:
+    lines = [f"\n  {node.name} ({node.op}): {node.reason}" for node in nodes[:NODES_SHOWN]]
+    more = len(nodes) - NODES_SHOWN
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
+
+
+def _arch(chip: Chip) -> str:
+    return "default architecture" if chip.arch is None else f"v{chip.arch}"
+
+
+def _runtime(chip: Chip) -> str:
+    version = qnn_client.environment()[qnn_client.PACKAGE]
+    return f"{qnn_client.PACKAGE} {version}, simulator of {_arch(chip)}"

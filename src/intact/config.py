@@ -1,0 +1,194 @@
+"""The only settings in the program: BuildConfig, QuantConfig, CompileConfig.
+
+Each default stands here and nowhere else. Presets (what `--precision uint8` means on a device) are values for
+these fields; they live in `quantize/presets.py`, together with the one function that resolves flags, a settings
+file and presets into a `BuildConfig`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from intact.errors import SettingsError
+
+QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
+ActivationType = Literal["uint8", "int8", "uint16", "int16"]
+Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
+Distribution = Literal["normal", "uniform"]
+Device = Literal["cpu", "qnn", "openvino", "dml"]
+Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16"]
+
+
+class Settings(BaseModel):
+    """Frozen settings that refuse unknown keys and round-trip through plain dictionaries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys_only(cls, values: Any) -> Any:
+        known = list(cls.model_fields)
+        unknown = [key for key in values if key not in known] if isinstance(values, dict) else []
+        if unknown:
+            found = ", ".join(f"unknown key {key}{nearest(key, known)}" for key in unknown)
+            raise ValueError(f"{found} (allowed: {', '.join(known)})")
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        """These settings as JSON-compatible values."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Settings from plain values; a SettingsError (a ValueError) names every key or value that is wrong."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _as_settings_error(error) from None
+
+
+class TensorOverride(Settings):
+    """What the user fixes for one tensor; fields left out follow the plan."""
+
+    dtype: QuantType | None = None
+    symmetric: bool | None = None
+    per_channel: bool | None = None
+    method: Method | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _range_is_whole(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high make a range together: set both or neither")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
+        return self
+
+
+class QuantConfig(Settings):
+    """How a model is quantized: the single source of truth, used by every part of the program."""
+
+    weight_type: QuantType = Field("int8", description="Type of weights.")
+    activation_type: ActivationType = Field("uint8", description="Type of activations.")
+    per_channel: bool = Field(True, description="One scale per output channel of a weight, where the target takes it.")
+    weight_symmetric: bool = Field(True, description="Weights with zero point 0.")
+    activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
+    method: Method = Field("minmax", description="How ranges are chosen from what was observed.")
+    samples: int = Field(128, ge=1, description="At most this many rows are used for calibration.")
+    load_path: str | None = Field(
+        None, description="Calibration inputs: an .npz file, or module:function. None: synthetic."
+    )
+    distribution: Distribution = Field("normal", description="Distribution of synthetic float inputs.")
+    seed: int = Field(0, ge=0, description="Seed of synthetic inputs.")
+    op_types: tuple[str, ...] | None = Field(
+        None, description="Quantize nodes of these types only; None: what the target takes."
+    )
+    exclude_op_types: tuple[str, ...] = Field((), description="Never quantize nodes of these types.")
+    nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
+    exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
+    overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
+
+
+class CompileConfig(Settings):
+    """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
+
+    device: Device = Field("cpu", description="What the model is compiled for.")
+    arch: str | None = Field(None, description="Architecture of the device, for example v73; None: its default.")
+    soc: str | None = Field(None, description="Chip, for example SM8550; it decides the architecture.")
+    ep_options: dict[str, str] = Field({}, description="Options handed to the vendor's provider as they are.")
+    io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
+    timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
+    quant: QuantConfig | None = Field(None, description="Quantize a float model with these settings first.")
+
+
+class BuildConfig(Settings):
+    """A whole build. Quantization is set in `quant` or in `compile.quant`, never in both."""
+
+    precision: Precision | None = Field(None, description="The preset that the quantization settings started from.")
+    dims: dict[str, int] = Field({}, description="Sizes of free dimensions, by name.")
+    test_path: str | None = Field(
+        None, description="Inputs for verification; None: rows of the calibration inputs are held back."
+    )
+    min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
+    quant: QuantConfig | None = None
+    compile: CompileConfig = CompileConfig()
+
+    @model_validator(mode="after")
+    def _one_quantization(self) -> Self:
+        if self.quant is not None and self.compile.quant is not None:
+            raise ValueError(
+                "quant and compile.quant are both set: a model is quantized once, "
+                "with one configuration; remove one of the two"
+            )
+        return self
+
+    @property
+    def quantization(self) -> QuantConfig | None:
+        """The one quantization configuration of this build, wherever it was set."""
+        return self.quant if self.quant is not None else self.compile.quant
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values of a TOML or JSON settings file."""
+    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _json_without_duplicates}
+    parse = parsers.get(path.suffix.lower())
+    if parse is None:
+        raise SettingsError("S101", f"{path}: settings files are TOML or JSON", allowed=".toml, .json")
+    try:
+        values = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError("S102", f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError("S103", f"{path}: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError("S103", f"{path}: expected a table of settings, found {type(values).__name__}")
+    return values
+
+
+def merge(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries laid over each other; what a later layer sets wins, what it leaves out stays."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = merged.get(key)
+            merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _as_settings_error(error: ValidationError) -> SettingsError:
+    lines = [_problem(detail) for detail in error.errors(include_url=False)]
+    return SettingsError("S104", "; ".join(lines))
+
+
+def _problem(detail: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} = {detail['input']!r}: {message}"
+
+
+def _json_without_duplicates(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"the key {twice[0]} stands there twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)

@@ -1,0 +1,74 @@
+"""Calibration and test inputs: from an .npz file, from a Python function, or made up from the graph.
+
+::
+
+    inputs = load(model, "images.npz", samples=128)
+    for feeds in inputs.calibration:      # one dict of arrays by input name at a time
+        session.run(None, feeds)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact.config import Distribution
+from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
+from intact.data.npz import is_array_file, open_arrays
+from intact.data.python import REFERENCE, CallableSource
+from intact.data.spec import Feeds, InputSpec, input_specs
+from intact.data.synthetic import SyntheticSource
+from intact.errors import DataError
+
+__all__ = ["CalibrationAndTest", "Dataset", "Feeds", "InputSpec", "Source", "held_back", "input_specs", "load"]
+
+
+def load(
+    model: ir.Model,
+    source: str | None,
+    *,
+    samples: int,
+    test_source: str | None = None,
+    distribution: Distribution = "normal",
+    seed: int = 0,
+) -> CalibrationAndTest:
+    """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
+
+    `source` is an .npz or .npy file, `module:function`, or None for synthetic inputs. Without `test_source` the last
+    quarter of the rows is held back for the test, 4 to 16 of them, or none of fewer than 8. Of a function, or of
+    synthetic inputs, the first `samples + 16` rows count.
+    """
+    limit = samples + MOST_HELD_BACK
+    specs = input_specs(model)
+    rows = SyntheticSource(model, limit, distribution, seed) if source is None else _open(source, specs, limit)
+    return split(rows, samples, None if test_source is None else _open(test_source, specs, limit))
+
+
+def _open(source: str, specs: tuple[InputSpec, ...], limit: int) -> Source:
+    path = Path(source)
+    if path.is_file():
+        return _open_file(path, specs)
+    if path.is_dir():
+        raise _unknown("D102", f"{source}: is a folder")
+    if REFERENCE.fullmatch(source):
+        return CallableSource(source, specs, limit)
+    raise _unknown("D101", f"{source}: there is no such file")
+
+
+def _open_file(path: Path, specs: tuple[InputSpec, ...]) -> Source:
+    try:
+        if is_array_file(path):
+            return open_arrays(path, specs)
+    except OSError as error:
+        raise _unknown("D101", f"{path}: cannot be read: {error.strerror or error}") from None
+    raise _unknown("D102", f"{path}: is neither an .npz nor an .npy file")
+
+
+def _unknown(code: str, message: str) -> DataError:
+    return DataError(
+        code,
+        message,
+        allowed="an .npz file keyed by input name, an .npy file for one input, or module:function",
+        fix="np.savez(path, **arrays) with samples on axis 0 writes what is needed",
+    )

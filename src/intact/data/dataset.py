@@ -1,0 +1,119 @@
+"""Rows that can be read again and again, one at a time, and the rule that holds some back."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from intact.data.spec import Feeds, check_values
+
+Kind = Literal["npz", "callable", "synthetic"]
+
+FEWEST_TO_SPLIT = 8
+FEWEST_HELD_BACK = 4
+MOST_HELD_BACK = 16
+
+
+class Source(ABC):
+    """Where samples come from. It holds no samples: every `read` fetches them anew, one at a time."""
+
+    kind: Kind
+    rows: int
+    where: str
+    warnings: tuple[str, ...] = ()
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Iterator[Feeds]:
+        """The samples from `start` up to `stop`."""
+
+    def digests(self, start: int, stop: int) -> Iterator[bytes]:
+        """One digest for each of these samples, after a check of all its values."""
+        for row, feed in enumerate(self.read(start, stop), start):
+            check_values(feed, f"{self.where}, sample {row}")
+            yield digest(feed)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Samples `start` to `stop` of a source, in order; iterate as often as needed.
+
+    `sha256` covers the content of exactly these samples, wherever they came from.
+    """
+
+    source: Source
+    start: int
+    stop: int
+    sha256: str
+
+    @classmethod
+    def checked(cls, source: Source, start: int, stop: int) -> Dataset:
+        """These samples of `source`, after one pass over them that checks and digests every value."""
+        whole = hashlib.sha256()
+        for part in source.digests(start, stop):
+            whole.update(part)
+        return cls(source, start, stop, whole.hexdigest())
+
+    @property
+    def kind(self) -> Kind:
+        return self.source.kind
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return self.source.read(self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationAndTest:
+    """What ranges are measured on, what the result is verified on, and what the user should know of both."""
+
+    calibration: Dataset
+    test: Dataset
+    warnings: tuple[str, ...] = ()
+
+
+def held_back(rows: int) -> int:
+    """How many of `rows` are kept for verification: the last quarter, 4 to 16 of them, none of fewer than 8."""
+    if rows < FEWEST_TO_SPLIT:
+        return 0
+    return min(MOST_HELD_BACK, max(FEWEST_HELD_BACK, rows // 4))
+
+
+def split(source: Source, samples: int, test: Source | None = None) -> CalibrationAndTest:
+    """Calibration is the first `samples` rows that are not held back; the test is `test`, else the held-back rows.
+
+    The rule depends on the rows alone, so that the same flags mean the same rows in every command.
+    """
+    kept = 0 if test is not None else held_back(source.rows)
+    calibration = Dataset.checked(source, 0, min(samples, source.rows - kept))
+    if test is not None:
+        return CalibrationAndTest(calibration, Dataset.checked(test, 0, test.rows), source.warnings + test.warnings)
+    if kept:
+        return CalibrationAndTest(
+            calibration, Dataset.checked(source, source.rows - kept, source.rows), source.warnings
+        )
+    few = (
+        f"{source.where}: {source.rows} rows are too few to hold any back, so verification uses the calibration "
+        f"rows; give {FEWEST_TO_SPLIT} or more, or separate test data"
+    )
+    return CalibrationAndTest(calibration, calibration, (*source.warnings, few))
+
+
+def digest(feed: Mapping[str, np.ndarray]) -> bytes:
+    """SHA-256 of one sample: names, types, shapes and values, in the order of the names."""
+    result = hashlib.sha256()
+    for name in sorted(feed):
+        array = np.ascontiguousarray(feed[name])
+        result.update(f"{name}\0{array.dtype.name}\0{feed[name].shape}\0".encode())
+        result.update(array.reshape(-1).view(np.uint8).data)
+    return result.digest()

@@ -1,0 +1,186 @@
+"""`.npz` files keyed by input name, and `.npy` files for models with one input.
+
+`intact.data.arrays` has the rule by which rows become samples. Only one sample at a time is in memory: arrays
+that `np.savez` wrote are read at their place in the file, those of `np.savez_compressed` are decompressed on the
+way. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from intact.data.arrays import ArraySource
+from intact.data.spec import InputSpec
+from intact.errors import DataError
+
+SKIP_BYTES = 1 << 20
+
+_LOCAL_HEADER_BYTES = 30
+
+# What zipfile raises for damage, encryption (RuntimeError) and unknown compression (NotImplementedError).
+_ZIP_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    UnicodeDecodeError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array in a file: `offset` bytes into the file, or into the decompressed `member` of a zip."""
+
+    path: Path
+    member: str | None
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        with _readable(self.path, self.member) as stream:
+            _skip(stream, self.offset + start * row_bytes)
+            for row in range(start, stop, size):
+                buffer = bytearray(size * row_bytes)
+                _fill(stream, buffer, self.path, row)
+                yield np.frombuffer(buffer, self.dtype).reshape(size, *self.shape[1:])
+
+
+def is_array_file(path: Path) -> bool:
+    """Whether the content is that of an .npz or .npy file."""
+    return _is_npy(path) or zipfile.is_zipfile(path)
+
+
+def open_arrays(path: Path, specs: tuple[InputSpec, ...]) -> ArraySource:
+    """The samples of an .npz or .npy file, checked against the inputs of the model before any is read."""
+    where = str(path)
+    if not _is_npy(path):
+        return ArraySource(specs, _members(path), "npz", where)
+    if len(specs) != 1:
+        raise DataError(
+            "D114",
+            f"{where}: one array for a model with {len(specs)} inputs",
+            allowed=", ".join(spec.name for spec in specs),
+            fix="save an .npz with one array for each input, by name",
+        )
+    with path.open("rb") as stream:
+        array = _header(stream, path, None, path.stat().st_size, specs[0].name)
+    return ArraySource(specs, {specs[0].name: array}, "npz", where)
+
+
+def _is_npy(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
+
+
+def _members(path: Path) -> dict[str, StoredArray]:
+    with _damage_named(path), zipfile.ZipFile(path) as archive:
+        return {_key(info): _member(archive, info, path) for info in archive.infolist()}
+
+
+def _key(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> StoredArray:
+    with archive.open(info) as stream:
+        array = _header(stream, path, info.filename, info.file_size, _key(info))
+    if info.compress_type != zipfile.ZIP_STORED:
+        return array
+    return StoredArray(path, None, _data_offset(path, info) + array.offset, array.shape, array.dtype)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin: the local header's own lengths decide, not the directory's."""
+    with path.open("rb") as stream:
+        stream.seek(info.header_offset)
+        name_bytes, extra_bytes = struct.unpack("<26xHH", stream.read(_LOCAL_HEADER_BYTES))
+    return info.header_offset + _LOCAL_HEADER_BYTES + int(name_bytes) + int(extra_bytes)
+
+
+def _header(stream: IO[bytes], path: Path, member: str | None, total_bytes: int, name: str) -> StoredArray:
+    try:
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran_order, dtype = read(stream)
+    except (ValueError, TokenError) as error:
+        raise _damaged(path, f"{name} is not a numpy array ({error})") from None
+    if min(shape, default=0) < 0:
+        raise _damaged(path, f"{name} has a dimension below zero")
+    if fortran_order and len(shape) > 1:
+        raise DataError(
+            "D113",
+            f"{path}: {name} is stored column by column, so its samples cannot be read one at a time",
+            allowed="row-major arrays",
+            fix="save np.ascontiguousarray(array)",
+        )
+    array = StoredArray(path, member, stream.tell(), shape, dtype)
+    expected = array.offset + math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and total_bytes < expected:
+        raise _damaged(path, f"{name} has {total_bytes} bytes of {expected}")
+    return array
+
+
+@contextmanager
+def _readable(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    if member is None:
+        with path.open("rb") as stream:
+            yield stream
+        return
+    with _damage_named(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        yield stream
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn what zipfile and its decompressors raise into an error that names the file."""
+    try:
+        yield
+    except _ZIP_FAULTS as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _skip(stream: IO[bytes], count: int) -> None:
+    """Move `count` bytes on, in pieces where the stream has to be decompressed."""
+    if not isinstance(stream, zipfile.ZipExtFile):
+        stream.seek(count)
+        return
+    while count > 0:
+        read = len(stream.read(min(count, SKIP_BYTES)))
+        if read == 0:
+            raise EOFError("it ends too early")
+        count -= read
+
+
+def _fill(stream: IO[bytes], buffer: bytearray, path: Path, row: int) -> None:
+    view = memoryview(buffer)
+    while view:
+        piece = stream.read(min(len(view), SKIP_BYTES))
+        if not piece:
+            raise _damaged(path, f"it ends in row {row}")
+        view[: len(piece)] = piece
+        view = view[len(piece) :]
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        "D103",
+        f"{path}: cannot be read as an .npz or .npy file: {what}",
+        allowed="what np.savez, np.savez_compressed or np.save write",
+        fix="save the file again",
+    )

@@ -1,0 +1,214 @@
+"""What the graph does with each of its inputs, read from its structure alone.
+
+An input is followed through ops that pass values on, to the nodes that use them. Integers that index a table are
+ids; integers and bools that index nothing are masks, unless the type is so narrow (8 or 16 bits) that they are
+samples of a signal; floats are data, unless they go through `(1 - x) * c` or a test for equality, as masks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.errors import DataError
+from intact.graph import query
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """Floating-point data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Integer data over the whole range of its type: pixels or audio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """0 or 1, with the live keys first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Integers from `low` up to, and without, `high`; `known` is False where no table's size was found."""
+
+    low: int
+    high: int
+    known: bool = True
+
+
+Role = Real | Signal | Mask | Index
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A node that uses an input's values in one of its slots, after `shift` was added to them on the way."""
+
+    node: ir.Node
+    slot: int
+    shift: int = 0
+
+
+MASKED_BY_AT_LEAST = 1000.0
+
+_NARROW = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
+_LOGIC = {"Not", "And", "Or", "Xor", "Equal"}
+_COMPARISONS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+
+# Ops whose output holds the values of these slots; None stands for every slot.
+_PASSES_ON: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(("Cast", "Clip", "Expand", "Flatten", "Identity", "Pad", "Reshape"), (0,)),
+    **dict.fromkeys(("Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), (0,)),
+    **dict.fromkeys(("Concat", "Max", "Min"), None),
+    "Where": (1, 2),
+}
+
+# Slots whose values decide shapes or positions: made-up values would not even run.
+_DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
+}
+
+
+def roles(model: ir.Model) -> dict[str, Role]:
+    """The role of every input that a caller has to feed."""
+    fed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
+    return {value.name or "": _role(value) for value in fed}
+
+
+def _role(value: ir.Value) -> Role:
+    meetings = list(_meetings(value))
+    _refuse_shapes(value, meetings)
+    dtype = value.dtype
+    assert dtype is not None, "inputs have a type"
+    if dtype == ir.DataType.BOOL:
+        return Mask()
+    if not dtype.is_integer():
+        return Mask() if any(_masks_floats(meeting) for meeting in meetings) else Real()
+    spans = [span for meeting in meetings if (span := _span(meeting)) is not None]
+    if spans:
+        low = max(span.low for span in spans)
+        return Index(low, max(low + 1, min(span.high for span in spans)), all(span.known for span in spans))
+    if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
+        return Signal()
+    return Mask()
+
+
+def _meetings(value: ir.Value) -> Iterator[Meeting]:
+    """Every use of the values of `value`, those that pass them on included."""
+    waiting, seen = [(value, 0)], {value}
+    while waiting:
+        current, shift = waiting.pop()
+        for node, slot in current.uses():
+            yield Meeting(node, slot, shift)
+            moved = _shift_after(node, slot, current)
+            if moved is None:
+                continue
+            fresh = [output for output in node.outputs if output not in seen]
+            seen.update(fresh)
+            waiting += [(output, shift + moved) for output in fresh]
+
+
+def _shift_after(node: ir.Node, slot: int, value: ir.Value) -> int | None:
+    """What the node adds to the values that it passes on, or None where it makes new ones of them."""
+    if node.op_type in _PASSES_ON:
+        slots = _PASSES_ON[node.op_type]
+        return 0 if (slots is None or slot in slots) and not _casts_to_bool(node) else None
+    if node.op_type in {"Add", "Sub"} and value.dtype is not None and value.dtype.is_integer():
+        other = query.constant(node.inputs[1 - slot])
+        if other is None or other.size == 0 or (node.op_type == "Sub" and slot == 1):
+            return None
+        return int(other.max()) if node.op_type == "Add" else -int(other.min())
+    return None
+
+
+def _casts_to_bool(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and query.int_(node, "to", 0) == ir.DataType.BOOL
+
+
+def _span(meeting: Meeting) -> Index | None:
+    """The ids that a table can answer, as values of the input, or None where the node looks nothing up."""
+    sizes = _indexed_sizes(meeting.node, meeting.slot)
+    if sizes is None:
+        return None
+    low = max(0, -meeting.shift)
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return Index(low, low + 1, known=False)
+    return Index(low, min(known) - meeting.shift)
+
+
+def _indexed_sizes(node: ir.Node, slot: int) -> list[int | None] | None:
+    """The sizes of the dimensions that the node indexes with this slot, or None where it indexes none."""
+    match node.op_type, slot:
+        case (("Gather" | "GatherElements" | "ScatterElements"), 1):
+            return [_size(node.inputs[0], query.int_(node, "axis", 0))]
+        case (("GatherND" | "ScatterND"), 1):
+            depth, first = _size(node.inputs[1], -1), query.int_(node, "batch_dims", 0)
+            return [None] if depth is None else [_size(node.inputs[0], first + axis) for axis in range(depth)]
+        case "OneHot", 0:
+            classes = query.scalar(node.inputs[1])
+            return [None if classes is None else int(classes)]
+        case "EmbedLayerNormalization", (0 | 1):
+            return [_size(node.inputs[2 if slot == 0 else 4], 0)]
+    return None
+
+
+def _size(value: ir.Value | None, axis: int) -> int | None:
+    """The size of one dimension, or None where the graph does not say."""
+    if value is not None and value.shape is None:
+        producer = value.producer()
+        keeps_shape = producer is not None and producer.op_type in {"Cast", "Identity", "DequantizeLinear"}
+        return _size(producer.inputs[0], axis) if producer is not None and keeps_shape else None
+    if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+        return None
+    size = value.shape[axis]
+    return size if isinstance(size, int) else None
+
+
+def _masks_integers(meeting: Meeting) -> bool:
+    return _masks_floats(meeting) or meeting.node.op_type in _COMPARISONS
+
+
+def _masks_floats(meeting: Meeting) -> bool:
+    node, slot = meeting.node, meeting.slot
+    if node.op_type in _LOGIC or _casts_to_bool(node) or (node.op_type == "Where" and slot == 0):
+        return True
+    return node.op_type == "Sub" and query.scalar(node.inputs[1 - slot]) == 1 and _hides_zeros(node, slot)
+
+
+def _hides_zeros(node: ir.Node, slot: int) -> bool:
+    """Whether the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
+    sign = 1.0 if slot == 1 else -1.0
+    for user, place in node.outputs[0].uses():
+        if _casts_to_bool(user) or user.op_type in _LOGIC:
+            return True
+        factor = query.scalar(user.inputs[1 - place]) if user.op_type == "Mul" else None
+        if factor is not None and sign * factor <= -MASKED_BY_AT_LEAST:
+            return True
+    return False
+
+
+def _refuse_shapes(value: ir.Value, meetings: list[Meeting]) -> None:
+    for meeting in meetings:
+        if meeting.slot in _DECIDES_SHAPES.get(meeting.node.op_type, ()):
+            raise DataError(
+                "D120",
+                f"input {value.name} decides a shape or a position in {meeting.node.name} "
+                f"({meeting.node.op_type}), so its values cannot be made up",
+                allowed="synthetic inputs for ids, masks and data",
+                fix="give --data with real values for it",
+            )

@@ -1,0 +1,98 @@
+"""Inputs made up from the graph: they exercise the model, and stand in for real data until there is some.
+
+Ids stay below the rows of the tables that they index, masks are 0/1 with the live keys first, floats follow the
+distribution. Each value depends on the seed, its row and its input only, so that asking for more rows does not
+change the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.config import Distribution
+from intact.data.dataset import Source
+from intact.data.roles import Index, Mask, Real, Role, Signal, roles
+from intact.data.spec import Feeds, InputSpec, input_specs, shape_text
+from intact.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    spec: InputSpec
+    role: Role
+    shape: tuple[int, ...]
+
+
+class SyntheticSource(Source):
+    """`rows` seeded samples for any model."""
+
+    kind = "synthetic"
+    where = "synthetic inputs"
+
+    def __init__(self, model: ir.Model, rows: int, distribution: Distribution, seed: int) -> None:
+        known = roles(model)
+        self.rows = rows
+        self._distribution: Distribution = distribution
+        self._seed = seed
+        self._inputs = [_Input(spec, known[spec.name], _fixed(spec)) for spec in input_specs(model)]
+        self.warnings = tuple(self._notes())
+
+    def read(self, start: int, stop: int) -> Iterator[Feeds]:
+        for row in range(start, stop):
+            yield {
+                given.spec.name: self._values(given, np.random.default_rng([self._seed, row, position]))
+                for position, given in enumerate(self._inputs)
+            }
+
+    def _values(self, given: _Input, rng: np.random.Generator) -> np.ndarray:
+        return _draw(rng, given, self._distribution).astype(given.spec.dtype, copy=False)
+
+    def _notes(self) -> Iterator[str]:
+        yield (
+            f"no data was given: inputs are synthetic ({self._distribution}, seed {self._seed}), so ranges and "
+            "accuracy may be far from those of real inputs"
+        )
+        for given in self._inputs:
+            if given.shape != given.spec.shape:
+                yield (
+                    f"input {given.spec.name} {shape_text(given.spec.shape)}: "
+                    f"free dimensions are taken as 1, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
+                )
+            if isinstance(given.role, Index) and not given.role.known:
+                yield f"input {given.spec.name} indexes a table of unknown size: its synthetic ids are the first row"
+
+
+def _fixed(spec: InputSpec) -> tuple[int, ...]:
+    if spec.dtype.kind not in "biuf" and not spec.dtype.name.startswith("bfloat"):
+        raise DataError(
+            "D121",
+            f"input {spec.name}: no synthetic values for {spec.dtype}",
+            allowed="numbers and bools",
+            fix="give --data",
+        )
+    return tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+
+
+def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -> np.ndarray:
+    match given.role:
+        case Index(low, high):
+            return rng.integers(low, high, given.shape)
+        case Mask():
+            return _live_keys_first(rng, given.shape)
+        case Signal():
+            limits = np.iinfo(given.spec.dtype)
+            return rng.integers(limits.min, limits.max, given.shape, endpoint=True)
+        case Real():
+            return rng.standard_normal(given.shape) if distribution == "normal" else rng.uniform(-1, 1, given.shape)
+
+
+def _live_keys_first(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """A random number of ones, at least one, then zeros, along the last axis."""
+    if not shape:
+        return np.ones(shape, np.int64)
+    lengths = rng.integers(1, max(shape[-1], 1), (*shape[:-1], 1), endpoint=True)
+    return np.arange(shape[-1]) < lengths

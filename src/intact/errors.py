@@ -1,0 +1,91 @@
+"""Errors that a user can act on, their codes and their exit statuses.
+
+::
+
+    IntactError
+    ├── GateFailed            1  a gate on accuracy, placement or latency did not hold
+    ├── SettingsError         2  flags or settings (also a ValueError)
+    │   ├── DataError         2  calibration or test inputs
+    │   └── OutputError       2  the place that output should go to
+    ├── ModelError            3  the model cannot be used
+    ├── TargetError           4  the device cannot take the model (also a ValueError)
+    └── ToolchainError        5  the environment
+        └── NotAvailable      5  a missing extra, or something that this machine cannot do
+
+A code is one letter for the kind (S settings, D data, O output, M model, T target, E environment, G gate)
+and three digits. Codes are stable: they are never reused for something else.
+"""
+
+from __future__ import annotations
+
+
+class IntactError(Exception):
+    """An error that says where, what was found, what is allowed and what to do."""
+
+    status = 1
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        allowed: str | None = None,
+        source: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.code = code
+        self.message = message
+        self.allowed = allowed
+        self.source = source
+        self.fix = fix
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """The whole error as it is printed, without the leading `error[...]`."""
+        lines = [self.message]
+        lines += [f"  allowed: {self.allowed}"] if self.allowed else []
+        lines += [f"  source: {self.source}"] if self.source else []
+        lines += [f"  fix: {self.fix}"] if self.fix else []
+        return "\n".join(lines)
+
+
+class GateFailed(IntactError):
+    """The build is complete, but a gate that the user set did not hold."""
+
+    status = 1
+
+
+class SettingsError(IntactError, ValueError):
+    """A flag, a settings file or a call is wrong."""
+
+    status = 2
+
+
+class DataError(SettingsError):
+    """Calibration or test inputs do not fit the model."""
+
+
+class OutputError(SettingsError):
+    """Output cannot go where it was asked to go."""
+
+
+class ModelError(IntactError):
+    """The file is not a model, or not one that can be used."""
+
+    status = 3
+
+
+class TargetError(IntactError, ValueError):
+    """The device cannot take this model."""
+
+    status = 4
+
+
+class ToolchainError(IntactError):
+    """The environment failed: a vendor library died or refused to start."""
+
+    status = 5
+
+
+class NotAvailable(ToolchainError):
+    """Something that is not installed, or that cannot work on this machine."""

@@ -1,0 +1,158 @@
+"""Edits of a graph that keep it valid: names stay unique, graph outputs keep theirs, nodes stay sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+
+
+class Names:
+    """Hands out names that no node or value of the model has; the same calls give the same names."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        for graph in query.all_graphs(model):
+            self._taken.update(value.name for value in graph.inputs if value.name)
+            self._taken.update(graph.initializers)
+            for node in graph:
+                self._taken.add(node.name or "")
+                self._taken.update(value.name for value in node.outputs if value.name)
+
+    def take(self, wanted: str) -> str:
+        """Return `wanted`, or `wanted_1`, `wanted_2` … whichever is the first that is free."""
+        name = wanted
+        while not name or name in self._taken:
+            number = self._next.get(wanted, 1)
+            self._next[wanted] = number + 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name: str) -> ir.Value:
+    """Add a constant to the graph under a name that is free (see `Names`)."""
+    tensor = ir.tensor(array, name=name)
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
+    graph.register_initializer(value)
+    return value
+
+
+def replace_value(old: ir.Value, new: ir.Value, names: Names) -> None:
+    """Make every use of `old` a use of `new`; a graph output keeps its name."""
+    for user, index in old.uses():
+        user.replace_input_with(index, new)
+    if not old.is_graph_output():
+        return
+    graph = old.graph
+    assert graph is not None, f"graph output {old.name!r} belongs to no graph"
+    source = new if can_be_renamed(new, graph) else _identity(new, graph, names)
+    _move_output(graph, old, source)
+
+
+def can_be_renamed(value: ir.Value, graph: ir.Graph) -> bool:
+    """Whether the value may take the name of an output of the graph: it has no name that others rely on."""
+    return value.producer() is not None and value.graph is graph and not value.is_graph_output()
+
+
+def _identity(value: ir.Value, graph: ir.Graph, names: Names) -> ir.Value:
+    """A copy of a value whose own name has to stay: an input, a constant, another output, an outer value."""
+    node = ir.Node("", "Identity", [value], name=names.take(f"{value.name}/Identity"))
+    node.outputs[0].name = names.take(f"{value.name}/copy")
+    graph.append(node)
+    return node.outputs[0]
+
+
+def _move_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    old.name, new.name = new.name, old.name
+    describe_as(new, old)
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = new
+
+
+def describe_as(new: ir.Value, old: ir.Value) -> None:
+    """Give `new` the element type, shape and metadata of `old` where it has none of its own."""
+    if new.type is None and old.type is not None:
+        new.type = old.type
+    if new.shape is None and old.shape is not None:
+        new.shape = old.shape.copy()
+    for key, text in old.metadata_props.items():
+        new.metadata_props.setdefault(key, text)
+
+
+def insert_after(value: ir.Value, node: ir.Node, names: Names) -> None:
+    """Put `node`, which reads `value`, between it and all its other uses.
+
+    A graph output keeps its name: it passes to the output of `node`, whose own name passes to `value`.
+    """
+    producer, graph = value.producer(), value.graph
+    assert graph is not None, f"{value.name!r} belongs to no graph"
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+    own = [index for index, read in enumerate(node.inputs) if read is value]
+    replace_value(value, node.outputs[0], names)
+    for index in own:
+        node.replace_input_with(index, value)
+
+
+def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
+    """Put `node` in front of one input of `consumer`; other uses of that value stay as they are."""
+    consumer.prepend(node)
+    consumer.replace_input_with(index, node.outputs[0])
+
+
+def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Remove those of `nodes` that nothing uses, then what only they used; return what was removed."""
+    removed: list[ir.Node] = []
+    pending = list(nodes)[::-1]
+    while pending:
+        node = pending.pop()
+        if node.graph is None or not query.is_dead(node):
+            continue
+        inputs = _detach(node)
+        node.graph.remove(node)
+        removed.append(node)
+        for value in inputs:
+            producer = value.producer()
+            if producer is not None:
+                pending.append(producer)
+            else:
+                _drop_initializer(value)
+    return removed
+
+
+def prune(model: ir.Model) -> None:
+    """Remove every node and initializer that no output needs."""
+    for graph in reversed(list(query.all_graphs(model))):
+        remove_dead(reversed(list(graph)))
+        for value in list(graph.initializers.values()):
+            _drop_initializer(value)
+
+
+def _detach(node: ir.Node) -> list[ir.Value]:
+    """End every use that the node, or a node in a body of it, makes of a value; return those values."""
+    inputs = [value for value in node.inputs if value is not None]
+    for index, value in enumerate(node.inputs):
+        if value is not None:
+            node.replace_input_with(index, None)
+    for body in query.bodies(node):
+        for inner in list(body):
+            inputs += _detach(inner)
+    return inputs
+
+
+def _drop_initializer(value: ir.Value) -> None:
+    if value.is_initializer() and query.is_unused(value) and not value.is_graph_input():
+        graph = value.graph
+        assert graph is not None, f"initializer {value.name!r} belongs to no graph"
+        del graph.initializers[value.name or ""]

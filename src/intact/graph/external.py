@@ -1,0 +1,145 @@
+"""Where the weights outside a model file may lie, and whether the file there can hold them.
+
+The rule: a weight file is an ordinary file inside the folder of the model. Where the model itself is a symbolic
+link (the cache of Hugging Face is made of them), it may also lie right beside the file that the link leads to.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from intact.errors import ModelError
+
+# What ONNX defines. ONNX Runtime adds `prepacked_<n>`, which only speeds up its own start.
+KEYS = ("location", "offset", "length", "checksum")
+RUNTIME_KEYS = "prepacked_"
+
+CONFINED = "a relative path with forward slashes, inside the folder of the model"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a tensor says about its data: the file, where in it, and how many bytes (None: as many as its shape)."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An existing weight file: `name` relative to `root`, both with every symbolic link resolved."""
+
+    root: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.name
+
+
+def reference(tensor: str, entries: Iterable[tuple[str, str]]) -> Reference:
+    """Read the entries that a tensor has for its external data; refuse what ONNX does not define."""
+    found: dict[str, str] = {}
+    for key, value in entries:
+        if key.startswith(RUNTIME_KEYS):
+            continue
+        if key not in KEYS or key in found:
+            problem = "given twice" if key in found else "unknown"
+            raise ModelError(
+                "M116",
+                f"{tensor}: the key {key!r} of its external data is {problem}",
+                allowed=f"each of {', '.join(KEYS)}, once",
+                fix="save the model again with onnx.save",
+            )
+        found[key] = value
+    length = _natural(tensor, "length", found["length"]) if "length" in found else None
+    return Reference(found.get("location", ""), _natural(tensor, "offset", found.get("offset", "0")), length)
+
+
+def locate(model: Path, location: str, tensor: str) -> Located:
+    """Find the weight file that `tensor` of the file `model` names, without ever leaving the model's folder."""
+    reason = _unsafe(location)
+    if reason is not None:
+        raise _refused(tensor, location, reason)
+    folder = Path(os.path.realpath(model.parent))
+    target = Path(os.path.realpath(folder / location))
+    root = _root_of(target, folder, Path(os.path.realpath(model)))
+    if root is None:
+        raise _refused(tensor, location, f"leads out of the folder, to {target}")
+    _check_ordinary(target, location, tensor)
+    return Located(root, target.relative_to(root).as_posix())
+
+
+def check_span(tensor: str, found: Reference, file: Located, needed: int) -> None:
+    """The span that `tensor` names holds exactly the bytes of its shape, and lies within the file."""
+    if found.length is not None and found.length != needed:
+        raise ModelError(
+            "M115",
+            f"{tensor}: its external data is said to have {found.length} bytes, but its shape and type need {needed}",
+            fix="save the model again with onnx.save",
+        )
+    size = file.path.stat().st_size
+    if found.offset + needed > size:
+        raise ModelError(
+            "M115",
+            f"{tensor}: its external data ends at byte {found.offset + needed} of {found.location!r}, "
+            f"which has {size} bytes",
+            fix="the file seems truncated: copy or download it again",
+        )
+
+
+def _natural(tensor: str, key: str, text: str) -> int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise ModelError(
+        "M115", f"{tensor}: the {key} of its external data is {text!r}", allowed="a whole number from 0 up"
+    )
+
+
+def _unsafe(location: str) -> str | None:
+    """Why this text must not be taken as a path, whatever is on the disk."""
+    if not location:
+        return "is empty"
+    if "\\" in location or "\0" in location:
+        return "has a backslash or a zero byte"
+    windows = PureWindowsPath(location)
+    if PurePosixPath(location).is_absolute() or windows.drive or windows.root:
+        return "is absolute"
+    return "climbs with `..`" if ".." in PurePosixPath(location).parts else None
+
+
+def _root_of(target: Path, folder: Path, real_model: Path) -> Path | None:
+    """The folder that holds `target` lawfully: the model's own, or the one that the model's link leads to."""
+    if target.is_relative_to(folder):
+        return folder
+    return real_model.parent if target.parent == real_model.parent else None
+
+
+def _check_ordinary(target: Path, location: str, tensor: str) -> None:
+    try:
+        status = target.stat()
+    except OSError as problem:
+        raise ModelError(
+            "M114",
+            f"{tensor}: its external data {location!r} cannot be read ({problem.strerror})",
+            fix="put the weight file beside the model, under the name that it was saved with",
+        ) from problem
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError("M114", f"{tensor}: its external data {location!r} is not an ordinary file")
+    if status.st_nlink > 1:
+        # A hard link shows nothing of where else the file lies; onnx refuses them for the same reason.
+        raise _refused(tensor, location, "is a hard link, which may belong to another folder")
+
+
+def _refused(tensor: str, location: str, reason: str) -> ModelError:
+    return ModelError(
+        "M113",
+        f"{tensor}: the path of its external data, {location!r}, {reason}",
+        allowed=CONFINED,
+        fix="copy the weight file into the folder of the model, and save the model with that name",
+    )

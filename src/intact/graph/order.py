@@ -1,0 +1,73 @@
+"""Where nodes stand in their graphs, for matches with several roots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.matcher import Match
+
+
+class Order:
+    """The position of every node, kept up to date through rewrites.
+
+    A node owns the span (position - width, position]. Nodes put before it share its span out among themselves, so
+    that no other position ever changes.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._spans: dict[ir.Node, tuple[Fraction, Fraction]] = {}
+        for node in query.all_nodes(model):
+            self._span(node)
+
+    def first_root(self, match: Match) -> ir.Node:
+        """The root of the match that stands first: what replaces them all goes before it."""
+        return min((_producer(value) for value in match.replaced), key=self._position)
+
+    def doubt(self, match: Match) -> str | None:
+        """Why nothing may stand before the first root: something that the match reads comes later."""
+        first = self.first_root(match)
+        for value in _read(match):
+            producer = value.producer()
+            if producer is None or producer.graph is not first.graph:
+                continue
+            if self._position(producer) >= self._position(first):
+                return f"{value.name!r} is computed after {first.name!r}, which is to be merged with what needs it"
+        return None
+
+    def insert_before(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
+        """Record that `nodes` now stand before `place`, in their order."""
+        position, width = self._span(place)
+        share = width / (len(nodes) + 1)
+        self._spans[place] = (position, share)
+        for distance, node in enumerate(reversed(nodes), start=1):
+            self._spans[node] = (position - distance * share, share)
+
+    def _position(self, node: ir.Node) -> Fraction:
+        return self._span(node)[0]
+
+    def _span(self, node: ir.Node) -> tuple[Fraction, Fraction]:
+        """The span of the node; one that is not known yet was appended at the end of its graph."""
+        if node not in self._spans:
+            self._spans[node] = (Fraction(len(self._spans)), Fraction(1))
+        return self._spans[node]
+
+
+def _producer(value: ir.Value) -> ir.Node:
+    producer = value.producer()
+    assert producer is not None, f"{value.name!r} is not the output of a node"
+    return producer
+
+
+def _read(match: Match) -> Iterator[ir.Value]:
+    """The values that new nodes could read: what comes into the match, and the outputs of its shared nodes."""
+    if len({_producer(value) for value in match.replaced}) == 1:
+        return
+    covered = set(match.covered())
+    for pattern, node in match.pairs():
+        yield from (value for value in node.inputs if value is not None and value.producer() not in covered)
+        if pattern.shared:
+            yield from node.outputs

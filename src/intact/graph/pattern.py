@@ -1,0 +1,220 @@
+"""The language of patterns: plain Python expressions whose names bind to what they match.
+
+::
+
+    def pattern(self, op, x, s, z, b=None):
+        return op.QuantizeLinear(op.Conv(op.DequantizeLinear(x, s, z, _shared=True), w, b), s, z)
+
+A parameter is a wildcard; one with the default None may be absent. The same name twice means the same value, or
+two constants equal by value. `matcher.py` finds where a pattern fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+OpKey: TypeAlias = tuple[str, str]
+"""Domain and op type."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Var:
+    """Any value; it binds to `name`."""
+
+    name: str
+    optional: bool = False
+    constant: bool = False
+
+    def __str__(self) -> str:
+        return f"a constant for {self.name!r}" if self.constant else f"a value for {self.name!r}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Literal:
+    """A constant that equals `array`, in the constant's own dtype, within the relative tolerance `rtol`."""
+
+    array: np.ndarray
+    rtol: float = 0.0
+
+    def __str__(self) -> str:
+        return f"the constant {self.array.tolist()}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodePattern:
+    """A node of one of the types `keys`, whose inputs match `inputs` to the last one.
+
+    An output of it that the match does not replace may have no use outside of the match, unless `shared`.
+    """
+
+    keys: frozenset[OpKey]
+    inputs: tuple[ValuePattern, ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+    name: str | None = None
+    shared: bool = False
+
+    def __str__(self) -> str:
+        return " or ".join(sorted(op_type for _, op_type in self.keys))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Output:
+    """One output of a node that matches `node`."""
+
+    node: NodePattern
+    index: int = 0
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AnyOf:
+    """A value that matches one of `options`, tried in order."""
+
+    options: tuple[ValuePattern, ...]
+
+    def __str__(self) -> str:
+        return " or ".join("nothing" if option is None else str(option) for option in self.options)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Each:
+    """All the inputs that are left, each of which matches `item`; names found only in `item` bind to tuples."""
+
+    item: Var | Output | AnyOf
+
+    def __str__(self) -> str:
+        return str(self.item)
+
+
+ValuePattern: TypeAlias = Var | Literal | Output | AnyOf | Each | None
+"""What stands for an input; None stands for an input that is absent."""
+
+
+class Patterns:
+    """Builds patterns: `op.Conv(x, w)` is the output of a Conv of what matches `x` and `w`."""
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        return functools.partial(self.node, op_type)
+
+    def node(
+        self,
+        op_types: str | Sequence[str],
+        *inputs: Any,
+        _domain: str = "",
+        _attrs: Mapping[str, Any] | None = None,
+        _name: str | None = None,
+        _shared: bool = False,
+        _outputs: int = 1,
+    ) -> Any:
+        """A node of any of `op_types`; more than one of `_outputs` gives a tuple.
+
+        `_attrs` maps a name to the value that the attribute must have, or to a test of it (None where absent).
+        `_name` binds the node itself. `_shared` lets it have uses outside of the match.
+        """
+        types = (op_types,) if isinstance(op_types, str) else tuple(op_types)
+        patterns = tuple(_value_pattern(item) for item in inputs)
+        assert not any(isinstance(item, Each) for item in patterns[:-1]), "each() takes all inputs left: put it last"
+        keys = frozenset((_domain, op_type) for op_type in types)
+        node = NodePattern(keys, patterns, tuple((_attrs or {}).items()), _name, _shared)
+        outputs = tuple(Output(node, index) for index in range(_outputs))
+        return outputs[0] if _outputs == 1 else outputs
+
+    def any_of(self, *options: Any) -> AnyOf:
+        """Whichever of `options` matches first; None among them lets the input be absent."""
+        return AnyOf(tuple(_value_pattern(option) for option in options))
+
+    def each(self, item: Var | Output | AnyOf) -> Each:
+        """Every input that is left, however many."""
+        return Each(item)
+
+    def constant(self, value: Any, *, rtol: float = 0.0) -> Var | Literal:
+        """A wildcard that takes constants only, or a literal with a tolerance."""
+        if isinstance(value, Var):
+            return dataclasses.replace(value, constant=True)
+        return Literal(np.asarray(value), rtol)
+
+
+def _value_pattern(item: Any) -> ValuePattern:
+    if item is None or isinstance(item, Var | Literal | Output | AnyOf | Each):
+        return item
+    return Literal(np.asarray(item))
+
+
+class Pattern:
+    """A pattern as the matcher wants it: its roots, the op types it can start at, and what it binds."""
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        parameters = list(inspect.signature(build).parameters.values())[1:]
+        variables = {item.name: Var(item.name, optional=item.default is None) for item in parameters}
+        result = build(Patterns(), **variables)
+        roots: tuple[Output | AnyOf, ...] = tuple(result) if isinstance(result, Sequence) else (result,)
+        self.starts = _starts(roots[0])
+        self.others = tuple(root for root in roots[1:] if isinstance(root, Output))
+        assert len(self.others) == len(roots) - 1, "only the first root may be any_of"
+        self.roots = roots
+        self.keys = frozenset(key for start in self.starts for key in start.node.keys)
+        self.tuples = _names_inside_each_only(roots)
+        self.names = frozenset(variables) | frozenset(names(roots))
+        self.depth = max(_depth(root) for root in roots)
+        self.most_uses = _most_uses(roots)
+
+
+def _starts(root: Output | AnyOf) -> tuple[Output, ...]:
+    options = root.options if isinstance(root, AnyOf) else (root,)
+    found = [start for option in options for start in (_starts(option) if isinstance(option, AnyOf) else (option,))]
+    outputs = tuple(start for start in found if isinstance(start, Output))
+    assert len(outputs) == len(found), "a pattern's root is the output of a node"
+    return outputs
+
+
+def children(pattern: ValuePattern) -> tuple[ValuePattern, ...]:
+    """The patterns directly below one."""
+    if isinstance(pattern, Output):
+        return pattern.node.inputs
+    if isinstance(pattern, AnyOf):
+        return pattern.options
+    return (pattern.item,) if isinstance(pattern, Each) else ()
+
+
+def _walk(pattern: ValuePattern, through_each: bool = True) -> Iterator[ValuePattern]:
+    yield pattern
+    if isinstance(pattern, Each) and not through_each:
+        return
+    for child in children(pattern):
+        yield from _walk(child, through_each)
+
+
+def names(roots: Sequence[ValuePattern], through_each: bool = True) -> Iterator[str]:
+    """The names that patterns bind, of wildcards and of nodes."""
+    for pattern in (item for root in roots for item in _walk(root, through_each)):
+        if isinstance(pattern, Var):
+            yield pattern.name
+        elif isinstance(pattern, Output) and pattern.node.name is not None:
+            yield pattern.node.name
+
+
+def _names_inside_each_only(roots: Sequence[ValuePattern]) -> frozenset[str]:
+    return frozenset(names(roots)) - frozenset(names(roots, through_each=False))
+
+
+def _depth(pattern: ValuePattern) -> int:
+    below = max((_depth(child) for child in children(pattern)), default=0)
+    return below + isinstance(pattern, Output)
+
+
+def _most_uses(roots: Sequence[ValuePattern]) -> int:
+    """An upper bound on the uses that a match can make of one value."""
+    patterns = [item for root in roots for item in _walk(root)]
+    if any(isinstance(item, Each) for item in patterns):
+        return sys.maxsize
+    return sum(isinstance(item, Output) for item in patterns)

@@ -1,0 +1,246 @@
+"""Whether a parsed file is a model at all: versions, names, tensors. Nothing here changes the model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from intact.errors import ModelError
+
+# Protobuf messages; their package is imported by io.py alone.
+Proto = Any
+
+DEFAULT_DOMAIN = ""
+DOMAIN_ALIAS = "ai.onnx"
+
+SHOWN = 8
+
+TYPED_FIELDS = {
+    "float_data": ("FLOAT", "COMPLEX64"),
+    "int64_data": ("INT64",),
+    "double_data": ("DOUBLE", "COMPLEX128"),
+    "uint64_data": ("UINT32", "UINT64"),
+    "string_data": ("STRING",),
+}
+
+
+def check_header(proto: Proto, newest_ir: int, newest_opsets: Mapping[str, int]) -> None:
+    """The file has a graph with nodes, and no version that the installed onnx does not know."""
+    if not proto.HasField("graph"):
+        raise ModelError("M104", "the file holds no graph", allowed="an ONNX model", fix="export the model again")
+    if not proto.graph.node:
+        raise ModelError("M104", "the graph has no nodes, so there is nothing to run", fix="export the model again")
+    if proto.ir_version > newest_ir:
+        raise _too_new(f"IR version {proto.ir_version}", str(newest_ir))
+    for domain, version in imports_of(proto.opset_import).items():
+        newest = newest_opsets.get(domain, version)
+        if version > newest:
+            raise _too_new(f"opset {version} of {domain or DOMAIN_ALIAS}", str(newest))
+
+
+def imports_of(entries: Iterable[Proto]) -> dict[str, int]:
+    """Version by domain, with `ai.onnx` spelled as the empty name; one domain cannot have two versions."""
+    versions: dict[str, int] = {}
+    for entry in entries:
+        domain = DEFAULT_DOMAIN if entry.domain == DOMAIN_ALIAS else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                "M107",
+                f"the model imports {domain or DOMAIN_ALIAS} as opset {versions[domain]} and as {entry.version}",
+                allowed="one version for each domain",
+            )
+    return versions
+
+
+def check_names(graph: Proto, outer: frozenset[str] = frozenset()) -> None:
+    """Every value is defined once, and every value that is used is defined."""
+    where = graph.name or "graph"
+    inputs = [value.name for value in graph.input]
+    initializers = [tensor.name for tensor in graph.initializer]
+    # An initializer may repeat an input (its default value); nothing else may repeat anything.
+    own = set(inputs) | set(initializers)
+    _check_unique(where, inputs)
+    _check_unique(where, initializers)
+    _check_scope(where, graph.node, own, [value.name for value in graph.output], outer)
+
+
+def check_function_names(function: Proto) -> None:
+    """The same for the body of a function, which sees nothing but its own inputs."""
+    _check_unique(function.name, function.input)
+    _check_scope(function.name, function.node, set(function.input), list(function.output), frozenset())
+
+
+def check_no_recursion(functions: Iterable[Proto]) -> None:
+    """No function calls itself, directly or through others: it could not be inlined."""
+    calls = {_key(function): [_key(node) for node in nodes_of(function.node)] for function in functions}
+    finished: set[tuple[str, str, str]] = set()
+    for start in calls:
+        stack = [(start, iter(calls[start]))]
+        active = [start]
+        while stack:
+            callee = next((key for key in stack[-1][1] if key in calls and key not in finished), None)
+            if callee is None:
+                finished.add(active.pop())
+                stack.pop()
+            elif callee in active:
+                loop = " → ".join(name for _, name, _ in [*active[active.index(callee) :], callee])
+                raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
+            else:
+                active.append(callee)
+                stack.append((callee, iter(calls[callee])))
+
+
+def nodes_of(nodes: Iterable[Proto]) -> Iterator[Proto]:
+    """Every node, those in the bodies of If, Loop and Scan included."""
+    for node in nodes:
+        yield node
+        for graph in _bodies(node):
+            yield from nodes_of(graph.node)
+
+
+def tensors_of(proto: Proto) -> Iterator[tuple[str, Proto]]:
+    """Every tensor of the model with the name to call it by: initializers, and attributes of nodes."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        yield from _node_tensors(function.node)
+
+
+def check_no_sparse(proto: Proto) -> None:
+    """Sparse constants would be lost on the way, so that a model that has some is refused."""
+    sparse = bool(proto.graph.sparse_initializer) or any(
+        attribute.HasField("sparse_tensor") or attribute.sparse_tensors
+        for node in nodes_of(proto.graph.node)
+        for attribute in node.attribute
+    )
+    if sparse:
+        raise ModelError("M117", "the model has sparse constants", allowed="dense tensors", fix="export them dense")
+
+
+def bytes_needed(name: str, tensor: Proto) -> int:
+    """How many bytes the data of `tensor` has by its shape and type."""
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelError("M112", f"{name}: its shape is {list(tensor.dims)}", allowed="dimensions from 0 up")
+    return _packed(math.prod(tensor.dims), _dtype(name, tensor))
+
+
+def check_tensor(name: str, tensor: Proto) -> None:
+    """The data that `tensor` carries is as long as its shape and type say."""
+    dtype = _dtype(name, tensor)
+    needed = bytes_needed(name, tensor) if dtype != ir.DataType.STRING else 0
+    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
+        found, expected, unit = len(tensor.raw_data), needed, "bytes"
+    else:
+        field = next((field for field, names in TYPED_FIELDS.items() if dtype.name in names), "int32_data")
+        found, expected, unit = len(getattr(tensor, field)), _entries(tensor, dtype, field), "values"
+    if found != expected:
+        raise ModelError(
+            "M112",
+            f"{name}: its data has {found} {unit}, but its shape {list(tensor.dims)} of {dtype.name} needs {expected}",
+            fix="the file is damaged, or was written wrongly: export the model again",
+        )
+
+
+def _entries(tensor: Proto, dtype: ir.DataType, field: str) -> int:
+    """How many entries of the typed `field` hold the data of `tensor`."""
+    count: int = math.prod(tensor.dims)
+    if dtype.name.startswith("COMPLEX"):
+        return 2 * count
+    # Types below a byte are packed: an entry of int32_data holds one byte of them.
+    return _packed(count, dtype) if field == "int32_data" and dtype.bitwidth < 8 else count
+
+
+def _packed(count: int, dtype: ir.DataType) -> int:
+    """Bytes of `count` elements; integers throughout, for a damaged shape may ask for more than a float can count."""
+    return -(-count * dtype.bitwidth // 8)
+
+
+def _dtype(name: str, tensor: Proto) -> ir.DataType:
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError:
+        dtype = ir.DataType.UNDEFINED
+    if dtype == ir.DataType.UNDEFINED:
+        raise ModelError("M112", f"{name}: its type has the number {tensor.data_type}, which ONNX does not define")
+    return dtype
+
+
+def _check_scope(
+    where: str, nodes: Iterable[Proto], own: set[str], outputs: Iterable[str], outer: frozenset[str]
+) -> None:
+    made = [name for node in nodes for name in node.output if name]
+    _check_unique(where, [*own, *made])
+    visible = outer.union(own, made)
+    for node in nodes:
+        label = f"{node.name or 'a node'} ({node.op_type})"
+        _check_defined(where, f"{label} reads", (name for name in node.input if name), visible)
+        for body in _bodies(node):
+            check_names(body, visible)
+    _check_defined(where, "the graph returns", outputs, visible)
+
+
+def _check_unique(where: str, names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ModelError(
+            "M108",
+            f"{where}: more than one value is called {_listed(twice)}",
+            allowed="each value is defined once (single assignment)",
+            fix="export the model again, or rename the values",
+        )
+
+
+def _check_defined(where: str, who: str, names: Iterable[str], visible: frozenset[str]) -> None:
+    missing = [name for name in names if name not in visible]
+    if missing:
+        raise ModelError(
+            "M109",
+            f"{where}: {who} {_listed(missing)}, which nothing produces",
+            allowed="values that are an input, an initializer or the output of a node",
+            fix="export the model again; if it was cut out of a larger one, add the missing value to its inputs",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+
+
+def _too_new(found: str, newest: str) -> ModelError:
+    return ModelError(
+        "M106",
+        f"the model has {found}, which is newer than the installed onnx knows",
+        allowed=f"up to {newest}",
+        fix="upgrade the onnx package, or export the model for an older version",
+    )
+
+
+def _key(proto: Proto) -> tuple[str, str, str]:
+    """What identifies a function, or the function that a node calls."""
+    return (proto.domain, getattr(proto, "op_type", None) or proto.name, proto.overload)
+
+
+def _bodies(node: Proto) -> Iterator[Proto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _graph_tensors(graph: Proto) -> Iterator[tuple[str, Proto]]:
+    for tensor in graph.initializer:
+        yield tensor.name or "an initializer without a name", tensor
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[Proto]) -> Iterator[tuple[str, Proto]]:
+    for node in nodes:
+        for attribute in node.attribute:
+            tensors = [attribute.t] if attribute.HasField("t") else []
+            for tensor in [*tensors, *attribute.tensors]:
+                yield f"{node.name or node.op_type}.{attribute.name}", tensor
+        for body in _bodies(node):
+            yield from _graph_tensors(body)

@@ -1,0 +1,196 @@
+"""Questions about a graph; nothing here changes one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+ORIGIN = "intact.origin"
+"""Metadata key of a node: the names, as JSON, of the nodes of the given model that it came from."""
+
+_CONSTANT_DTYPES = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": np.bytes_,
+    "value_strings": np.bytes_,
+}
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether the value is an initializer that no input overrides, or comes from a Constant node."""
+    if value is None:
+        return False
+    producer = value.producer()
+    if producer is not None:
+        return producer.op_type == "Constant" and producer.domain == ""
+    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor behind a constant, or None for anything else."""
+    if value is None or not is_constant(value):
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value
+    for name, attribute in producer.attributes.items():
+        if name == "value":
+            return attribute.as_tensor()
+        if name in _CONSTANT_DTYPES:
+            return ir.tensor(np.array(attribute.value, dtype=_CONSTANT_DTYPES[name]))
+    return None
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The array behind a constant, or None for anything else."""
+    tensor = constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def scalar(value: ir.Value | None) -> float | int | None:
+    """The number in a constant of one element and any rank, or None for anything else."""
+    array = constant(value)
+    if array is None or array.size != 1 or array.dtype.kind in "OSU":
+        return None
+    number: float | int = array.reshape(()).item()
+    return number
+
+
+def is_scalar(value: ir.Value | None) -> bool:
+    """Whether the value is a constant of one element, of any rank."""
+    tensor = constant_tensor(value)
+    return tensor is not None and tensor.size == 1
+
+
+def same_constant(left: ir.Value | None, right: ir.Value | None) -> bool:
+    """Whether both are constants of one dtype and equal elements; one element counts as a scalar of any rank."""
+    a, b = constant_tensor(left), constant_tensor(right)
+    if a is None or b is None:
+        return False
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.size != b.size:
+        return False
+    if a.size != 1 and a.shape != b.shape:
+        return False
+    return bool((a.numpy().reshape(-1) == b.numpy().reshape(-1)).all())
+
+
+def ints(node: ir.Node, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The integers of an attribute, or `default` where the node does not have it."""
+    return tuple(node.attributes.get_ints(name, default))
+
+
+def int_(node: ir.Node, name: str, default: int) -> int:
+    """The integer of an attribute, or `default` where the node does not have it."""
+    return int(node.attributes.get_int(name, default))
+
+
+def float_(node: ir.Node, name: str, default: float) -> float:
+    """The float of an attribute, or `default` where the node does not have it."""
+    return float(node.attributes.get_float(name, default))
+
+
+def string(node: ir.Node, name: str, default: str) -> str:
+    """The text of an attribute, or `default` where the node does not have it."""
+    return str(node.attributes.get_string(name, default))
+
+
+def input_(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of the node, or None where it is absent or empty."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """The number of dimensions, or None where it is unknown."""
+    if value is None or value.shape is None:
+        return None
+    return len(value.shape)
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape, or None where any dimension is unknown."""
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(int(dim) for dim in value.shape)  # type: ignore[arg-type]
+
+
+def same_shape(left: ir.Value, right: ir.Value) -> bool:
+    """Whether both shapes are known and equal; a named dimension equals itself."""
+    return left.shape is not None and left.shape == right.shape
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether the elements are floats of any width."""
+    return value is not None and value.dtype is not None and value.dtype.is_floating_point()
+
+
+def is_quantized(value: ir.Value | None) -> bool:
+    """Whether the elements are integers of 16 bits or fewer: a grid, not an index."""
+    return value is not None and value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth <= 16
+
+
+def consumers(value: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes that use the value, bodies of If and Loop included, each once."""
+    return tuple(value.consumers())
+
+
+def is_unused(value: ir.Value) -> bool:
+    """Whether neither a node nor a graph output uses the value."""
+    return not value.is_graph_output() and not value.uses()
+
+
+def only_consumer(value: ir.Value) -> ir.Node | None:
+    """The one node that uses the value, or None where there is another use; a graph output is a use."""
+    users = value.consumers()
+    return users[0] if len(users) == 1 and not value.is_graph_output() else None
+
+
+def is_dead(node: ir.Node) -> bool:
+    """Whether nothing uses any output of the node."""
+    return all(is_unused(output) for output in node.outputs)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that the node holds directly: the branches of an If, the body of a Loop or a Scan."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, then the bodies of its nodes, outer before inner."""
+    yield from model.graphs()
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of every graph of the model, each graph in its own order."""
+    for graph in all_graphs(model):
+        yield from graph
+
+
+def origin(node: ir.Node) -> tuple[str, ...]:
+    """The names of the nodes of the given model that this node came from; its own name if it is one of them."""
+    recorded = node.metadata_props.get(ORIGIN)
+    if recorded is None:
+        return (node.name or "",)
+    return tuple(json.loads(recorded))
+
+
+def describe(value: ir.Value | None) -> str:
+    """What the value is, in words for a message."""
+    if value is None:
+        return "nothing"
+    if is_constant(value):
+        return f"constant {value.name!r}"
+    producer = value.producer()
+    if producer is None:
+        return f"graph input {value.name!r}"
+    return f"{producer.op_type} {producer.name!r}"

@@ -1,0 +1,265 @@
+"""Rules, and the engine that applies them to a fixpoint.
+
+A rule reads in the order match, doubt, replace: `pattern` says where it could fire, `check` gives a reason not to,
+`rewrite` builds what comes instead. Rules are indexed by the op type at their root, so that a rule costs nothing
+where it cannot match. After a rewrite only the neighbours that it could concern are visited again; a last sweep
+over the graph, in which nothing fires, is the proof of the fixpoint.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from intact.graph import edit, query
+from intact.graph.builder import Builder
+from intact.graph.matcher import Match, Matcher
+from intact.graph.order import Order
+from intact.graph.pattern import OpKey, Pattern
+from intact.results import Application, Refusal
+
+
+class Exactness(enum.StrEnum):
+    """What a rule claims about the numbers after it, given the same inputs."""
+
+    EXACT = "exact"
+    WITHIN_ONE_STEP = "within one step"
+    BOUNDED = "bounded"
+
+
+EXACT = Exactness.EXACT
+WITHIN_ONE_STEP = Exactness.WITHIN_ONE_STEP
+BOUNDED = Exactness.BOUNDED
+
+
+class Rule:
+    """A rewrite of one pattern; its docstring is an equation.
+
+    `pattern` builds the pattern with `op` (see `pattern.py`). `check` and `rewrite` get what its names bound to,
+    as many of them as they ask for. `check` returns None to go ahead, or the reason why the rule may not fire.
+    `rewrite` builds new nodes with `op` and returns one value for each that the pattern returned.
+    """
+
+    name: ClassVar[str]
+    """What reports call the rule: the name of the class in snake case, unless it is set."""
+
+    exactness: ClassVar[Exactness]
+
+    creates: ClassVar[tuple[OpKey, ...]] = ()
+    """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    def pattern(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """The values that the rule replaces."""
+        raise NotImplementedError(f"{type(self).__name__}.pattern")
+
+    def check(self, *args: Any, **kwargs: Any) -> str | None:
+        """Why the rule may not fire on this match, or None if it may."""
+        return None
+
+    def rewrite(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """What replaces the values of the pattern."""
+        raise NotImplementedError(f"{type(self).__name__}.rewrite")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A model after rewriting, with every application in order and every refusal that still stands."""
+
+    model: ir.Model
+    applications: tuple[Application, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    attempts: int = 0
+    """How often a rule was tried at a node."""
+
+
+def apply(model: ir.Model, rules: Iterable[Rule]) -> Rewritten:
+    """Apply `rules` to `model`, in place, until none of them can fire."""
+    return _Engine(model, rules).run()
+
+
+def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
+    """Why each rule that could have its root at the node does not fire there; a rule that does is left out."""
+    nodes = [node for node in query.all_nodes(model) if node.name == node_name]
+    return tuple(
+        Refusal(rule.name, node_name, reason)
+        for node in nodes
+        for rule in rules
+        if (reason := _why_not(_Prepared(rule, explain=True), node)) is not None
+    )
+
+
+def _why_not(prepared: _Prepared, node: ir.Node) -> str | None:
+    if (node.domain, node.op_type) not in prepared.pattern.keys:
+        return None
+    refused = None
+    for match in prepared.matcher.matches(node):
+        reason = prepared.check(match)
+        if reason is None:
+            return None
+        refused = refused or reason
+    return refused or f"does not match: {prepared.matcher.failure}"
+
+
+class _Prepared:
+    """A rule with its pattern built and the arguments of its methods known."""
+
+    def __init__(self, rule: Rule, *, explain: bool = False) -> None:
+        self.rule = rule
+        self.pattern = Pattern(rule.pattern)
+        self.matcher = Matcher(self.pattern, explain=explain)
+        self._check_names = _wanted(rule.check, self.pattern.names)
+        self._rewrite_names = _wanted(rule.rewrite, self.pattern.names)
+
+    def check(self, match: Match) -> str | None:
+        return self.rule.check(**{name: match.bindings.get(name) for name in self._check_names})
+
+    def rewrite(self, op: Builder, match: Match) -> tuple[ir.Value, ...]:
+        result = self.rule.rewrite(op, **{name: match.bindings.get(name) for name in self._rewrite_names})
+        values = tuple(result) if isinstance(result, Sequence) else (result,)
+        assert len(values) == len(match.replaced), (
+            f"{self.rule.name} returned {len(values)} values for a pattern of {len(match.replaced)}"
+        )
+        return values
+
+
+def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
+    parameters = inspect.signature(method).parameters
+    takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+    return tuple(sorted(names if takes_all else names & parameters.keys()))
+
+
+def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> None:
+    read = {value for node in nodes for value in node.inputs}
+    assert not read.intersection(match.replaced), f"{rule.name}: a new node reads a value that it replaces"
+
+
+class _Engine:
+    """One run of rules over a model: a queue of nodes to visit, and what has happened so far."""
+
+    # A value with more uses than this does not spread a visit; the last sweep sees to its users.
+    MOST_SPREAD = 16
+
+    def __init__(self, model: ir.Model, rules: Iterable[Rule]) -> None:
+        prepared = [_Prepared(rule) for rule in rules]
+        self.model = model
+        self.index: dict[OpKey, list[_Prepared]] = {}
+        for item in prepared:
+            for key in sorted(item.pattern.keys):
+                self.index.setdefault(key, []).append(item)
+        self.reach = max((item.pattern.depth for item in prepared), default=0)
+        self.names = edit.Names(model)
+        self.order = Order(model) if any(item.pattern.others for item in prepared) else None
+        self.queue: deque[ir.Node] = deque()
+        self.queued: set[ir.Node] = set()
+        self.applications: list[Application] = []
+        self.refusals: dict[tuple[ir.Node, str], str] = {}
+        self.attempts = 0
+        self.limit = 0
+
+    def run(self) -> Rewritten:
+        """Visit until a whole sweep changes nothing."""
+        self.limit = 1000 + 10 * sum(1 for _ in query.all_nodes(self.model))
+        done = -1
+        while done < len(self.applications):
+            done = len(self.applications)
+            self._enqueue(query.all_nodes(self.model))
+            while self.queue:
+                node = self.queue.popleft()
+                self.queued.discard(node)
+                self._visit(node)
+        return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
+
+    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if (node.domain, node.op_type) in self.index and node not in self.queued:
+                self.queued.add(node)
+                self.queue.append(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        """Fire the first rule that matches here and has no doubt; new nodes at this place get their own visit."""
+        if node.graph is None:
+            return
+        for prepared in self.index[node.domain, node.op_type]:
+            self.attempts += 1
+            if self._attempt(prepared, node):
+                return
+
+    def _attempt(self, prepared: _Prepared, node: ir.Node) -> bool:
+        refused: str | None = None
+        for match in prepared.matcher.matches(node):
+            reason = prepared.check(match) or self._misplaced(match)
+            if reason is None:
+                self._fire(prepared, match, node)
+                return True
+            refused = refused or reason
+        if refused is not None:
+            self.refusals[node, prepared.rule.name] = refused
+        elif self.refusals:
+            self.refusals.pop((node, prepared.rule.name), None)
+        return False
+
+    def _misplaced(self, match: Match) -> str | None:
+        return None if self.order is None else self.order.doubt(match)
+
+    def _fire(self, prepared: _Prepared, match: Match, root: ir.Node) -> None:
+        """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
+        self._record(prepared.rule, root)
+        covered = match.covered()
+        op = Builder(self.model, root, covered, self.names)
+        values = prepared.rewrite(op, match)
+        _assert_independent(prepared.rule, op.nodes, match)
+        self._insert(root if self.order is None else self.order.first_root(match), op.nodes)
+        op.replace(match.replaced, values)
+        read = dict.fromkeys(value for node in covered for value in node.inputs if value is not None)
+        edit.remove_dead(covered)
+        last = values[0].producer()
+        if last in op.nodes:
+            last.name = root.name
+        self._revisit(op.nodes, values, read)
+
+    def _insert(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
+        assert place.graph is not None, f"{place.name!r} is in no graph"
+        place.graph.insert_before(place, nodes)
+        if self.order is not None:
+            self.order.insert_before(place, nodes)
+
+    def _record(self, rule: Rule, root: ir.Node) -> None:
+        self.applications.append(Application(rule.name, root.name or "", rule.exactness.value))
+        if len(self.applications) > self.limit:
+            name, times = Counter(item.rule for item in self.applications).most_common(1)[0]
+            raise AssertionError(f"rewriting does not end: {name} fired {times} times, last at {root.name!r}")
+
+    def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], freed: Iterable[ir.Value]) -> None:
+        """Queue the roots whose match could reach what changed."""
+        near = [user for value in (*values, *freed) for user in self._users(value)]
+        level = dict.fromkeys([*nodes, *near])
+        seen = dict(level)
+        for _ in range(self.reach - 1):
+            level = dict.fromkeys(
+                user for node in level for value in node.outputs for user in self._users(value) if user not in seen
+            )
+            seen.update(level)
+        self._enqueue(seen)
+
+    def _users(self, value: ir.Value) -> Iterator[ir.Node]:
+        if not query.is_constant(value) and len(value.uses()) <= self.MOST_SPREAD:
+            yield from value.consumers()
+
+    def _standing_refusals(self) -> tuple[Refusal, ...]:
+        return tuple(
+            Refusal(rule, node.name or "", reason)
+            for (node, rule), reason in self.refusals.items()
+            if node.graph is not None
+        )

@@ -1,0 +1,50 @@
+"""What a file that is not an ONNX model seems to be, from its first bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A kind of file, the bytes that give it away and where they stand, and what its owner should do."""
+
+    magic: bytes
+    kind: str
+    fix: str
+    offset: int = 0
+
+    def fits(self, head: bytes) -> bool:
+        return head.startswith(self.magic, self.offset)
+
+
+SIGNATURES = (
+    Signature(b"version https://git-lfs", "a git-LFS pointer, not the model that it stands for", "run `git lfs pull`"),
+    Signature(b"PK\x03\x04", "a zip archive (PyTorch's .pt files are such)", "unpack it, or export the model to ONNX"),
+    Signature(b"\x1f\x8b", "a gzip archive", "unpack it first"),
+    Signature(b"\x80\x02", "a Python pickle, which is never opened", "export the model to ONNX"),
+    Signature(b"\x80\x03", "a Python pickle, which is never opened", "export the model to ONNX"),
+    Signature(b"\x80\x04", "a Python pickle, which is never opened", "export the model to ONNX"),
+    Signature(b"\x80\x05", "a Python pickle, which is never opened", "export the model to ONNX"),
+    Signature(b"\x89HDF", "an HDF5 file (Keras saves such)", "export the model to ONNX"),
+    Signature(b"TFL3", "a TensorFlow Lite model", "convert it to ONNX", offset=4),
+    Signature(b"ORTM", "a model in ONNX Runtime's .ort format", "use the .onnx file it was made from", offset=4),
+    Signature(b'{"', "a safetensors file: weights without a graph", "export the model to ONNX", offset=8),
+)
+
+
+def kind_of(head: bytes) -> tuple[str, str] | None:
+    """What the file seems to be and what to do about it, or None where its first bytes say nothing."""
+    for signature in SIGNATURES:
+        if signature.fits(head):
+            return signature.kind, signature.fix
+    if _is_text(head):
+        return "a text file", "give the binary .onnx file; a download page or a JSON export is not one"
+    return None
+
+
+def _is_text(head: bytes) -> bool:
+    printable = sum(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
+    return bool(head) and printable == len(head)

@@ -1,0 +1,121 @@
+"""Raising a model to an opset that the quantizer can use, with the same meaning.
+
+onnx.version_converter is not used: it moves linear Upsample and Resize by half a pixel, keeps one scale per group in
+GroupNormalization, drops metadata, and needs the whole model as one message, which 2 GiB of weights cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from intact.errors import ModelError
+from intact.graph import edit, legacy_ops, opset_rules, shapes
+from intact.graph.patch import Patch
+
+OLDEST = 7
+MINIMUM = 21
+# What the oldest supported ONNX Runtime (1.22) reads.
+IR_VERSION = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """A model of opset `to_opset` that computes what it did in `from_opset`, and what a user should know about it."""
+
+    model: ir.Model
+    from_opset: int
+    to_opset: int
+    notes: tuple[str, ...] = ()
+
+
+def upgrade(model: ir.Model, minimum: int = MINIMUM) -> Upgraded:
+    """Return a copy of `model` in opset `minimum`, or in its own where that is newer; nodes of other domains stay."""
+    result = model.clone()
+    from_opset = result.opset_imports.get("", minimum)
+    bodies = bodies_of(result)
+    notes: list[str] = []
+    _check_oldest(body.opset_imports.get("", minimum) for body in bodies)
+    _check_known(result, bodies)
+    shapes.infer_shapes(result)
+    for body in bodies:
+        _raise_body(body, edit.Names(result), notes)
+    to_opset = max(minimum, *(body.opset_imports.get("", minimum) for body in bodies))
+    for body in bodies:
+        body.opset_imports[""] = to_opset
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(result)
+    result.ir_version = max(ir_version_for(result.opset_imports), IR_VERSION)
+    shapes.infer_shapes(result)
+    return Upgraded(result, from_opset, to_opset, tuple(notes))
+
+
+def bodies_of(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """What holds nodes and says of which opset they are: the graph, and each function."""
+    return [model.graph, *model.functions.values()]
+
+
+def ir_version_for(opset_imports: Mapping[str, int]) -> int:
+    """The IR version to write: the one that the oldest supported runtime reads, or more if the opsets need it."""
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opset_imports.items()]
+    needed: int = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    return max(IR_VERSION, needed)
+
+
+def _raise_body(body: ir.Graph | ir.Function, names: edit.Names, notes: list[str]) -> None:
+    opset = body.opset_imports.get("", MINIMUM)
+    for node in list(ir.traversal.RecursiveGraphIterator(body)):
+        if node.domain:
+            continue
+        patch = Patch(node, opset, names, notes)
+        rule = opset_rules.RULES.get(node.op_type)
+        if rule is not None and opset < rule.below:
+            rule.apply(patch)
+        elif node.op_type in legacy_ops.RULES and not _is_defined(node.op_type, opset):
+            legacy_ops.RULES[node.op_type](patch)
+
+
+def _check_oldest(opsets: Iterable[int]) -> None:
+    oldest = min(opsets)
+    if oldest < OLDEST:
+        raise ModelError(
+            "M120",
+            f"the model has opset {oldest}",
+            allowed=f"opset {OLDEST} or newer",
+            fix="export the model again for a newer opset",
+        )
+
+
+def _check_known(model: ir.Model, bodies: Iterable[ir.Graph | ir.Function]) -> None:
+    """Every node of the default domain is an op of ONNX, a function of the model, or expressed by a rule."""
+    local = {(domain, name) for domain, name, _ in model.functions}
+    unknown: dict[str, list[str]] = {}
+    for body in bodies:
+        opset = body.opset_imports.get("", MINIMUM)
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if node.domain == "" and ("", node.op_type) not in local and not _is_understood(node.op_type, opset):
+                unknown.setdefault(f"{node.op_type} (opset {opset})", []).append(node.name or "a node without a name")
+    if unknown:
+        raise ModelError(
+            "M121",
+            "ONNX does not define " + "; ".join(f"{op}: {', '.join(nodes)}" for op, nodes in unknown.items()),
+            allowed="ops of the opset that the model imports, or a domain of their own",
+            fix="export the model with standard ops, or for the opset that has them",
+        )
+
+
+def _is_understood(op: str, opset: int) -> bool:
+    return _is_defined(op, opset) or op in legacy_ops.RULES
+
+
+def _is_defined(op: str, opset: int) -> bool:
+    """Whether this opset has the op; one that it has only in name is defined where a rule replaces it."""
+    try:
+        schema = onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    rule = opset_rules.RULES.get(op)
+    return not schema.deprecated or (rule is not None and opset < rule.below)

@@ -1,0 +1,42 @@
+"""Float to float: the same function in fewer and friendlier operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from intact.graph import edit, normalize, shapes
+from intact.graph.rewriter import Rewritten, Rule, apply
+from intact.optimize import activation, affine, constants, identity, normalization, padding
+from intact.results import Application, Refusal
+
+RULES: tuple[Rule, ...] = (
+    *identity.RULES,
+    *padding.RULES,
+    *affine.RULES,
+    *normalization.RULES,
+    *activation.RULES,
+)
+
+
+def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) -> Rewritten:
+    """Return a copy of `model` that computes the same function with constants folded and operators fused.
+
+    `ops` says whether the target has an operator, by domain and type; without it every fusion is made.
+    """
+    result = model.clone()
+    normalize.lift_constants(result)
+    rules = [rule for rule in RULES if ops is None or all(ops(*key) for key in rule.creates)]
+    applications: list[Application] = []
+    refusals: tuple[Refusal, ...] = ()
+    attempts, changed = 0, True
+    while changed:
+        shapes.infer_shapes(result)
+        folded = constants.fold(result)
+        done = apply(result, rules)
+        applications += done.applications
+        refusals, attempts = done.refusals, attempts + done.attempts
+        changed = bool(folded or done.applications)
+    edit.prune(result)
+    return Rewritten(result, tuple(applications), refusals, attempts)

@@ -1,0 +1,423 @@
+"""The order of the stages, and nothing else: load → optimize → quantize → rewrite → compile → verify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import compile as compiling
+from intact import data, optimize, quantize, rewrite
+from intact.analyze import inspection
+from intact.config import BuildConfig, CompileConfig, QuantConfig
+from intact.environment import versions
+from intact.errors import ModelError, SettingsError
+from intact.graph import io, normalize, upgrade
+from intact.graph.rewriter import Rewritten
+from intact.quantize import boundary, detect, presets
+from intact.report import html, manifest, publish
+from intact.results import Accuracy, Build, Form, Gate, Stage
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
+from intact.vendor import cpu
+from intact.verify import gates
+from intact.verify.compare import compare
+
+Outputs = Mapping[str, np.ndarray]
+
+PRODUCER = "intact"
+
+# Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
+LEAST_UPGRADE_SQNR = 60.0
+UPGRADE_ROWS = 2
+
+
+class Events(Protocol):
+    """Whoever watches a build: told about stages as they run, and about what is decided."""
+
+    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
+        """Called around a stage; the function it gives is called after each of `total` steps."""
+
+    def note(self, text: str) -> None:
+        """Called with a sentence for the user."""
+
+    def warn(self, text: str) -> None:
+        """Called with a sentence that the user should not miss; the manifest has it too."""
+
+
+class Silence:
+    """Watches and says nothing."""
+
+    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
+        return nullcontext(lambda: None)
+
+    def note(self, text: str) -> None:
+        return
+
+    def warn(self, text: str) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as it was given, and the same function in the form that stages take."""
+
+    path: Path
+    sha256: str
+    opset: int
+    model: ir.Model
+    quantized: detect.Quantized | None
+
+
+@dataclass(slots=True)
+class _Log:
+    """Stages and warnings of a build so far."""
+
+    events: Events
+    stages: list[Stage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[tuple[Callable[[], None], dict[str, Any]]]:
+        """Time a stage; what is put into the dictionary goes to its record."""
+        details: dict[str, Any] = {}
+        start = time.perf_counter()
+        with self.events.stage(name, total) as advance:
+            yield advance, details
+        self.stages.append(Stage(name, "ran", "", time.perf_counter() - start, details))
+
+    def skip(self, name: str, reason: str) -> None:
+        self.stages.append(Stage(name, "skipped", reason))
+        self.events.note(f"{name}: skipped, {reason}")
+
+    def warn(self, *texts: str) -> None:
+        for text in texts:
+            self.warnings.append(text)
+            self.events.warn(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model after quantization (or without it), ready to be rewritten, with all that was settled on the way."""
+
+    source: Source
+    config: BuildConfig
+    target: Target
+    inputs: data.CalibrationAndTest
+    model: ir.Model
+    optimized: Rewritten
+    calibrated: bool
+
+
+def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
+    """The model at `path`, upgraded and normalised, and compared with the file as it is."""
+    return _load(path, dims, _Log(events or Silence()))
+
+
+def _load(path: Path, dims: Mapping[str, int] | None, log: _Log) -> Source:
+    with log.stage("load") as (_, details):
+        given = io.load(path)
+        opset = given.opset_imports.get("", 0)
+        upgraded = upgrade.upgrade(given)
+        model = normalize.normalize(upgraded.model, dims=dims)
+        log.warn(*upgraded.notes)
+        details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
+        if upgraded.from_opset != upgraded.to_opset:
+            details["upgrade_sqnr_db"] = _check_upgrade(path, model)
+        return Source(path, io.sha256_of(path), opset, model, detect.detect(model))
+
+
+def _check_upgrade(path: Path, model: ir.Model) -> float | None:
+    """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
+    rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
+    before = _run(cpu.Session(path), rows)
+    accuracy = compare("upgraded", "onnxruntime", before, _run(cpu.Session(model), rows))
+    noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
+    least = min(noisy, default=None)
+    if least is not None and least < LEAST_UPGRADE_SQNR:
+        raise ModelError(
+            "M152",
+            f"{path}: after the upgrade to a newer opset the outputs differ ({least:.1f} dB SQNR)",
+            allowed=f"at least {LEAST_UPGRADE_SQNR:.0f} dB",
+            fix="export the model again with opset 21 or later",
+        )
+    return least
+
+
+def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
+    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
+    return _prepare(path, config, _Log(events or Silence()))
+
+
+def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
+    load_target(asked.compile.device, arch=asked.compile.arch, soc=asked.compile.soc)
+    source = _load(path, asked.dims, log)
+    config = presets.resolve(asked, quantized=source.quantized)
+    target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
+    _announce(config, target, log.events)
+    inputs = _inputs(source.model, config, log)
+    with log.stage("optimize") as (_, details):
+        optimized = optimize.optimize(source.model)
+        details["rewrites"] = len(optimized.applications)
+    quant = config.quantization
+    if quant is None:
+        log.skip("quantize", str(source.quantized or f"--precision {config.precision} keeps the model in float"))
+        model = source.model if source.quantized is not None else optimized.model
+        return Prepared(source, config, target, inputs, model, optimized, False)
+    quantized = _quantize(optimized.model, target, quant, inputs, log)
+    return Prepared(source, config, target, inputs, quantized, optimized, True)
+
+
+def _announce(config: BuildConfig, target: Target, events: Events) -> None:
+    quant = config.quantization
+    events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
+    if quant is not None:
+        events.note(f"precision {config.precision}: {presets.describe(quant)}")
+
+
+def _inputs(model: ir.Model, config: BuildConfig, log: _Log) -> data.CalibrationAndTest:
+    quant = config.quantization or QuantConfig()
+    path = quant.load_path if config.quantization is not None else config.test_path
+    test = config.test_path if config.quantization is not None else None
+    inputs = data.load(
+        model, path, samples=quant.samples, test_source=test, distribution=quant.distribution, seed=quant.seed
+    )
+    if inputs.calibration.kind == "synthetic" and config.quantization is not None:
+        log.warn(
+            "no --data: ranges come from synthetic inputs, so the accuracy of this build says little about real ones"
+        )
+    log.warn(*inputs.warnings)
+    return inputs
+
+
+def _quantize(
+    model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: _Log
+) -> ir.Model:
+    with log.stage("quantize", len(inputs.calibration)) as (advance, details):
+        result = quantize.quantize(model, target, config, inputs.calibration, progress=advance)
+        details.update(
+            nodes_quantized=len(result.plan.nodes),
+            tensors_quantized=len(result.plan.tensors),
+            calibration_time_seconds=round(result.calibration_seconds, 4),
+            qdq_insertion_time_seconds=round(result.insertion_seconds, 4),
+        )
+    log.warn(*result.warnings)
+    return result.model
+
+
+def build(
+    path: Path,
+    config: BuildConfig,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    verify: bool = True,
+    events: Events | None = None,
+) -> Build:
+    """Everything, from a model file to a folder with the deployable model, its manifest and its report.
+
+    The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`.
+    """
+    publish.check_folder(output, overwrite=overwrite)
+    environment = versions(config.compile.device)
+    log = _Log(events or Silence())
+    prepared = _prepare(path, config, log)
+    with log.stage("rewrite") as (_, details):
+        rewritten = rewrite.rewrite(prepared.model)
+        details["rewrites"] = len(rewritten.applications)
+    with publish.staged(output) as folder:
+        kinds = {}
+        if prepared.calibrated or prepared.source.quantized is not None:
+            for file in io.save(stamped(prepared.model), folder / "model.qdq.onnx"):
+                kinds[file.name] = "portable quantized model"
+        deployed = _deployable(prepared, rewritten.model)
+        compiled = _compile(prepared, deployed, folder, log)
+        kinds |= {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
+        accuracy = _verify(prepared, rewritten, deployed, compiled, log) if verify else ()
+        if not verify:
+            log.skip("verify", "compile does not verify; see intact verify")
+        return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
+
+
+def quantize_file(
+    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+) -> dict[str, Any]:
+    """Quantize the model at `path` into the file `output`, with the stages that `build` would use."""
+    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    log = _Log(events or Silence())
+    prepared = _prepare(path, config, log)
+    if not prepared.calibrated:
+        reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
+        raise SettingsError("S114", f"{path}: nothing to do: {reason}", fix="use intact build or intact compile")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    io.save(stamped(prepared.model), output)
+    stage = next(stage for stage in log.stages if stage.name == "quantize")
+    return {
+        "output": str(output),
+        "target": prepared.target.name,
+        "config": prepared.config.to_dict(),
+        "warnings": log.warnings,
+        **stage.details,
+    }
+
+
+def verify_files(
+    reference: Path,
+    candidate: Path,
+    *,
+    data_path: str | None = None,
+    test_path: str | None = None,
+    config: BuildConfig | None = None,
+    events: Events | None = None,
+) -> tuple[tuple[Accuracy, ...], Gate | None]:
+    """Compare two model files on held-back rows; an EPContext model runs on the vendor's simulator."""
+    config = config or BuildConfig()
+    log = _Log(events or Silence())
+    inputs = data.load(io.load(reference), data_path, samples=QuantConfig().samples, test_source=test_path)
+    if inputs.test.kind == "synthetic":
+        log.warn("no --data: the models are compared on synthetic inputs")
+    log.warn(*inputs.warnings)
+    rows = list(inputs.test)
+    with log.stage("verify"):
+        expected = _run(cpu.Session(reference), rows)
+        form, runtime, outputs = _run_file(candidate, rows, config)
+        accuracy = compare(form, runtime, expected, outputs)
+    return accuracy, None if config.min_sqnr is None else gates.sqnr_gate(accuracy, config.min_sqnr)
+
+
+def _run_file(path: Path, rows: list[data.Feeds], config: BuildConfig) -> tuple[Form, str, Iterable[Outputs]]:
+    if not any(node.op_type == "EPContext" for node in io.load(path).graph):
+        return "quantized", "onnxruntime, no optimizations", _run(cpu.Session(path), rows)
+    target = load_target("qnn", arch=config.compile.arch, soc=config.compile.soc)
+    outputs = _run_compiled(path, rows, target, config.compile)
+    return "compiled", f"simulator of {target.name}", outputs
+
+
+def inspect_file(path: Path) -> dict[str, Any]:
+    """What is in the model at `path`, as it is in the file."""
+    model = io.load(path)
+    quantized = detect.detect(model)
+    return {"path": str(path), **inspection.inspect(model), "quantized": str(quantized) if quantized else None}
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is a model that intact wrote."""
+    return path.is_file() and io.load(path).producer_name == PRODUCER
+
+
+def stamped(model: ir.Model) -> ir.Model:
+    """A copy of `model` that says who wrote it."""
+    result = model.clone()
+    result.producer_name, result.producer_version = PRODUCER, versions()["intact"]
+    return result
+
+
+def _deployable(prepared: Prepared, model: ir.Model) -> boundary.IntegerIO:
+    if prepared.config.compile.io == "quantized":
+        return boundary.integer_io(model)
+    return boundary.IntegerIO(model, {}, {})
+
+
+def _compile(prepared: Prepared, deployed: boundary.IntegerIO, folder: Path, log: _Log) -> compiling.Compiled:
+    config, target = prepared.config.compile, prepared.target
+    with log.stage("compile") as (_, details):
+        compiled = compiling.compile(
+            stamped(deployed.model),
+            device=target.backend,
+            folder=folder,
+            arch=target.arch,
+            soc_id=target.soc.id if target.soc is not None else None,
+            ep_options=config.ep_options,
+            timeout=config.timeout,
+        )
+        details["runtime"] = compiled.runtime
+    log.warn(*compiled.warnings)
+    return compiled
+
+
+def _verify(
+    prepared: Prepared,
+    rewritten: Rewritten,
+    deployed: boundary.IntegerIO,
+    compiled: compiling.Compiled,
+    log: _Log,
+) -> tuple[Accuracy, ...]:
+    """Every form against the model as it was given, on inputs that calibration has not seen."""
+    rows = list(prepared.inputs.test)
+    accuracy: list[Accuracy] = []
+    with log.stage("verify") as (_, details):
+        details["samples"] = len(rows)
+        reference = _run(cpu.Session(prepared.source.path), rows)
+        forms: list[tuple[Form, ir.Model]] = []
+        if prepared.calibrated or prepared.source.quantized is not None:
+            forms.append(("quantized", prepared.model))
+        if rewritten.applications:
+            forms.append(("rewritten", rewritten.model))
+        for form, model in forms:
+            accuracy += compare(form, "onnxruntime, no optimizations", reference, _run(cpu.Session(model), rows))
+        feeds = [deployed.quantize(row) for row in rows]
+        outputs = _run_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
+        accuracy += compare("compiled", compiled.runtime, reference, map(deployed.dequantize, outputs))
+    return tuple(accuracy)
+
+
+def _run_compiled(
+    path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
+) -> list[dict[str, np.ndarray]]:
+    return compiling.run(
+        path,
+        rows,
+        device=target.backend,
+        arch=target.arch,
+        soc_id=target.soc.id if target.soc is not None else None,
+        ep_options=config.ep_options,
+        timeout=config.timeout,
+    )
+
+
+def _run(session: cpu.Session, rows: list[data.Feeds]) -> list[Outputs]:
+    return [session.run(row) for row in rows]
+
+
+def _finish(
+    prepared: Prepared,
+    rewritten: Rewritten,
+    deployed: boundary.IntegerIO,
+    compiled: compiling.Compiled,
+    accuracy: tuple[Accuracy, ...],
+    kinds: dict[str, str],
+    environment: Mapping[str, str],
+    folder: Path,
+    log: _Log,
+) -> Build:
+    config, calibration = prepared.config, prepared.inputs.calibration
+    checked = () if config.min_sqnr is None else (gates.sqnr_gate(accuracy, config.min_sqnr),)
+    result = Build(
+        source_path=str(prepared.source.path),
+        source_sha256=prepared.source.sha256,
+        source_opset=prepared.source.opset,
+        config=config.to_dict(),
+        environment=environment,
+        calibration_kind=calibration.kind if prepared.calibrated else "none",
+        calibration_samples=len(calibration) if prepared.calibrated else 0,
+        calibration_sha256=calibration.sha256 if prepared.calibrated else None,
+        stages=tuple(log.stages),
+        rewrites=prepared.optimized.applications + rewritten.applications,
+        placement=compiled.placement,
+        io=deployed.ports(),
+        accuracy=accuracy,
+        gates=checked,
+        artifacts=publish.artifacts(folder, kinds),
+        warnings=tuple(log.warnings),
+    )
+    values = manifest.to_manifest(result, datetime.now(UTC).isoformat(timespec="seconds"), environment["intact"])
+    manifest.write(values, folder)
+    html.write(values, folder)
+    return result

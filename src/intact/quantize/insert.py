@@ -1,0 +1,129 @@
+"""Writes a resolved plan into the graph as QuantizeLinear and DequantizeLinear nodes. Decides nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import edit
+from intact.quantize import grid
+from intact.quantize.resolve import Resolved
+from intact.results import Encoding, QuantPlan
+
+
+def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
+    """A copy of `model` with one Q/DQ pair on every planned tensor, and integer constants behind a DQ."""
+    result = model.clone()
+    writer = _Writer(result, plan, resolved)
+    nodes = {node.name: node for node in result.graph}
+    for name in plan.nodes:
+        writer.constants_of(nodes[name])
+    for name in plan.tensors:
+        writer.pair(name)
+    edit.prune(result)
+    return result
+
+
+class _Writer:
+    """The graph in the making, with the constants that several nodes share."""
+
+    def __init__(self, model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
+        self.graph = model.graph
+        self.plan = plan
+        self.resolved = resolved
+        self.names = edit.Names(model)
+        self.quantized = set(plan.nodes)
+        self.values = {v.name: v for node in self.graph for v in node.outputs}
+        self.values |= {v.name: v for v in (*self.graph.inputs, *self.graph.initializers.values())}
+        self._parameters: dict[tuple[object, ...], tuple[ir.Value, ir.Value]] = {}
+        self._dequantized: dict[tuple[object, ...], ir.Value] = {}
+
+    def constants_of(self, node: ir.Node) -> None:
+        """Give a node the integer form of its weights, biases and constant operands."""
+        for index in self.plan.uses[node.name or ""]:
+            value = node.inputs[index]
+            assert value is not None and value.name, "only present inputs are planned"
+            if (node.name or "", index) in self.resolved.constants:
+                encoding, integers = self.resolved.constants[node.name or "", index]
+            elif value.const_value is not None:
+                encoding = self.resolved.tensors[value.name]
+                integers = grid.quantize(value.const_value.numpy(), encoding)
+            else:
+                continue
+            node.replace_input_with(index, self._constant(value.name, encoding, integers))
+
+    def _constant(self, name: str, encoding: Encoding, integers: np.ndarray) -> ir.Value:
+        key = (name, *_key(encoding))
+        if key not in self._dequantized:
+            stored = edit.add_initializer(
+                self.graph, _tensor(integers, encoding.dtype), self.names.take(f"{name}_quantized")
+            )
+            self._dequantized[key] = self._dequantize(stored, encoding, name, None)
+        return self._dequantized[key]
+
+    def pair(self, name: str) -> None:
+        """Put Q and DQ behind a tensor. Quantized nodes read from it; others do where its producer is quantized."""
+        value = self.values[name]
+        if value.const_value is not None:
+            return
+        encoding = self.resolved.tensors[name]
+        producer = value.producer()
+        readers = [(node, index) for node, index in value.uses() if self._reads(node, index)]
+        everyone = producer is not None and producer.name in self.quantized
+        if not readers and not everyone:
+            return
+        uses = list(value.uses()) if everyone else readers
+        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+        quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
+        quantize.outputs[0].shape = value.shape
+        self._place(quantize, producer)
+        dequantized = self._dequantize(quantize.outputs[0], encoding, name, quantize)
+        for node, index in uses:
+            node.replace_input_with(index, dequantized)
+        if everyone and value.is_graph_output():
+            edit.replace_value(value, dequantized, self.names)
+            quantize.replace_input_with(0, value)
+
+    def _reads(self, node: ir.Node, index: int) -> bool:
+        return index in self.plan.uses.get(node.name or "", ())
+
+    def _dequantize(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> ir.Value:
+        node = self._node("DequantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+        node.outputs[0].dtype = ir.DataType.FLOAT
+        node.outputs[0].shape = value.shape
+        self._place(node, after)
+        return node.outputs[0]
+
+    def _node(self, op: str, inputs: list[ir.Value], encoding: Encoding, name: str) -> ir.Node:
+        # Operators take one scale as a scalar, whatever the axis; the attribute is there only where it means something.
+        attributes = {"axis": encoding.axis} if encoding.axis is not None else {}
+        node = ir.node(op, inputs, attributes, name=self.names.take(f"{name}_{op}"))
+        suffix = "quantized" if op == "QuantizeLinear" else "dequantized"
+        node.outputs[0].name = self.names.take(f"{name}_{suffix}")
+        return node
+
+    def _place(self, node: ir.Node, after: ir.Node | None) -> None:
+        if after is not None:
+            self.graph.insert_after(after, node)
+        else:
+            self.graph.insert_before(self.graph[0], node)
+
+    def _grid(self, encoding: Encoding, name: str) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as initializers, the same ones for every tensor on this grid."""
+        key = _key(encoding)
+        if key not in self._parameters:
+            scale = edit.add_initializer(self.graph, encoding.scale, self.names.take(f"{name}_scale"))
+            zero_point = edit.add_initializer(
+                self.graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
+            )
+            self._parameters[key] = (scale, zero_point)
+        return self._parameters[key]
+
+
+def _key(encoding: Encoding) -> tuple[object, ...]:
+    return encoding.dtype, encoding.axis, encoding.scale.tobytes(), encoding.zero_point.tobytes()
+
+
+def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
+    kind = ir.DataType[dtype.upper()]
+    return ir.tensor(integers.astype(kind.numpy()), dtype=kind)

@@ -1,0 +1,114 @@
+"""What `--precision` means, and the one function that turns what a user set into a complete configuration."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from intact.config import BuildConfig, Device, Precision, QuantConfig, merge
+from intact.errors import NotAvailable, SettingsError
+from intact.quantize.detect import Quantized
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
+
+DEFAULT_PRECISION = "uint8"
+
+# The one table of precisions. Biases are int32 throughout. Which of these a device takes, and the types of
+# constants that it wants otherwise (LayerNormalization and embedding tables, say), is in its target table.
+PRECISIONS: dict[str, dict[str, Any] | None] = {
+    "fp32": None,
+    "fp16": None,
+    "uint8": {"activation_type": "uint8", "weight_type": "int8"},
+    "w8a8": {"activation_type": "uint8", "weight_type": "int8"},
+    "int8": {"activation_type": "int8", "weight_type": "int8"},
+    "int16": {"activation_type": "uint16", "weight_type": "int16"},
+    "w8a16": {"activation_type": "uint16", "weight_type": "int8"},
+    "w4a16": {"activation_type": "uint16", "weight_type": "int4"},
+}
+# Settings of QuantConfig that only say where inputs come from; they matter for verification too.
+_DATA = {"load_path", "samples", "distribution", "seed"}
+
+
+def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> BuildConfig:
+    """`config` with its preset filled in under what the user set, for a float or a quantized model."""
+    target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
+    precision: str | None = config.precision
+    if precision is None and quantized is None:
+        precision = DEFAULT_PRECISION
+    if precision is not None:
+        check_available(target, precision)
+    if quantized is not None:
+        _refuse_contradiction(config, quantized)
+        return _without_quantization(config, precision)
+    assert precision is not None, "a float model has a precision, given or default"
+    preset = PRECISIONS[precision]
+    if preset is None:
+        _refuse_quantization(config, f"--precision {precision} quantizes nothing")
+        return _without_quantization(config, precision)
+    return _with_preset(config, precision, preset)
+
+
+def check_available(target: Target, precision: str) -> None:
+    """Refuse a precision that the device has no use for (status 2), or that is not built yet (status 5)."""
+    if precision in target.precisions:
+        return
+    works = ", ".join(target.precisions)
+    if precision not in get_args(Precision):
+        raise SettingsError("S110", f"unknown precision {precision!r}", allowed=", ".join(get_args(Precision)))
+    if precision in target.later:
+        raise NotAvailable(
+            "E130",
+            f"{precision} for {target.backend} is not built yet: {target.later[precision]}",
+            allowed=works or f"no precision works for {target.backend} yet; use --device cpu or qnn",
+        )
+    raise SettingsError("S111", f"{precision} makes no sense on {target.backend}", allowed=works)
+
+
+def _with_preset(config: BuildConfig, precision: str, preset: dict[str, Any]) -> BuildConfig:
+    asked = config.model_dump(mode="json", exclude_unset=True)
+    inside_compile = config.compile.quant is not None
+    layer = {"compile": {"quant": preset}} if inside_compile else {"quant": preset}
+    return BuildConfig.from_dict(merge(layer, asked, {"precision": precision}))
+
+
+def _without_quantization(config: BuildConfig, precision: str | None) -> BuildConfig:
+    """The configuration of a build that calibrates nothing: its inputs are for verification only."""
+    quant = config.quantization
+    asked = config.model_dump(mode="json", exclude_unset=True)
+    asked.pop("quant", None)
+    asked.get("compile", {}).pop("quant", None)
+    if quant is not None and config.test_path is None:
+        asked["test_path"] = quant.load_path
+    return BuildConfig.from_dict(merge(asked, {"precision": precision} if precision else {}))
+
+
+def _refuse_contradiction(config: BuildConfig, quantized: Quantized) -> None:
+    """A precision or setting that an already quantized model cannot obey is an error, not a silent no-op."""
+    preset = PRECISIONS[config.precision] if config.precision is not None else {}
+    if preset is None:
+        raise SettingsError("S112", f"{quantized}, but --precision {config.precision} was asked for")
+    wanted = preset.get("activation_type")
+    if wanted is not None and quantized.activation_types and wanted not in quantized.activation_types:
+        raise SettingsError(
+            "S112",
+            f"{quantized}, but --precision {config.precision} means {wanted} activations",
+            fix="leave --precision out to keep the model's types, or start from the float model",
+        )
+    _refuse_quantization(config, str(quantized))
+
+
+def _refuse_quantization(config: BuildConfig, why: str) -> None:
+    quant = config.quantization
+    extra = sorted(quant.model_fields_set - _DATA) if quant is not None else []
+    if extra:
+        raise SettingsError("S113", f"{why}: {', '.join(extra)} would have no effect", fix="leave them out")
+
+
+def known_devices() -> tuple[str, ...]:
+    """Names that `--device` takes."""
+    return get_args(Device)
+
+
+def describe(config: QuantConfig) -> str:
+    """A quantization in one line, for logs."""
+    weights = f"{config.weight_type} {'per channel' if config.per_channel else 'per tensor'}"
+    return f"activations {config.activation_type}, weights {weights}, {config.method}"

@@ -1,0 +1,29 @@
+"""Range methods: each picks, from a sketch, the range that a grid should cover. One file each."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from intact.quantize.ranges.auto import Auto
+from intact.quantize.ranges.entropy import Entropy
+from intact.quantize.ranges.minmax import MinMax
+from intact.quantize.ranges.mse import MeanSquaredError
+from intact.quantize.ranges.percentile import Percentile
+from intact.quantize.sketch import Sketch
+from intact.results import Grid, Range
+
+
+class RangeMethod(Protocol):
+    """Chooses a range; it never sees the model."""
+
+    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+        """The range that `grid` should cover, given what was seen."""
+
+
+METHODS: dict[str, RangeMethod] = {
+    "minmax": MinMax(),
+    "percentile": Percentile(),
+    "entropy": Entropy(),
+    "mse": MeanSquaredError(),
+    "auto": Auto(),
+}

@@ -1,0 +1,104 @@
+"""What is remembered of a tensor: a histogram over the top 16 bits of its floats, and exact extremes.
+
+Sign, exponent and 7 bits of mantissa make 65,536 bins whose width grows with the value. They need no range
+beforehand, never grow, and merge by addition, so that neither the order of samples nor the way they are shared
+out over processes changes the result. Only exponents that occur are stored.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_CHUNK = 1 << 16  # elements at a time: the temporaries stay in the cache
+_MANTISSAS = 128
+_TOP_HALF = 1 if sys.byteorder == "little" else 0
+
+
+@dataclass(slots=True)
+class Sketch:
+    """Counts by bin, extremes and non-finite values of everything that was added.
+
+    Without `histogram` only the extremes are kept, which is all that min–max needs.
+    """
+
+    histogram: bool = True
+    low: float = np.inf
+    high: float = -np.inf
+    count: int = 0
+    nonfinite: int = 0
+    rows: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in every element of `values`; NaN and infinities are counted and left out of everything else."""
+        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        if flat.size == 0:
+            return
+        low, high = float(flat.min()), float(flat.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            finite = flat[np.isfinite(flat)]
+            self.nonfinite += flat.size - finite.size
+            self.add(finite)
+            return
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.count += flat.size
+        if self.histogram:
+            self._count(flat)
+
+    def _count(self, flat: np.ndarray) -> None:
+        top = flat.view(np.uint16)[_TOP_HALF::2]
+        counts = np.zeros(1 << 16, np.int64)
+        for start in range(0, top.size, _CHUNK):
+            counts += np.bincount(top[start : start + _CHUNK], minlength=1 << 16)
+        self._add_rows(counts.reshape(-1, _MANTISSAS))
+
+    def _add_rows(self, counts: np.ndarray) -> None:
+        for row in np.flatnonzero(counts.any(axis=1)):
+            known = self.rows.get(int(row))
+            self.rows[int(row)] = counts[row].copy() if known is None else known + counts[row]
+
+    def merge(self, other: Sketch) -> Sketch:
+        """The sketch of everything that either has seen."""
+        assert self.histogram == other.histogram, "sketches of one tensor are of one kind"
+        merged = Sketch(
+            self.histogram,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            self.count + other.count,
+            self.nonfinite + other.nonfinite,
+            {row: counts.copy() for row, counts in self.rows.items()},
+        )
+        for row, counts in other.rows.items():
+            merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
+        return merged
+
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """The middle of every occupied bin, ascending, and how many values fell into it."""
+        assert self.histogram, "this sketch keeps extremes only"
+        rows = np.array(sorted(self.rows), np.uint32)
+        codes = (rows[:, None] * _MANTISSAS + np.arange(_MANTISSAS, dtype=np.uint32)).reshape(-1)
+        counts = np.concatenate([self.rows[int(row)] for row in rows]) if rows.size else np.zeros(0, np.int64)
+        occupied = counts > 0
+        values = _middles(codes[occupied])
+        order = np.argsort(values, kind="stable")
+        return np.clip(values[order], self.low, self.high), counts[occupied][order]
+
+    def quantile(self, share: float) -> float:
+        """The value below which `share` of all values lie, interpolated between bins; exact at 0 and 1."""
+        if share <= 0:
+            return self.low
+        if share >= 1:
+            return self.high
+        values, counts = self.points()
+        ranks = (np.cumsum(counts) - 0.5 * counts) / self.count
+        edges = np.concatenate([[0.0], ranks, [1.0]])
+        return float(np.interp(share, edges, np.concatenate([[self.low], values, [self.high]])))
+
+
+def _middles(codes: np.ndarray) -> np.ndarray:
+    """The middle of each bin; the two bins that hold zero and the smallest denormals are zero itself."""
+    lower = (codes << 16).astype(np.uint32).view(np.float32).astype(np.float64)
+    upper = ((codes << 16) | 0xFFFF).astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.where((codes & 0x7FFF) == 0, 0.0, (lower + upper) / 2)

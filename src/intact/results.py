@@ -1,0 +1,224 @@
+"""Values that stages hand on. Frozen: no stage writes into an earlier result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A closed interval of real values that a grid has to cover."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoding:
+    """An affine grid: real = (q - zero_point) * scale.
+
+    One zero point per scale; more than one scale only along `axis`, or in blocks of `block_size` along it.
+    """
+
+    dtype: str
+    scale: np.ndarray
+    zero_point: np.ndarray
+    axis: int | None = None
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.scale.shape == self.zero_point.shape, "one zero point per scale"
+        assert self.axis is not None or self.scale.size == 1, "several scales need an axis"
+
+    def same_grid(self, other: Encoding) -> bool:
+        """Whether both describe the very same grid, bit for bit."""
+        return (
+            (self.dtype, self.axis, self.block_size) == (other.dtype, other.axis, other.block_size)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A grid that is to be chosen from what is observed, unless `fixed` or `range` says it already."""
+
+    dtype: str
+    symmetric: bool
+    method: str
+    fixed: tuple[float, int] | None = None
+    range: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """A constant input of a node that gets its own integers: per channel along `axis`, or per tensor if None."""
+
+    node: str
+    index: int
+    tensor: str
+    dtype: str
+    symmetric: bool
+    axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BiasPlan:
+    """A constant int32 input whose scale is that of input 0 times that of the weight."""
+
+    node: str
+    index: int
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuantPlan:
+    """Which tensors get which grid. Tensors that name the same grid share it.
+
+    `uses` maps a node to the inputs of it that read from a grid; `observed` are the tensors whose values decide
+    the grids (a tensor that only moves values of another decides nothing).
+    """
+
+    nodes: tuple[str, ...]
+    grids: Mapping[str, Grid]
+    tensors: Mapping[str, str]
+    uses: Mapping[str, tuple[int, ...]]
+    weights: tuple[WeightPlan, ...]
+    biases: tuple[BiasPlan, ...]
+    observed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One firing of a rewrite rule, for the manifest and the report."""
+
+    rule: str
+    node: str
+    exactness: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule that matched a node but would not fire, and why."""
+
+    rule: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One requirement of a target that one node does not meet."""
+
+    node: str
+    op: str
+    requirement: str
+    found: str
+    source: str
+    fix: str
+    code: str = "T100"
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.code}] {self.node} ({self.op}): {self.found}\n"
+            f"  requires: {self.requirement}\n  source: {self.source}\n  fix: {self.fix}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node and where it runs; `reason` says why it is not on the NPU."""
+
+    name: str
+    op: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which nodes run on the NPU, which do not, and in how many pieces the NPU gets the model."""
+
+    npu_nodes: tuple[PlacedNode, ...]
+    cpu_nodes: tuple[PlacedNode, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the pipeline as it went; `details` are figures of its own."""
+
+    name: str
+    status: Literal["ran", "skipped"]
+    reason: str = ""
+    seconds: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Form = Literal["upgraded", "quantized", "rewritten", "compiled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How one output of one form differs from the original model, over the test inputs."""
+
+    form: Form
+    runtime: str
+    output: str
+    sqnr_db: float | None
+    identical: bool
+    cosine: float | None
+    max_abs_error: float
+    mean_abs_error: float
+    top1_agreement: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Something that the user asked to hold of the build, and whether it does."""
+
+    name: str
+    limit: float
+    value: float | None
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of the output folder; `path` is relative to it."""
+
+    path: str
+    kind: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Everything about a build; the manifest is this, written down."""
+
+    source_path: str
+    source_sha256: str
+    source_opset: int
+    config: Mapping[str, Any]
+    environment: Mapping[str, str]
+    calibration_kind: str
+    calibration_samples: int
+    calibration_sha256: str | None
+    stages: tuple[Stage, ...]
+    rewrites: tuple[Application, ...]
+    placement: Placement
+    io: tuple[Mapping[str, Any], ...]
+    accuracy: tuple[Accuracy, ...]
+    gates: tuple[Gate, ...]
+    artifacts: tuple[Artifact, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate that was set holds."""
+        return all(gate.passed for gate in self.gates)

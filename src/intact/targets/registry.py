@@ -1,0 +1,137 @@
+"""Finds and reads target tables. A table is read only when its backend is asked for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from intact.config import nearest
+from intact.errors import SettingsError
+from intact.targets.spec import Axis, OpSpec, Signature, Slot, Soc, Target
+
+ENTRY_POINTS = "intact.targets"
+
+
+def load_target(name: str, *, arch: str | int | None = None, soc: str | None = None) -> Target:
+    """The target `name`: a backend that ships with intact, an installed one, or the path of a table."""
+    table, origin = _table(name)
+    chip = _soc(table, soc, name) if soc is not None else None
+    number = _arch(table, arch, chip, name)
+    return Target(
+        backend=table["target"]["name"],
+        arch=number,
+        soc=chip or _soc_for(table, number),
+        npu=table["target"]["npu"],
+        precisions=table.get("precisions", {}),
+        later=table.get("later", {}),
+        ops=_ops(name),
+        table=origin,
+    )
+
+
+def known_backends() -> list[str]:
+    """Names that `load_target` takes without a path."""
+    shipped = [p.name.removesuffix(".toml") for p in resources.files(__package__).iterdir() if p.name.endswith(".toml")]
+    return sorted({*shipped, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+@cache
+def _table(name: str) -> tuple[dict[str, Any], str]:
+    if name.endswith(".toml"):
+        return _read(Path(name).read_text(encoding="utf-8") if Path(name).is_file() else None, name), name
+    shipped = resources.files(__package__) / f"{name}.toml"
+    if shipped.is_file():
+        return _read(shipped.read_text(encoding="utf-8"), name), f"targets/{name}.toml"
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        path = Path(str(point.load()))
+        return _read(path.read_text(encoding="utf-8"), name), str(path)
+    raise SettingsError(
+        "S121", f"unknown device {name!r}{nearest(name, known_backends())}", allowed=", ".join(known_backends())
+    )
+
+
+def _read(text: str | None, name: str) -> dict[str, Any]:
+    if text is None:
+        raise SettingsError("S122", f"{name}: no such target table")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError("S123", f"{name}: {error}") from None
+
+
+@cache
+def _ops(name: str) -> Mapping[tuple[str, str], OpSpec]:
+    table, origin = _table(name)
+    specs = [_op(key, entry, table, origin) for key, entry in table.get("op", {}).items()]
+    return {(spec.domain, spec.op): spec for spec in specs}
+
+
+def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> OpSpec:
+    domain, _, op = key.rpartition("::")
+    entry = {**table.get("group", {}).get(entry.get("like", ""), {}), **entry}
+    source = entry.get("source", "")
+    return OpSpec(
+        op=op,
+        domain=domain,
+        signatures=tuple(_signature(row, source) for row in entry.get("take", ())),
+        grid=entry.get("grid", "own"),
+        start=entry.get("start", True),
+        weight_axis=_axis(entry.get("weight_axis", 0)),
+        channel_rank=entry.get("channel_rank"),
+        fixed={t: (float(v["scale"]), int(v["zero_point"])) for t, v in entry.get("fixed", {}).items()},
+        require=tuple(entry.get("require", ())),
+        source=f"{origin} [op.{key}], {source}",
+    )
+
+
+def _signature(row: dict[str, Any], source: str) -> Signature:
+    inputs = list(row["in"])
+    repeats = inputs[-1:] == ["..."]
+    return Signature(
+        inputs=tuple(map(Slot.parse, inputs[:-1] if repeats else inputs)),
+        outputs=tuple(map(Slot.parse, row["out"])),
+        repeats=repeats,
+        arch=row.get("arch", 0),
+        source=row.get("source", source),
+    )
+
+
+def _axis(value: int | dict[str, Any]) -> Axis:
+    if isinstance(value, int):
+        return Axis(value)
+    return Axis(value["default"], value["attribute"], {int(k): v for k, v in value["values"].items()})
+
+
+def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: str) -> int | None:
+    known: list[int] = table["target"].get("archs", [])
+    text = ", ".join(f"v{a}" for a in known) or f"{name} has no architectures"
+    if arch is None:
+        return soc.arch if soc is not None else table["target"].get("default_arch")
+    digits = str(arch).lower().removeprefix("v")
+    if not digits.isdecimal() or int(digits) not in known:
+        raise SettingsError("S124", f"unknown architecture {arch!r} of {name}", allowed=text)
+    if soc is not None and soc.arch != int(digits):
+        raise SettingsError("S125", f"{soc.name} is v{soc.arch}, not v{digits}", fix="give --soc or --arch, not both")
+    return int(digits)
+
+
+def _socs(table: dict[str, Any]) -> list[Soc]:
+    return [Soc(**row) for row in table.get("soc", {}).get("rows", ())]
+
+
+def _soc(table: dict[str, Any], soc: str, name: str) -> Soc:
+    chips = {chip.name: chip for chip in _socs(table)}
+    if soc.upper() not in chips:
+        hint = nearest(soc.upper(), list(chips))
+        raise SettingsError("S126", f"unknown SoC {soc!r} of {name}{hint}", allowed=", ".join(chips) or "none")
+    return chips[soc.upper()]
+
+
+def _soc_for(table: dict[str, Any], arch: int | None) -> Soc | None:
+    """A chip that stands for an architecture: the first one listed with it."""
+    return next((chip for chip in _socs(table) if chip.arch == arch), None)

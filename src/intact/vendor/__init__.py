@@ -1,0 +1,1 @@
+"""Runtimes that other people wrote: ORT on the CPU in this process, vendor toolchains in child processes."""

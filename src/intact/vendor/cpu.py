@@ -1,0 +1,125 @@
+"""Models on ONNX Runtime's CPU provider, in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from intact.errors import ModelError
+from intact.graph import io
+from intact.vendor.ort_message import sentence
+
+# Protobuf stops at 2 GB; beyond this the weights go to a file beside the model.
+_LARGEST_IN_MEMORY = 1_500_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A graph input or output as the runtime sees it; a dimension is None or a name where it is free."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+
+class Session:
+    """A loaded model: `run` maps named inputs to named outputs.
+
+    `outputs` may name any tensor of the main graph; by default they are the graph's outputs.
+    """
+
+    def __init__(
+        self,
+        model_or_path: ir.Model | str | Path,
+        *,
+        optimize: bool = False,
+        outputs: Sequence[str] | None = None,
+        threads: int = 0,
+    ) -> None:
+        model = model_or_path
+        if not isinstance(model, ir.Model) and outputs is not None:
+            model = io.load(model)
+        if isinstance(model, ir.Model):
+            self._session = _session_from_model(_with_outputs(model, outputs), _options(optimize, threads))
+        else:
+            self._session = _create(str(model), _options(optimize, threads))
+        self.inputs = tuple(_port(node) for node in self._session.get_inputs())
+        produced = {node.name: _port(node) for node in self._session.get_outputs()}
+        self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs, by name, for one set of inputs."""
+        names = [port.name for port in self.outputs]
+        try:
+            values = self._session.run(names, dict(feeds))
+        # ORT's exception classes have no common base but Exception.
+        except Exception as error:
+            raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
+        return dict(zip(names, values, strict=True))
+
+
+def run(
+    model: ir.Model,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    optimize: bool = False,
+    outputs: Sequence[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs of `model`, by name, for one set of inputs."""
+    return Session(model, optimize=optimize, outputs=outputs).run(feeds)
+
+
+def _options(optimize: bool, threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # errors arrive as exceptions; the terminal belongs to the user
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Idle threads that spin would slow down whatever else runs on a small machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _create(path_or_bytes: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    try:
+        return ort.InferenceSession(
+            path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0, read_config_from_model=0
+        )
+    # ORT's exception classes have no common base but Exception.
+    except Exception as error:
+        raise ModelError("M130", f"ORT refuses the model: {sentence(error)}") from error
+
+
+def _session_from_model(model: ir.Model, options: ort.SessionOptions) -> ort.InferenceSession:
+    if io.size_of_weights(model) <= _LARGEST_IN_MEMORY:
+        return _create(io.to_bytes(model), options)
+    with tempfile.TemporaryDirectory(prefix="intact-") as folder:
+        files = io.save(model, Path(folder, "model.onnx"), external_threshold=0)
+        # ORT has mapped the weights by the time that it returns: the folder may go, even if we are killed later.
+        return _create(str(files[0]), options)
+
+
+def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:
+    """`model` itself, or a copy that also returns the tensors in `names`."""
+    present = {value.name for value in model.graph.outputs}
+    missing = [name for name in names or () if name not in present]
+    if not missing:
+        return model
+    result = model.clone()
+    values = {value.name: value for node in result.graph for value in node.outputs}
+    values |= {value.name: value for value in (*result.graph.inputs, *result.graph.initializers.values())}
+    for name in missing:
+        assert name in values, f"no tensor of the graph is called {name!r}"
+        result.graph.outputs.append(values[name])
+    return result
+
+
+def _port(node: ort.NodeArg) -> Port:
+    return Port(node.name, node.type, tuple(node.shape))

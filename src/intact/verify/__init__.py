@@ -1,0 +1,1 @@
+"""Compares forms of a model on the same inputs, and checks gates."""

@@ -1,0 +1,189 @@
+"""Inputs made up from the structure of the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from intact.data import load
+from intact.data.roles import Index, Mask, Real, Signal, roles
+from intact.errors import DataError
+from tests.data.models import IMAGE, model
+from tests.zoo import ZOO
+
+TABLE = "float[50, 4] t, float[7, 4] small"
+ONE = "float one = {1.0}, float[1] far = {-10000.0}, float[1] high = {10000.0}, float[1] near = {-2.0}"
+SHAPES = "int64[1] first = {0}, int64[2] flat = {1, -1}, int64 two = {2}, int64[2] offsets = {0, 9}"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "weights", "role"),
+    [
+        # Ids: what indexes a table stays below its rows.
+        ("int64[1, 6] x", "y = Gather (t, x)", TABLE, Index(0, 50)),
+        ("int32[1, 6] x", "y = Gather <axis = 1> (t, x)", TABLE, Index(0, 4)),
+        ("int64[1, 6] x", "y = Gather <axis = -1> (t, x)", TABLE, Index(0, 4)),
+        ("int32[1, 6] x", "c = Cast <to = 7> (x) y = Gather (t, c)", TABLE, Index(0, 50)),
+        (
+            "int64[1, 6] x",
+            "r = Reshape (x, flat) u = Unsqueeze (r, first) i = Identity (u) y = Gather (t, i)",
+            f"{TABLE}, {SHAPES}",
+            Index(0, 50),
+        ),
+        ("int64[1, 6] x", "a = Gather (t, x) b = Gather (small, x) y = Add (a, b)", TABLE, Index(0, 7)),
+        ("int64[1, 6] x", "s = Add (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(0, 48)),
+        ("int64[1, 6] x", "s = Sub (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(2, 52)),
+        ("int64[1, 2] x", "s = Add (offsets, x) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(0, 41)),
+        ("int64[1, 6] x", "m = Cast <to = 9> (x) n = Cast <to = 1> (m) y = Gather (t, x)", TABLE, Index(0, 50)),
+        ("int64[2, 4] x", "y = GatherElements (small, x)", TABLE, Index(0, 7)),
+        ("int64[3, 2] x", "y = GatherND (t, x)", TABLE, Index(0, 4)),
+        ("int64[3, 1] x", "y = GatherND (t, x)", TABLE, Index(0, 50)),
+        (
+            "int64[1, 6] x",
+            "y = OneHot (x, depth, off_on)",
+            "int64 depth = {9}, float[2] off_on = {0.0, 1.0}",
+            Index(0, 9),
+        ),
+        ("int64[1, 6] x, float[N, 4] given", "y = Gather (given, x)", "", Index(0, 1, known=False)),
+        # Masks: integers and bools that index nothing, and floats that hide what they mask.
+        ("int64[1, 6] x", "f = Cast <to = 1> (x) y = Sub (one, f)", ONE, Mask()),
+        ("int64[1, 6] x", "b = Equal (x, first) y = Cast <to = 1> (b)", SHAPES, Mask()),
+        ("bool[1, 6] x", "y = Cast <to = 1> (x)", "", Mask()),
+        ("bool[1, 6] x, float[1, 6] a", "y = Where (x, a, a)", "", Mask()),
+        ("float[1, 6] x", "u = Unsqueeze (x, first) s = Sub (one, u) y = Mul (s, far)", f"{ONE}, {SHAPES}", Mask()),
+        ("float[1, 6] x", "s = Sub (x, one) y = Mul (high, s)", ONE, Mask()),
+        ("float[1, 6] x", "b = Equal (x, one) y = Cast <to = 1> (b)", ONE, Mask()),
+        ("float[1, 6] x", "b = Cast <to = 9> (x) y = Cast <to = 1> (b)", "", Mask()),
+        ("uint8[1, 6] x", "b = Cast <to = 9> (x) y = Cast <to = 1> (b)", "", Mask()),
+        # Data: everything else.
+        ("float[1, 6] x", "y = Relu (x)", "", Real()),
+        ("float[1, 6] x", "s = Sub (one, x) y = Mul (s, near)", ONE, Real()),
+        ("float[1, 6] x", "s = Sub (one, x) y = Mul (s, high)", ONE, Real()),
+        ("float[1, 6] x", "s = Sub (x, one) y = Mul (s, far)", ONE, Real()),
+        ("float[1, 6] x", "b = Greater (x, one) y = Cast <to = 1> (b)", ONE, Real()),
+        ("float16[1, 6] x", "y = Cast <to = 1> (x)", "", Real()),
+        ("uint8[1, 6] x", "f = Cast <to = 1> (x) y = Sub (f, one)", ONE, Signal()),
+        ("int16[1, 6] x", "y = Cast <to = 1> (x)", "", Signal()),
+    ],
+)
+def test_the_use_of_an_input_decides_its_role(inputs, body, weights, role):
+    assert roles(model(inputs, body, weights=weights))["x"] == role
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body"),
+    [
+        ("int64[2] x, float[4] a", "y = Reshape (a, x)"),
+        ("int64[2] x, float[4] a", "c = Cast <to = 7> (x) y = Expand (a, c)"),
+        ("int64[1] x", "y = ConstantOfShape (x)"),
+        ("float[4] x, float[1, 1, 2, 2] a", "y = Resize (a, , x)"),
+    ],
+)
+def test_an_input_that_decides_shapes_cannot_be_made_up(inputs, body):
+    with pytest.raises(DataError, match="decides a shape") as caught:
+        load(model(inputs, body), None, samples=4)
+    assert caught.value.code == "D120"
+
+
+@pytest.mark.parametrize("rename", [str, lambda name: "".join(reversed(name))])
+@pytest.mark.parametrize("name", ZOO)
+def test_every_zoo_model_runs_on_its_synthetic_inputs_whatever_they_are_called(name, rename):
+    given = ir.from_proto(ZOO[name]())
+    for value in given.graph.inputs:
+        value.name = rename(value.name)
+    session = ort.InferenceSession(ir.to_proto(given).SerializeToString())
+    for feed in load(given, None, samples=4).calibration:
+        assert all(np.isfinite(output).all() for output in session.run(None, feed))
+
+
+def test_ids_reach_every_row_of_their_table_and_no_further():
+    given = model("int64[1, 6] x", "y = Gather (small, x)", weights=TABLE)
+    seen = {int(value) for feed in load(given, None, samples=64).calibration for value in feed["x"].reshape(-1)}
+    assert seen == set(range(7))
+
+
+@pytest.mark.parametrize(
+    ("declared", "longest"),
+    [("bool[1, 6]", 6), ("int64[2, 6]", 6), ("int32[1, 1, 6, 6]", 6), ("int64[6]", 6), ("int64[1]", 1), ("int64", 1)],
+)
+def test_masks_are_ones_then_zeros_with_at_least_one_live_key(declared, longest):
+    lengths = set()
+    for feed in load(model(f"{declared} x", "y = Cast <to = 1> (x)"), None, samples=64).calibration:
+        rows = feed["x"].astype(int).reshape(-1, longest)
+        assert set(np.unique(rows)) <= {0, 1}
+        assert (rows[:, 0] == 1).all()
+        assert (np.diff(rows, axis=1) <= 0).all()
+        lengths |= set(rows.sum(1).tolist())
+    assert lengths == set(range(1, longest + 1))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "deviation", "limit"), [("normal", 1.0, np.inf), ("uniform", np.sqrt(1 / 3), 1.0)]
+)
+def test_floats_follow_the_distribution(distribution, deviation, limit):
+    parts = load(model("float[1, 1000] x", "y = Relu (x)"), None, samples=20, distribution=distribution)
+    values = np.concatenate([feed["x"] for feed in parts.calibration])
+    assert values.dtype == np.float32
+    assert abs(values.mean()) < 0.03
+    assert abs(values.std() - deviation) < 0.03
+    assert np.abs(values).max() <= limit
+
+
+def test_narrow_integers_use_their_whole_range():
+    parts = load(model("int8[1, 2000] x", "y = Cast <to = 1> (x)"), None, samples=4)
+    values = np.concatenate([feed["x"] for feed in parts.calibration])
+    assert (values.dtype, values.min(), values.max()) == (np.int8, -128, 127)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "double", "bfloat16", "uint8", "int32", "bool"])
+def test_every_numeric_type_can_be_made_up(dtype):
+    given = model(f"{dtype}[1, 6] x", "y = Cast <to = 1> (x)")
+    feed = next(iter(load(given, None, samples=1).calibration))
+    assert feed["x"].dtype == given.graph.inputs[0].dtype.numpy()
+
+
+def test_strings_cannot_be_made_up():
+    with pytest.raises(DataError) as caught:
+        load(model("string[1] x"), None, samples=4)
+    assert caught.value.code == "D121"
+
+
+def test_the_kind_is_synthetic_and_a_warning_says_so():
+    parts = load(IMAGE, None, samples=128, seed=3)
+    assert (parts.calibration.kind, parts.calibration.rows, parts.test.rows) == ("synthetic", 128, 16)
+    assert "inputs are synthetic (normal, seed 3)" in parts.warnings[0]
+
+
+def test_free_dimensions_become_one_and_a_warning_says_so():
+    parts = load(model("float[N, 3, H] x", "y = Relu (x)"), None, samples=4)
+    assert next(iter(parts.calibration))["x"].shape == (1, 3, 1)
+    assert parts.warnings[1].startswith("input x [N, 3, H]: free dimensions are taken as 1, [1, 3, 1]")
+
+
+def test_a_table_of_unknown_size_is_read_at_its_first_row_and_a_warning_says_so():
+    given = model("int64[1, 6] x, float[N, 4] given", "y = Gather (given, x)")
+    parts = load(given, None, samples=4)
+    assert all((feed["x"] == 0).all() for feed in parts.calibration)
+    assert any("table of unknown size" in warning for warning in parts.warnings)
+
+
+def test_a_row_depends_on_the_seed_and_its_position_but_not_on_how_many_are_asked_for():
+    bert = ir.from_proto(ZOO["bert"]())
+    few, many = (list(load(bert, None, samples=count).calibration) for count in (8, 40))
+    for short, long in zip(few, many, strict=False):
+        assert all(np.array_equal(short[name], long[name]) for name in short)
+    other = next(iter(load(bert, None, samples=8, seed=1).calibration))
+    assert not np.array_equal(other["input_ids"], few[0]["input_ids"])
+    assert not np.array_equal(few[0]["input_ids"], few[1]["input_ids"])
+
+
+def test_inputs_with_a_default_are_not_fed():
+    given = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] x, float[2] w) => (float[1, 2] y)'
+        "<float[2] w = {1.0, 2.0}> { y = Add (x, w) }"
+    )
+    feed = next(iter(load(ir.from_proto(given), None, samples=1).calibration))
+    assert list(feed) == ["x"]
