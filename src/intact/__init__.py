@@ -1,1 +1,53 @@
-"""intact quantizes and compiles ONNX models for NPUs, and proves that nothing broke."""
+"""intact quantizes and compiles ONNX models for NPUs, and proves that nothing broke.
+
+The names below are the public API. They load on first use, so that `import intact` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intact.config import BuildConfig, CompileConfig, QuantConfig, TensorOverride
+    from intact.errors import IntactError
+    from intact.graph.io import load, save
+    from intact.pipeline import build
+    from intact.results import Build
+    from intact.targets.registry import load_target
+
+_HOMES = {
+    "Build": "intact.results",
+    "BuildConfig": "intact.config",
+    "CompileConfig": "intact.config",
+    "IntactError": "intact.errors",
+    "QuantConfig": "intact.config",
+    "TensorOverride": "intact.config",
+    "build": "intact.pipeline",
+    "load": "intact.graph.io",
+    "load_target": "intact.targets.registry",
+    "save": "intact.graph.io",
+}
+
+__all__ = [
+    "Build",
+    "BuildConfig",
+    "CompileConfig",
+    "IntactError",
+    "QuantConfig",
+    "TensorOverride",
+    "build",
+    "load",
+    "load_target",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -157,7 +157,7 @@ def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) ->
 
 
 def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
-    load_target(asked.compile.device, arch=asked.compile.arch, soc=asked.compile.soc)
+    presets.available(asked)
     source = _load(path, asked.dims, log)
     config = presets.resolve(asked, quantized=source.quantized)
     target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
@@ -226,13 +226,14 @@ def build(
     The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`.
     """
     publish.check_folder(output, overwrite=overwrite)
+    presets.available(config)
     environment = versions(config.compile.device)
     log = _Log(events or Silence())
     prepared = _prepare(path, config, log)
     with log.stage("rewrite") as (_, details):
         rewritten = rewrite.rewrite(prepared.model)
         details["rewrites"] = len(rewritten.applications)
-    with publish.staged(output) as folder:
+    with publish.staged(output, overwrite=overwrite) as folder:
         kinds = {}
         if prepared.calibrated or prepared.source.quantized is not None:
             for file in io.save(stamped(prepared.model), folder / "model.qdq.onnx"):
@@ -309,7 +310,10 @@ def inspect_file(path: Path) -> dict[str, Any]:
 
 def _is_ours(path: Path) -> bool:
     """Whether a file is a model that intact wrote."""
-    return path.is_file() and io.load(path).producer_name == PRODUCER
+    try:
+        return path.is_file() and io.load(path).producer_name == PRODUCER
+    except ModelError:
+        return False
 
 
 def stamped(model: ir.Model) -> ir.Model:

@@ -76,20 +76,34 @@ class BiasPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Conversion:
+    """A second grid on a tensor, for the node inputs in `readers`, which want another type than it is written in."""
+
+    tensor: str
+    readers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QuantPlan:
     """Which tensors get which grid. Tensors that name the same grid share it.
 
-    `uses` maps a node to the inputs of it that read from a grid; `observed` are the tensors whose values decide
-    the grids (a tensor that only moves values of another decides nothing).
+    `nodes` are the nodes to quantize with the type of their activations. `tensors` maps a tensor, or an entry of
+    `conversions`, to its grid. `uses` maps a node to the inputs of it that read from a grid. `observed` are the
+    entries whose values decide the grids: one that only moves values of another decides nothing.
     """
 
-    nodes: tuple[str, ...]
+    nodes: Mapping[str, str]
     grids: Mapping[str, Grid]
     tensors: Mapping[str, str]
     uses: Mapping[str, tuple[int, ...]]
     weights: tuple[WeightPlan, ...]
     biases: tuple[BiasPlan, ...]
+    conversions: Mapping[str, Conversion]
     observed: tuple[str, ...]
+
+    def source(self, entry: str) -> str:
+        """The tensor that an entry of `tensors` is about."""
+        return self.conversions[entry].tensor if entry in self.conversions else entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,27 +190,29 @@ def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
         value = values.get(option.name)
         if option.setting and value is not None:
             flags = merge(flags, _nested(option.setting, _plain(option.name, value)))
-    if "quant" in flags and "quant" in file.get("compile", {}):
+    inside = file.get("compile")
+    if "quant" in flags and isinstance(inside, dict) and inside.get("quant") is not None:
         flags = merge(flags, {"compile": {"quant": flags.pop("quant")}})
     return BuildConfig.from_dict(merge(file, flags))
 
 
 def _plain(name: str, value: Any) -> Any:
     if name == "dim":
-        return {key: _integer(key, size) for key, size in _pairs("--dim", value)}
+        # The last "=" splits: a dimension may be called "a=b", a size may not.
+        pairs = [text.rpartition("=") for text in _with_equals("--dim", value)]
+        return {key: _integer(key, size) for key, _, size in pairs}
     if name == "ep_option":
-        return dict(_pairs("--ep-option", value))
+        return {key: rest for key, _, rest in (text.partition("=") for text in _with_equals("--ep-option", value))}
     return value
 
 
-def _pairs(flag: str, values: list[str]) -> list[tuple[str, str]]:
+def _with_equals(flag: str, values: list[str]) -> list[str]:
     from intact.errors import SettingsError
 
-    bad = [text for text in values if "=" not in text]
+    bad = [text for text in values if "=" not in text.lstrip("=")]
     if bad:
         raise SettingsError("S142", f"{flag} {bad[0]!r}: expected name=value")
-    # The last "=" splits: a dimension may be called "a=b", a size may not.
-    return [(text.rpartition("=")[0], text.rpartition("=")[2]) for text in values]
+    return values
 
 
 def _integer(name: str, text: str) -> int:

@@ -284,22 +284,15 @@ def _write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, 
                 continue
             offset = -(-file.tell() // EXTERNAL_ALIGNMENT) * EXTERNAL_ALIGNMENT
             file.seek(offset)
-            _copy_data(tensor, file)
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.tofile(file)  # file to file, in pieces
+            else:
+                file.write(tensor.tobytes())
             shape = ir.Shape(tensor.shape.numpy())
             outside[f"{number}:{value.name}"] = ir.ExternalTensor(
                 location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
             )
     return outside
-
-
-def _copy_data(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
-    """Write the bytes of `tensor`, a mapped one in pieces so that it never is in memory as a whole."""
-    if tensor.dtype.bitwidth < 8 or not isinstance(tensor, ir.ExternalTensor):
-        file.write(tensor.tobytes())
-        return
-    values = tensor.numpy().reshape(-1)
-    for start in range(0, values.size, CHUNK):
-        file.write(values[start : start + CHUNK].tobytes())
 
 
 def _serialize(model: ir.Model) -> bytes:

@@ -15,7 +15,8 @@ from intact.graph import query, shapes, upgrade
 def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.Model:
     """Return a copy of `model` in the one form that stages take, its free dimensions fixed as `dims` says.
 
-    `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`.
+    `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The nodes of
+    `model` must be sorted, as `io.load` leaves them.
     """
     result = model.clone()
     passes.RemoveInitializersFromInputsPass()(result)
@@ -26,7 +27,6 @@ def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.M
     passes.RemoveUnusedOpsetsPass()(result)
     result.graph.opset_imports.setdefault("", upgrade.MINIMUM)
     result.ir_version = upgrade.ir_version_for(result.opset_imports)
-    sort_nodes(result)
     name_nodes(result)
     shapes.infer_shapes(result)
     return result

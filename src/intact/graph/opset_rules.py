@@ -221,12 +221,11 @@ def split(patch: Patch) -> None:
 
 @below(14, "BatchNormalization")
 def batch_normalization(patch: Patch) -> None:
-    """Only inference has a newer form; `spatial` = 0 is spelled out as (x - mean) / sqrt(var + epsilon) * scale + b."""
+    """`spatial` = 0 is spelled out as (x - mean) / sqrt(var + epsilon) * scale + b; training has no newer form."""
     node = patch.node
-    if any(not query.is_unused(output) for output in node.outputs[1:]):
-        raise cannot_upgrade(
-            patch, "its statistics for training are used", "export the model for inference (eval mode)"
-        )
+    if any(output.name for output in node.outputs[1:]):
+        # Until opset 14, having these outputs is what puts the op in training mode, whether they are used or not.
+        raise cannot_upgrade(patch, "it is in training mode", "export the model for inference (eval mode)")
     node.resize_outputs(1)
     if query.int_(node, "spatial", 1):
         node.attributes.pop("spatial", None)

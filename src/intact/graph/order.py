@@ -64,8 +64,6 @@ def _producer(value: ir.Value) -> ir.Node:
 
 def _read(match: Match) -> Iterator[ir.Value]:
     """The values that new nodes could read: what comes into the match, and the outputs of its shared nodes."""
-    if len({_producer(value) for value in match.replaced}) == 1:
-        return
     covered = set(match.covered())
     for pattern, node in match.pairs():
         yield from (value for value in node.inputs if value is not None and value.producer() not in covered)

@@ -199,7 +199,7 @@ class _Engine:
     def _attempt(self, prepared: _Prepared, node: ir.Node) -> bool:
         refused: str | None = None
         for match in prepared.matcher.matches(node):
-            reason = prepared.check(match) or self._misplaced(match)
+            reason = prepared.check(match) or self._misplaced(prepared, match)
             if reason is None:
                 self._fire(prepared, match, node)
                 return True
@@ -210,8 +210,9 @@ class _Engine:
             self.refusals.pop((node, prepared.rule.name), None)
         return False
 
-    def _misplaced(self, match: Match) -> str | None:
-        return None if self.order is None else self.order.doubt(match)
+    def _misplaced(self, prepared: _Prepared, match: Match) -> str | None:
+        """Why a match with several roots has no one place; a single root is such a place."""
+        return None if self.order is None or not prepared.pattern.others else self.order.doubt(match)
 
     def _fire(self, prepared: _Prepared, match: Match, root: ir.Node) -> None:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
@@ -220,7 +221,7 @@ class _Engine:
         op = Builder(self.model, root, covered, self.names)
         values = prepared.rewrite(op, match)
         _assert_independent(prepared.rule, op.nodes, match)
-        self._insert(root if self.order is None else self.order.first_root(match), op.nodes)
+        self._insert(self._place(prepared, match, root), op.nodes)
         op.replace(match.replaced, values)
         read = dict.fromkeys(value for node in covered for value in node.inputs if value is not None)
         edit.remove_dead(covered)
@@ -229,10 +230,13 @@ class _Engine:
             last.name = root.name
         self._revisit(op.nodes, values, read)
 
+    def _place(self, prepared: _Prepared, match: Match, root: ir.Node) -> ir.Node:
+        return root if self.order is None or not prepared.pattern.others else self.order.first_root(match)
+
     def _insert(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
         assert place.graph is not None, f"{place.name!r} is in no graph"
         place.graph.insert_before(place, nodes)
-        if self.order is not None:
+        if self.order is not None and nodes:
             self.order.insert_before(place, nodes)
 
     def _record(self, rule: Rule, root: ir.Node) -> None:
@@ -244,13 +248,14 @@ class _Engine:
     def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], freed: Iterable[ir.Value]) -> None:
         """Queue the roots whose match could reach what changed."""
         near = [user for value in (*values, *freed) for user in self._users(value)]
-        level = dict.fromkeys([*nodes, *near])
-        seen = dict(level)
+        level = seen = dict.fromkeys([*nodes, *near])
         for _ in range(self.reach - 1):
-            level = dict.fromkeys(
-                user for node in level for value in node.outputs for user in self._users(value) if user not in seen
-            )
-            seen.update(level)
+            if not level:
+                break
+            # What lies behind a node that waits in the queue is later in the graph, and waits there as well.
+            spread = [value for node in level if node not in self.queued for value in node.outputs]
+            level = dict.fromkeys(user for value in spread for user in self._users(value) if user not in seen)
+            seen = {**seen, **level}
         self._enqueue(seen)
 
     def _users(self, value: ir.Value) -> Iterator[ir.Node]:

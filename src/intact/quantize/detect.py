@@ -60,7 +60,8 @@ def _data(node: ir.Node) -> list[ir.Value]:
     if node.op_type == "DequantizeLinear":
         return [v for v in node.inputs[:1] if v is not None and query.is_constant(v)]
     data = [v for v in (query.input_(node, 0), query.input_(node, 3)) if v is not None]
-    return [v for v in data if query.is_quantized(v)] if node.op_type.startswith("QLinear") else []
+    static = node.op_type.startswith("QLinear") or node.op_type == "QGemm"
+    return [v for v in data if query.is_quantized(v)] if static else []
 
 
 def _type(value: ir.Value) -> str:

@@ -19,7 +19,10 @@ def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
     for name in plan.nodes:
         writer.constants_of(nodes[name])
     for name in plan.tensors:
-        writer.pair(name)
+        if name not in plan.conversions:
+            writer.pair(name)
+    for name in plan.conversions:
+        writer.convert(name)
     edit.prune(result)
     return result
 
@@ -33,8 +36,10 @@ class _Writer:
         self.resolved = resolved
         self.names = edit.Names(model)
         self.quantized = set(plan.nodes)
+        self._nodes: dict[str | None, ir.Node] = {node.name: node for node in model.graph}
         self.values = {v.name: v for node in self.graph for v in node.outputs}
         self.values |= {v.name: v for v in (*self.graph.inputs, *self.graph.initializers.values())}
+        self._converted = {use for c in plan.conversions.values() for use in c.readers}
         self._parameters: dict[tuple[object, ...], tuple[ir.Value, ir.Value]] = {}
         self._dequantized: dict[tuple[object, ...], ir.Value] = {}
 
@@ -46,11 +51,15 @@ class _Writer:
             if (node.name or "", index) in self.resolved.constants:
                 encoding, integers = self.resolved.constants[node.name or "", index]
             elif value.const_value is not None:
-                encoding = self.resolved.tensors[value.name]
+                encoding = self.resolved.tensors[self._entry(value.name, node, index)]
                 integers = grid.quantize(value.const_value.numpy(), encoding)
             else:
                 continue
             node.replace_input_with(index, self._constant(value.name, encoding, integers))
+
+    def _entry(self, tensor: str, node: ir.Node, index: int) -> str:
+        converted = f"{tensor}:{self.plan.nodes[node.name or '']}"
+        return converted if converted in self.plan.conversions else tensor
 
     def _constant(self, name: str, encoding: Encoding, integers: np.ndarray) -> ir.Value:
         key = (name, *_key(encoding))
@@ -68,21 +77,38 @@ class _Writer:
             return
         encoding = self.resolved.tensors[name]
         producer = value.producer()
-        readers = [(node, index) for node, index in value.uses() if self._reads(node, index)]
+        readers = [
+            (node, i) for node, i in value.uses() if self._reads(node, i) and (node.name, i) not in self._converted
+        ]
         everyone = producer is not None and producer.name in self.quantized
         if not readers and not everyone:
             return
         uses = list(value.uses()) if everyone else readers
-        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
-        quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
-        quantize.outputs[0].shape = value.shape
-        self._place(quantize, producer)
-        dequantized = self._dequantize(quantize.outputs[0], encoding, name, quantize)
+        quantize, dequantized = self._pair(value, encoding, name, producer)
         for node, index in uses:
             node.replace_input_with(index, dequantized)
         if everyone and value.is_graph_output():
             edit.replace_value(value, dequantized, self.names)
             quantize.replace_input_with(0, value)
+
+    def convert(self, entry: str) -> None:
+        """Put a second pair on a tensor, behind the first where it has one, for readers that want another type."""
+        conversion = self.plan.conversions[entry]
+        readers = [(self._nodes[name], index) for name, index in conversion.readers]
+        value = readers[0][0].inputs[readers[0][1]]
+        assert value is not None, "a converted input is present"
+        if self.values[conversion.tensor].const_value is not None:
+            return
+        _, dequantized = self._pair(value, self.resolved.tensors[entry], conversion.tensor, value.producer())
+        for node, index in readers:
+            node.replace_input_with(index, dequantized)
+
+    def _pair(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> tuple[ir.Node, ir.Value]:
+        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+        quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
+        quantize.outputs[0].shape = value.shape
+        self._place(quantize, after)
+        return quantize, self._dequantize(quantize.outputs[0], encoding, name, quantize)
 
     def _reads(self, node: ir.Node, index: int) -> bool:
         return index in self.plan.uses.get(node.name or "", ())

@@ -18,31 +18,54 @@ def observe(
     plan: QuantPlan,
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
+    taps: Mapping[str, Callable[[np.ndarray], None]] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Sketch]:
-    """A sketch of every tensor that decides a grid, over all `rows`."""
-    constants = {name: value.const_value for name, value in model.graph.initializers.items()}
-    sketches = {name: Sketch(histogram=_needs_histogram(plan, name)) for name in plan.observed}
-    for name in plan.observed:
-        tensor = constants.get(name)
-        if tensor is not None:
-            sketches[name].add(tensor.numpy())
-    inputs = {value.name for value in model.graph.inputs}
-    computed = [name for name in plan.observed if name not in inputs and name not in constants]
-    session = cpu.Session(model, optimize=True, outputs=computed)
-    for feeds in rows:
-        outputs = session.run(feeds) if computed else {}
-        for name in plan.observed:
-            value = outputs.pop(name, feeds.get(name))
-            if value is not None:
-                sketches[name].add(value)
-        progress()
+    """A sketch of every tensor that decides a grid, over all `rows`.
+
+    `taps` are called with the values of their tensors in every row: more can be learned from the same run.
+    """
+    sketches = _empty_sketches(plan)
+    for name, tensor in ((name, model.graph.initializers.get(name)) for name in sketches):
+        if tensor is not None and tensor.const_value is not None:
+            sketches[name].add(tensor.const_value.numpy())
+    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {
+        name: [sketch.add] for name, sketch in sketches.items() if name not in model.graph.initializers
+    }
+    for name, tap in (taps or {}).items():
+        watchers.setdefault(name, []).append(tap)
+    watch(model, watchers, rows, progress=progress)
     _refuse_empty(sketches)
     return sketches
 
 
-def _needs_histogram(plan: QuantPlan, tensor: str) -> bool:
-    return plan.grids[plan.tensors[tensor]].method != "minmax"
+def watch(
+    model: ir.Model,
+    watchers: Mapping[str, Iterable[Callable[[np.ndarray], None]]],
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the model over `rows` and call the watchers of each tensor with its values, one row at a time."""
+    inputs = {value.name for value in model.graph.inputs}
+    computed = [name for name in watchers if name not in inputs]
+    session = cpu.Session(model, optimize=True, outputs=computed) if computed else None
+    for feeds in rows:
+        outputs = session.run(feeds) if session is not None else {}
+        for name, functions in watchers.items():
+            value = feeds[name] if name in inputs else outputs.pop(name)
+            for function in functions:
+                function(value)
+        progress()
+
+
+def _empty_sketches(plan: QuantPlan) -> dict[str, Sketch]:
+    """One sketch per tensor; it has a histogram if any grid that it decides needs more than extremes."""
+    needs: dict[str, bool] = {}
+    for entry in plan.observed:
+        tensor = plan.source(entry)
+        needs[tensor] = needs.get(tensor, False) or plan.grids[plan.tensors[entry]].method != "minmax"
+    return {tensor: Sketch(histogram=histogram) for tensor, histogram in needs.items()}
 
 
 def _refuse_empty(sketches: Mapping[str, Sketch]) -> None:

@@ -9,17 +9,22 @@ import onnx_ir as ir
 
 from intact.config import QuantConfig, TensorOverride, nearest
 from intact.errors import SettingsError, TargetError
-from intact.results import BiasPlan, Grid, QuantPlan, Range, WeightPlan
-from intact.targets.spec import OpSpec, Signature, Slot, Target
+from intact.graph import query
+from intact.quantize.choose import Choice, choose, grid_outputs, is_bias, is_on_grid
+from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
+from intact.targets.spec import Slot, Target
 
 # An activation whose only effect is to cut values off: the grid after it does that, so it stays with its producer.
 _CLIPPING = {("", "Relu"), ("", "Clip")}
 
 
-def plan(model: ir.Model, target: Target, config: QuantConfig) -> QuantPlan:
-    """The plan for `model` on `target`: every node that the target takes at these types, and its tensors' grids."""
+def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str] | None = None) -> QuantPlan:
+    """The plan for `model` on `target`: every node that the target takes at these types, and its tensors' grids.
+
+    `types` gives single nodes, by name, another activation type than the settings; `float` leaves a node alone.
+    """
     _check_names(model, config)
-    chosen = _choose_nodes(model, target, config)
+    chosen = choose(model, target, config, types or {})
     if not chosen:
         raise TargetError(
             "T110",
@@ -27,10 +32,10 @@ def plan(model: ir.Model, target: Target, config: QuantConfig) -> QuantPlan:
             f"{config.activation_type} activations and {config.weight_type} weights",
             fix="choose another --precision, or see what the target takes in docs/targets",
         )
-    draft = _Draft(target, config)
-    for node, spec, signature in chosen:
-        draft.add(node, spec, signature)
-    return draft.finish([node for node, _, _ in chosen])
+    draft = _Draft(target, config, _base_types(chosen))
+    for choice in chosen:
+        draft.add(choice)
+    return draft.finish(chosen)
 
 
 def _check_names(model: ir.Model, config: QuantConfig) -> None:
@@ -49,99 +54,17 @@ def _check_names(model: ir.Model, config: QuantConfig) -> None:
             raise SettingsError("S130", f"the model has no {what} {missing[0]!r}{hint}")
 
 
-def _choose_nodes(model: ir.Model, target: Target, config: QuantConfig) -> list[tuple[ir.Node, OpSpec, Signature]]:
-    """The nodes to quantize, in order: first those worth it by themselves, then those between them."""
-    taken: dict[ir.Node, tuple[OpSpec, Signature]] = {}
-    candidates = []
-    for node in model.graph:
-        spec = target.op(node.domain, node.op_type)
-        signature = _signature(node, spec, target, config) if spec is not None and _wanted(node, config) else None
-        if spec is not None and signature is not None:
-            candidates.append((node, spec, signature))
-    on_grid: set[ir.Value] = set()
-    for start in (True, False):
-        for node, spec, signature in candidates:
-            if spec.start == start and (start or _surrounded(node, signature, on_grid)):
-                taken[node] = (spec, signature)
-                on_grid.update(_grid_inputs(node, signature))
-                on_grid.update(v for i, v in enumerate(node.outputs) if _on_grid(signature.output(i)))
-    return [(node, *taken[node]) for node in model.graph if node in taken]
-
-
-def _wanted(node: ir.Node, config: QuantConfig) -> bool:
-    if config.op_types is not None and node.op_type not in config.op_types:
-        return False
-    if config.nodes is not None and node.name not in config.nodes:
-        return False
-    return node.op_type not in config.exclude_op_types and node.name not in config.exclude_nodes
-
-
-def _surrounded(node: ir.Node, signature: Signature, on_grid: set[ir.Value]) -> bool:
-    """Whether every computed float input is on a grid already, so that quantizing costs no accuracy of its own."""
-    computed = [value for value in _grid_inputs(node, signature) if not _constant(value)]
-    return bool(computed) and all(value in on_grid for value in computed)
-
-
-def _grid_inputs(node: ir.Node, signature: Signature) -> list[ir.Value]:
-    found = []
-    for index, value in enumerate(node.inputs):
-        slot = signature.input(index)
-        if value is not None and slot is not None and _on_grid(slot):
-            found.append(value)
-    return found
-
-
-def _signature(node: ir.Node, spec: OpSpec, target: Target, config: QuantConfig) -> Signature | None:
-    """The signature to use for a node: one with the wanted weight type if there is one, else the first that fits."""
-    fitting = [s for s in target.signatures(spec) if _fits(node, s, config)]
-    exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
-    return next(iter(exact or fitting), None)
-
-
-def _weight_slots(node: ir.Node, signature: Signature) -> list[Slot]:
-    slots = [signature.input(i) for i, value in enumerate(node.inputs) if value is not None]
-    return [slot for slot in slots if slot is not None and slot.constant and slot.types != ("int32",)]
-
-
-def _fits(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
-    inputs = [(signature.input(i), value) for i, value in enumerate(node.inputs) if value is not None]
-    if not any(slot is not None and _on_grid(slot) and not slot.constant for slot, _ in inputs):
-        return False
-    wanted = config.activation_type
-    outputs = [(signature.output(i), value) for i, value in enumerate(node.outputs)]
-    return all(_fits_input(slot, value, wanted) for slot, value in inputs) and all(
-        not _on_grid(slot) or (_is_float(value) and wanted in slot.types) for slot, value in outputs
-    )
-
-
-def _fits_input(slot: Slot | None, value: ir.Value, wanted: str) -> bool:
-    if slot is None:
-        return False
-    if not _on_grid(slot):
-        return _fits_unquantized(slot, value)
-    if not _is_float(value):
-        return False
-    return _constant(value) if slot.constant else wanted in slot.types
-
-
-def _fits_unquantized(slot: Slot, value: ir.Value) -> bool:
-    if slot.types[0] == "index":
-        return value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
-    if slot.types[0] == "bool":
-        return value.dtype == ir.DataType.BOOL
-    return True
-
-
-def _on_grid(slot: Slot) -> bool:
-    return slot.types[0] not in ("float", "float16", "index", "bool", "any")
-
-
-def _is_float(value: ir.Value) -> bool:
-    return value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-
-
-def _constant(value: ir.Value) -> bool:
-    return value.const_value is not None and value.is_initializer()
+def _base_types(chosen: list[Choice]) -> dict[str, str]:
+    """The type that each tensor is written in: its producer's, or that of its first reader where it comes as float."""
+    types: dict[str, str] = {}
+    for choice in chosen:
+        for value in grid_outputs(choice):
+            types[_name(value)] = choice.activation
+    for choice in chosen:
+        for source in choice.node.inputs:
+            if source is not None:
+                types.setdefault(_name(source), choice.activation)
+    return types
 
 
 def _name(value: ir.Value) -> str:
@@ -151,53 +74,70 @@ def _name(value: ir.Value) -> str:
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making: tensors joined into grids as nodes are added."""
+    """A plan in the making: tensors joined into grids as nodes are added.
+
+    A tensor that a node reads in another type than it is written in has a second entry, `tensor:type`.
+    """
 
     target: Target
     config: QuantConfig
+    base: Mapping[str, str]
     parent: dict[str, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, tuple[float, int]] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
     uses: dict[str, tuple[int, ...]] = field(default_factory=dict)
     weights: list[WeightPlan] = field(default_factory=list)
     biases: list[BiasPlan] = field(default_factory=list)
+    conversions: dict[str, Conversion] = field(default_factory=dict)
     symmetric: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
+    nodes: dict[str, str] = field(default_factory=dict)
 
-    def add(self, node: ir.Node, spec: OpSpec, signature: Signature) -> None:
+    def add(self, choice: Choice) -> None:
         """Put the inputs and outputs of one node on grids."""
-        inputs = [self._add_input(node, spec, signature, index) for index in range(len(node.inputs))]
-        outputs = [_name(v) for i, v in enumerate(node.outputs) if _on_grid(signature.output(i))]
-        for name in outputs:
-            self.parent.setdefault(name, name)
-        self.uses[node.name or ""] = tuple(index for index, kind in enumerate(inputs) if kind)
-        tensors = [_name(v) for v, kind in zip(node.inputs, inputs, strict=True) if v is not None and kind == "tensor"]
-        if spec.grid == "input":
-            self._join([tensors[0], *outputs])
+        node, spec = choice.node, choice.spec
+        keys = [self._add_input(choice, index) for index in range(len(node.inputs))]
+        outputs = [self._entry(_name(v), choice.activation) for v in grid_outputs(choice)]
+        self.uses[node.name or ""] = tuple(index for index, key in enumerate(keys) if key is not None)
+        self.nodes[node.name or ""] = choice.activation
+        tensors = [key for key in keys if key]
+        if spec.grid != "own":
+            self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
             self.moved.update(outputs)
-        elif spec.grid == "common":
-            self._join([*tensors, *outputs])
-            self.moved.update(outputs)
-        elif self.config.activation_type in spec.fixed:
-            self.fixed.update(dict.fromkeys(outputs, spec.fixed[self.config.activation_type]))
-        self._keep_with_producer(node)
+        elif choice.activation in spec.fixed:
+            self.fixed.update(dict.fromkeys(outputs, spec.fixed[choice.activation]))
+        self._keep_with_producer(choice)
 
-    def _add_input(self, node: ir.Node, spec: OpSpec, signature: Signature, index: int) -> str:
-        """`weight`, `bias`, `tensor`, or nothing for an input that stays as it is."""
-        value, slot = node.inputs[index], signature.input(index)
-        if value is None or slot is None or not _on_grid(slot):
-            return ""
+    def _entry(self, key: str, dtype: str) -> str:
+        self.parent.setdefault(key, key)
+        self.types.setdefault(key, dtype)
+        return key
+
+    def _add_input(self, choice: Choice, index: int) -> str | None:
+        """The entry of an activation, the empty string for a weight or bias, None for what stays as it is."""
+        node, value, slot = choice.node, choice.node.inputs[index], choice.signature.input(index)
+        if value is None or slot is None or not is_on_grid(slot):
+            return None
         if not slot.constant:
-            self.parent.setdefault(_name(value), _name(value))
-            self.symmetric.update([_name(value)] if slot.symmetric else [])
-            return "tensor"
-        if slot.types == ("int32",):
+            key = self._read(_name(value), choice, index)
+            self.symmetric.update([key] if slot.symmetric else [])
+            return key
+        if is_bias(slot):
             self.biases.append(BiasPlan(node.name or "", index, _name(value)))
-            return "bias"
-        self.weights.append(self._weight(node, spec, slot, index, value))
-        return "weight"
+        else:
+            self.weights.append(self._weight(choice, slot, index, value))
+        return ""
 
-    def _weight(self, node: ir.Node, spec: OpSpec, slot: Slot, index: int, value: ir.Value) -> WeightPlan:
+    def _read(self, tensor: str, choice: Choice, index: int) -> str:
+        if self.base[tensor] == choice.activation:
+            return self._entry(tensor, choice.activation)
+        key = f"{tensor}:{choice.activation}"
+        known = self.conversions.get(key, Conversion(tensor, ()))
+        self.conversions[key] = replace(known, readers=(*known.readers, (choice.node.name or "", index)))
+        return self._entry(key, choice.activation)
+
+    def _weight(self, choice: Choice, slot: Slot, index: int, value: ir.Value) -> WeightPlan:
         override = self.config.overrides.get(_name(value), TensorOverride())
         wanted = override.dtype or self.config.weight_type
         dtype = wanted if wanted in slot.types else slot.types[0]
@@ -210,75 +150,80 @@ class _Draft:
             )
         per_channel = self.config.per_channel if override.per_channel is None else override.per_channel
         symmetric = self.config.weight_symmetric if override.symmetric is None else override.symmetric
-        rank = len(value.shape) if value.shape is not None else 0
-        channels = per_channel and slot.granularity == "channel" and rank == (spec.channel_rank or rank) and rank > 1
-        axis = spec.weight_axis.at(_integers(node)) % rank if channels else None
-        return WeightPlan(node.name or "", index, _name(value), dtype, symmetric or slot.symmetric, axis)
+        rank = query.rank(value) or 0
+        fits = rank > 1 and rank == (choice.spec.channel_rank or rank)
+        channels = per_channel and slot.granularity == "channel" and fits
+        axis = choice.spec.weight_axis.at(_integers(choice.node)) % rank if channels else None
+        # Zero points other than 0 are for types that the settings chose; another type comes with its own custom.
+        symmetric = symmetric if dtype == wanted else slot.symmetric or dtype.startswith("int")
+        return WeightPlan(choice.node.name or "", index, _name(value), dtype, symmetric or slot.symmetric, axis)
 
-    def _keep_with_producer(self, node: ir.Node) -> None:
+    def _keep_with_producer(self, choice: Choice) -> None:
         """Leave out the grid between a producer and a Relu or Clip that is its only reader.
 
         The grid after the clipping holds no value that it would cut off, so a second rounding before it would
         cost accuracy for nothing. A symmetric grid does not clip at zero: there both stay.
         """
+        node = choice.node
         value = node.inputs[0] if node.inputs else None
         if (node.domain, node.op_type) not in _CLIPPING or value is None or self.config.activation_symmetric:
             return
-        producer = value.producer()
-        if producer is None or producer.name not in self.uses or value.is_graph_output() or len(value.uses()) > 1:
+        producer, name = value.producer(), _name(value)
+        if producer is None or query.only_consumer(value) is None:
             return
-        if _name(value) not in self.parent or _name(value) in self.moved or _name(value) in self.config.overrides:
+        if self.nodes.get(producer.name or "") != choice.activation:
             return
-        self.skipped.add(_name(value))
+        if name in self.parent and name not in self.moved and name not in self.config.overrides:
+            self.skipped.add(name)
 
     def _join(self, names: Iterable[str]) -> None:
-        roots = [self._root(name) for name in names]
-        for root in roots[1:]:
-            self.parent[root] = roots[0] if root != roots[0] else root
+        first, *others = [self._root(name) for name in names]
+        for root in others:
+            self.parent[root] = first
 
     def _root(self, name: str) -> str:
-        self.parent.setdefault(name, name)
         while self.parent[name] != name:
             self.parent[name] = self.parent[self.parent[name]]
             name = self.parent[name]
         return name
 
-    def finish(self, nodes: list[ir.Node]) -> QuantPlan:
+    def finish(self, chosen: list[Choice]) -> QuantPlan:
         """The plan, with one grid per set of joined tensors."""
-        tensors = {name: self._root(name) for name in self.parent if name not in self.skipped}
+        tensors = {key: self._root(key) for key in self.parent if key not in self.skipped}
         members: dict[str, list[str]] = {}
-        for name, root in tensors.items():
-            members.setdefault(root, []).append(name)
-        grids = {root: self._grid(names) for root, names in members.items()}
-        uses = {node.name or "": self._uses_of(node) for node in nodes}
+        for key, root in tensors.items():
+            members.setdefault(root, []).append(key)
+        grids = {root: self._grid(keys) for root, keys in members.items()}
         return QuantPlan(
-            nodes=tuple(node.name or "" for node in nodes),
+            nodes=dict(self.nodes),
             grids=grids,
             tensors=tensors,
-            uses=uses,
+            uses={choice.node.name or "": self._uses_of(choice.node) for choice in chosen},
             weights=tuple(self.weights),
             biases=tuple(self.biases),
-            observed=tuple(
-                name
-                for name, root in tensors.items()
-                if name not in self.moved and grids[root].fixed is None and grids[root].range is None
-            ),
+            conversions=self.conversions,
+            observed=tuple(key for key in tensors if key not in self.moved and _is_open(grids[tensors[key]])),
         )
 
     def _uses_of(self, node: ir.Node) -> tuple[int, ...]:
         inputs = node.inputs
         return tuple(i for i in self.uses[node.name or ""] if (v := inputs[i]) is None or v.name not in self.skipped)
 
-    def _grid(self, names: list[str]) -> Grid:
-        deciding = [name for name in names if name not in self.moved]
-        fixed = {self.fixed.get(name) for name in deciding}
+    def _grid(self, keys: list[str]) -> Grid:
+        deciding = [key for key in keys if key not in self.moved]
+        fixed = {self.fixed.get(key) for key in deciding}
         grid = Grid(
-            dtype=self.config.activation_type,
-            symmetric=self.config.activation_symmetric or any(name in self.symmetric for name in names),
+            dtype=self.types[keys[0]],
+            symmetric=self.config.activation_symmetric or any(key in self.symmetric for key in keys),
             method=self.config.method,
             fixed=fixed.pop() if len(fixed) == 1 else None,
         )
-        return _overridden(grid, names, self.config.overrides)
+        return _overridden(grid, keys, self.config.overrides)
+
+
+def _is_open(grid: Grid) -> bool:
+    """Whether a grid is yet to be chosen from what is observed."""
+    return grid.fixed is None and grid.range is None
 
 
 def _overridden(grid: Grid, names: list[str], overrides: Mapping[str, TensorOverride]) -> Grid:

@@ -30,21 +30,27 @@ _DATA = {"load_path", "samples", "distribution", "seed"}
 
 def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> BuildConfig:
     """`config` with its preset filled in under what the user set, for a float or a quantized model."""
-    target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
-    precision: str | None = config.precision
-    if precision is None and quantized is None:
-        precision = DEFAULT_PRECISION
-    if precision is not None:
-        check_available(target, precision)
+    target = available(config)
+    if target.arch is not None:
+        config = BuildConfig.from_dict(merge(_asked(config), {"compile": {"arch": f"v{target.arch}"}}))
     if quantized is not None:
         _refuse_contradiction(config, quantized)
-        return _without_quantization(config, precision)
-    assert precision is not None, "a float model has a precision, given or default"
+        return _without_quantization(config, config.precision)
+    precision = config.precision or DEFAULT_PRECISION
+    check_available(target, precision)
     preset = PRECISIONS[precision]
     if preset is None:
         _refuse_quantization(config, f"--precision {precision} quantizes nothing")
         return _without_quantization(config, precision)
     return _with_preset(config, precision, preset)
+
+
+def available(config: BuildConfig) -> Target:
+    """The target of a build; one that is not built yet, or a precision that it has no use for, is refused."""
+    target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
+    if config.precision is not None or not target.precisions:
+        check_available(target, config.precision or DEFAULT_PRECISION)
+    return target
 
 
 def check_available(target: Target, precision: str) -> None:
@@ -64,16 +70,20 @@ def check_available(target: Target, precision: str) -> None:
 
 
 def _with_preset(config: BuildConfig, precision: str, preset: dict[str, Any]) -> BuildConfig:
-    asked = config.model_dump(mode="json", exclude_unset=True)
     inside_compile = config.compile.quant is not None
     layer = {"compile": {"quant": preset}} if inside_compile else {"quant": preset}
-    return BuildConfig.from_dict(merge(layer, asked, {"precision": precision}))
+    return BuildConfig.from_dict(merge(layer, _asked(config), {"precision": precision}))
+
+
+def _asked(config: BuildConfig) -> dict[str, Any]:
+    """What was set, without the defaults of the rest."""
+    return config.model_dump(mode="json", exclude_unset=True)
 
 
 def _without_quantization(config: BuildConfig, precision: str | None) -> BuildConfig:
     """The configuration of a build that calibrates nothing: its inputs are for verification only."""
     quant = config.quantization
-    asked = config.model_dump(mode="json", exclude_unset=True)
+    asked = _asked(config)
     asked.pop("quant", None)
     asked.get("compile", {}).pop("quant", None)
     if quant is not None and config.test_path is None:
@@ -83,17 +93,31 @@ def _without_quantization(config: BuildConfig, precision: str | None) -> BuildCo
 
 def _refuse_contradiction(config: BuildConfig, quantized: Quantized) -> None:
     """A precision or setting that an already quantized model cannot obey is an error, not a silent no-op."""
-    preset = PRECISIONS[config.precision] if config.precision is not None else {}
-    if preset is None:
-        raise SettingsError("S112", f"{quantized}, but --precision {config.precision} was asked for")
-    wanted = preset.get("activation_type")
-    if wanted is not None and quantized.activation_types and wanted not in quantized.activation_types:
+    asked = None if config.precision is None else _contradiction(PRECISIONS[config.precision], quantized)
+    if asked is not None:
         raise SettingsError(
             "S112",
-            f"{quantized}, but --precision {config.precision} means {wanted} activations",
+            f"{quantized}, but --precision {config.precision} means {asked}",
             fix="leave --precision out to keep the model's types, or start from the float model",
         )
     _refuse_quantization(config, str(quantized))
+
+
+def _contradiction(preset: dict[str, Any] | None, quantized: Quantized) -> str | None:
+    """What of a preset an already quantized model does not have; types that cannot be seen are not had."""
+    if preset is None:
+        return "a float model"
+    activation, weight = preset["activation_type"], preset["weight_type"]
+    if activation not in quantized.activation_types:
+        return f"{activation} activations"
+    # Signed or not is the target's choice; the number of bits is not.
+    if quantized.weight_types and _bits(weight) not in map(_bits, quantized.weight_types):
+        return f"{weight} weights"
+    return None
+
+
+def _bits(dtype: str) -> str:
+    return dtype.removeprefix("u")
 
 
 def _refuse_quantization(config: BuildConfig, why: str) -> None:

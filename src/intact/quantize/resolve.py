@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ def resolve(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Res
     """Every grid of the plan with its scale and zero point, and the integers of weights and biases."""
     values = {name: value.const_value for name, value in model.graph.initializers.items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
-    grids = {name: _encoding(grid, _merged(plan, name, seen)) for name, grid in plan.grids.items()}
+    merged = _merged(plan, seen)
+    grids = {name: _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
     tensors = {tensor: grids[name] for tensor, name in plan.tensors.items()}
     nodes = {node.name: node for node in model.graph}
     biases = {bias.node: bias for bias in plan.biases}
@@ -40,29 +42,31 @@ def resolve(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Res
         encoding = _weight_encoding(array, weight)
         bias = biases.get(weight.node)
         if bias is not None:
-            scale = tensors[_input_name(nodes[weight.node])].scale
-            encoding = _room_for_bias(encoding, arrays[bias.tensor], scale)
+            scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
+            encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
         constants[weight.node, weight.index] = (encoding, arithmetic.quantize(array, encoding))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
-        constants[bias.node, bias.index] = _bias(bias, arrays, tensors[_input_name(nodes[bias.node])], weight_encoding)
+        source = tensors[_entry_of_input(plan, nodes[bias.node])]
+        constants[bias.node, bias.index] = _bias(bias, arrays, source, weight_encoding)
     return Resolved(tensors, constants)
 
 
-def _input_name(node: ir.Node) -> str:
+def _entry_of_input(plan: QuantPlan, node: ir.Node) -> str:
+    """The entry of the plan that a node reads as its first input."""
     value = node.inputs[0]
     assert value is not None and value.name, "a node with a quantized bias has a first input"
-    return value.name
+    converted = f"{value.name}:{plan.nodes[node.name or '']}"
+    return converted if converted in plan.conversions else value.name
 
 
-def _merged(plan: QuantPlan, name: str, seen: Mapping[str, Sketch]) -> Sketch | None:
-    """One sketch of all tensors that decide the grid `name`."""
-    members = [seen[tensor] for tensor in plan.observed if plan.tensors[tensor] == name]
-    merged = members[0] if members else None
-    for sketch in members[1:]:
-        assert merged is not None
-        merged = merged.merge(sketch)
-    return merged
+def _merged(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, Sketch]:
+    """For each grid that is to be chosen, one sketch of all tensors that decide it."""
+    members: dict[str, dict[str, Sketch]] = {}
+    for entry in plan.observed:
+        tensor = plan.source(entry)
+        members.setdefault(plan.tensors[entry], {})[tensor] = seen[tensor]
+    return {name: functools.reduce(Sketch.merge, sketches.values()) for name, sketches in members.items()}
 
 
 def _encoding(grid: Grid, seen: Sketch | None) -> Encoding:
@@ -100,7 +104,7 @@ def _weight_encoding(array: np.ndarray, weight: WeightPlan) -> Encoding:
 
 def _room_for_bias(encoding: Encoding, bias: np.ndarray, input_scale: np.ndarray) -> Encoding:
     """The encoding with scales raised where the bias would not fit int32 in units of input scale × weight scale."""
-    sizes = np.abs(np.atleast_1d(bias.astype(np.float64)))
+    sizes = np.abs(np.atleast_1d(bias))
     reach = sizes.max(axis=tuple(range(sizes.ndim - 1))) if encoding.axis is not None else sizes.max()
     needed = reach / (_BIAS_LIMIT * float(input_scale))
     scale = np.maximum(encoding.scale, needed.astype(np.float32))
@@ -110,7 +114,7 @@ def _room_for_bias(encoding: Encoding, bias: np.ndarray, input_scale: np.ndarray
 def _bias(
     bias: BiasPlan, arrays: Mapping[str, np.ndarray], source: Encoding, weight: Encoding
 ) -> tuple[Encoding, np.ndarray]:
-    array = _finite(bias.tensor, arrays[bias.tensor])
+    array = np.atleast_1d(_finite(bias.tensor, arrays[bias.tensor]))
     scale = (source.scale * weight.scale).astype(np.float32)
     if scale.ndim:  # one bias per channel, also where the model has one for all or a leading axis of one
         array = np.broadcast_to(array, (*array.shape[:-1], scale.size))

@@ -76,29 +76,31 @@ class Sketch:
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """The middle of every occupied bin, ascending, and how many values fell into it."""
+        lower, upper, counts = self._bins()
+        return (lower + upper) / 2, counts
+
+    def quantile(self, share: float) -> float:
+        """The value below which `share` of all values lie, interpolated within its bin; exact at 0 and 1."""
+        lower, upper, counts = self._bins()
+        below = np.concatenate([[0], np.cumsum(counts)]) / self.count
+        ranks = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
+        edges = np.stack([lower, upper], axis=1).reshape(-1)
+        return float(np.interp(share, ranks, edges, left=self.low, right=self.high))
+
+    def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""
         assert self.histogram, "this sketch keeps extremes only"
         rows = np.array(sorted(self.rows), np.uint32)
         codes = (rows[:, None] * _MANTISSAS + np.arange(_MANTISSAS, dtype=np.uint32)).reshape(-1)
         counts = np.concatenate([self.rows[int(row)] for row in rows]) if rows.size else np.zeros(0, np.int64)
         occupied = counts > 0
-        values = _middles(codes[occupied])
-        order = np.argsort(values, kind="stable")
-        return np.clip(values[order], self.low, self.high), counts[occupied][order]
-
-    def quantile(self, share: float) -> float:
-        """The value below which `share` of all values lie, interpolated between bins; exact at 0 and 1."""
-        if share <= 0:
-            return self.low
-        if share >= 1:
-            return self.high
-        values, counts = self.points()
-        ranks = (np.cumsum(counts) - 0.5 * counts) / self.count
-        edges = np.concatenate([[0.0], ranks, [1.0]])
-        return float(np.interp(share, edges, np.concatenate([[self.low], values, [self.high]])))
+        ends = np.clip(_ends(codes[occupied]), self.low, self.high)
+        order = np.argsort(ends.sum(axis=0), kind="stable")
+        return *ends[:, order], counts[occupied][order]
 
 
-def _middles(codes: np.ndarray) -> np.ndarray:
-    """The middle of each bin; the two bins that hold zero and the smallest denormals are zero itself."""
-    lower = (codes << 16).astype(np.uint32).view(np.float32).astype(np.float64)
-    upper = ((codes << 16) | 0xFFFF).astype(np.uint32).view(np.float32).astype(np.float64)
-    return np.where((codes & 0x7FFF) == 0, 0.0, (lower + upper) / 2)
+def _ends(codes: np.ndarray) -> np.ndarray:
+    """The lower and upper end of each bin; the two that hold zero and the smallest denormals are zero itself."""
+    inner, outer = codes << 16, (codes << 16) | 0xFFFF
+    ends = np.stack([inner, outer]).astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.sort(np.where((codes & 0x7FFF) == 0, 0.0, ends), axis=0)

@@ -1,13 +1,344 @@
-"""The report: one HTML file, drawn from the manifest alone."""
+"""The report: one HTML file, drawn from the manifest alone.
+
+Functions here choose what is said; `template.html.j2` lays it out and escapes it, for names in a model may be hostile.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from intact.vendor.placement import CONVERSIONS
+
+Record = Mapping[str, Any]
+
+MISSING = "–"
+# Outputs of one form that are listed before the rest is folded away.
+OUTPUTS_SHOWN = 8
+# The right end of SQNR bars, unless a value lies beyond it.
+LEAST_SCALE_DB = 50.0
+# `verify` writes the most negative float32 where there is no signal, or no end to the noise.
+NO_SIGNAL_DB = -1e30
+
+DEVICES = {
+    "cpu": "CPU, through ONNX Runtime",
+    "qnn": "Qualcomm Hexagon NPU, through QNN",
+    "openvino": "Intel devices, through OpenVINO",
+    "dml": "DirectML devices",
+}
+FORMS = {
+    "upgraded": "moved to a newer opset",
+    "quantized": "portable QDQ model",
+    "rewritten": "in the form that the target takes",
+    "compiled": "what is deployed",
+}
+CLAIMS = {
+    "exact": "the same numbers for every input",
+    "within one step": "the replaced tensor moves by at most one step of its grid",
+    "bounded": "the same function up to float rounding",
+}
+CALIBRATIONS = {
+    "npz": "arrays from an .npz file",
+    "callable": "a Python function",
+    "images": "images",
+    "synthetic": "synthetic: drawn at random, not real data",
+    "none": "nothing was calibrated",
+}
+NUMPY_TYPES = {"float": "float32", "double": "float64"}
 
 
 def write(manifest: dict[str, Any], folder: Path) -> Path:
     """Write `report.html` into a folder."""
     path = folder / "report.html"
-    path.write_text(str(manifest), encoding="utf-8")
+    # A path or name that is not valid Unicode must not cost the user the report.
+    path.write_text(render(manifest), encoding="utf-8", errors="backslashreplace", newline="\n")
     return path
+
+
+def render(manifest: Record) -> str:
+    """The report as a self-contained page; the same manifest gives the same text."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "db": decibels,
+        "figure": figure,
+        "share": share,
+        "duration": duration,
+        "size": size,
+        "pretty": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+    }
+    template = resources.files(__package__).joinpath("template.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(m=manifest, **view(manifest)) + "\n"
+
+
+def view(manifest: Record) -> dict[str, Any]:
+    """What the page says beyond the manifest's own values."""
+    config, stages = manifest["config"], {stage["name"]: stage for stage in manifest["stages"]}
+    placement = _placement(manifest["placement"], config["compile"]["device"])
+    return {
+        "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
+        "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
+        "verdict": _verdict(manifest["gates"]),
+        "target": _target(config, stages),
+        "precision": _precision(config, stages),
+        "placement": placement,
+        "accuracy": _accuracy(manifest["accuracy"], config["min_sqnr"]),
+        "headline": _headline(manifest["accuracy"], config["min_sqnr"]),
+        "tested": _tested(config, stages),
+        "calibration": CALIBRATIONS[manifest["calibration"]["kind"]],
+        "stages": _stages(manifest["stages"]),
+        "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
+        "claims": CLAIMS,
+        "load": _load_lines(manifest, whole=not manifest["placement"]["cpu_nodes"]),
+    }
+
+
+def _verdict(gates: Sequence[Record]) -> dict[str, str]:
+    failed = sum(not gate["passed"] for gate in gates)
+    if not gates:
+        return {"state": "plain", "word": "Built", "text": "no gates were set (--min-sqnr sets one)"}
+    if failed:
+        return {"state": "bad", "word": "FAILED", "text": f"{failed} of {_count(len(gates), 'gate')} failed"}
+    return {"state": "good", "word": "Passed", "text": f"{_count(len(gates), 'gate')} passed, none failed"}
+
+
+def _target(config: Record, stages: Record) -> dict[str, str]:
+    compiling = config["compile"]
+    chip = [compiling[key] for key in ("soc", "arch") if compiling[key] is not None]
+    return {
+        "name": DEVICES[compiling["device"]],
+        "chip": ", ".join(chip) if chip else "the target's default",
+        "runtime": stages.get("compile", {}).get("runtime") or MISSING,
+    }
+
+
+def _quant(config: Record) -> Record | None:
+    quant: Record | None = config["quant"] if config["quant"] is not None else config["compile"]["quant"]
+    return quant
+
+
+def _precision(config: Record, stages: Record) -> dict[str, str]:
+    """The precision by name and in words."""
+    quant, name = _quant(config), config["precision"]
+    if quant is None:
+        reason = stages.get("quantize", {}).get("reason") or "nothing was quantized"
+        return {"name": name or "as given", "words": reason}
+    weights = "per channel" if quant["per_channel"] else "per tensor"
+    words = (
+        f"activations {quant['activation_type']} ({_symmetry(quant['activation_symmetric'])}), "
+        f"weights {quant['weight_type']} ({weights}, {_symmetry(quant['weight_symmetric'])}), "
+        f"ranges by {quant['method']}"
+    )
+    return {"name": name or "set by hand", "words": words}
+
+
+def _symmetry(symmetric: bool) -> str:
+    return "symmetric" if symmetric else "asymmetric"
+
+
+def _placement(placement: Record, device: str) -> dict[str, Any]:
+    """How much of the model is on the NPU. Q/DQ compute nothing, so they are counted apart."""
+    npu, cpu = placement["npu_nodes"], placement["cpu_nodes"]
+    on, off = _compute(npu), _compute(cpu)
+    ops = sorted({node["op"] for node in (*npu, *cpu)})
+    total, partitions = len(on) + len(off), placement["partitions"]
+    return {
+        "npu": device != "cpu",
+        "on": len(on),
+        "total": total,
+        "percent": 100 * len(on) / max(total, 1),
+        "state": "plain" if device == "cpu" else "good" if not off and partitions == 1 else "warn",
+        "partitions": _count(partitions, "partition"),
+        "off": _grouped(off, ("op", "reason"), "name"),
+        "off_count": len(off),
+        "conversions": _grouped([node for node in cpu if node["op"] in CONVERSIONS], ("op", "reason"), "name"),
+        "ops": [(op, *(sum(node["op"] == op for node in nodes) for nodes in (npu, cpu))) for op in ops],
+    }
+
+
+def _compute(nodes: Iterable[Record]) -> list[Record]:
+    return [node for node in nodes if node["op"] not in CONVERSIONS]
+
+
+def _grouped(records: Iterable[Record], keys: tuple[str, str], name: str) -> list[dict[str, Any]]:
+    """Records that agree in `keys` as one, with the names of all; the largest groups first."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record[name])
+    largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [dict(zip(keys, group, strict=True)) | {"names": names} for group, names in largest_first]
+
+
+def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
+    """Rows by form, with the least SQNR of all marked, and bars on one scale."""
+    noisy = [row["sqnr_db"] for row in rows if row["sqnr_db"] is not None]
+    scale = max([LEAST_SCALE_DB, limit or 0.0, *noisy])
+    least = min(noisy, default=None) if len({row["sqnr_db"] for row in rows}) > 1 else None
+    forms: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        below = _below(row, limit)
+        marks = {
+            "bar": 100.0 if row["sqnr_db"] is None else _percent(row["sqnr_db"], scale),
+            "state": "bad" if below else "least" if least is not None and row["sqnr_db"] == least else "",
+            "note": "below the gate" if below else "lowest",
+        }
+        forms.setdefault((row["form"], row["runtime"]), []).append(dict(row) | marks)
+    groups = [_form(form, runtime, found) for (form, runtime), found in forms.items()]
+    return {
+        "groups": groups,
+        "tick": None if limit is None else _percent(limit, scale),
+        "folded": any(len(group["rows"]) > OUTPUTS_SHOWN for group in groups),
+    }
+
+
+def _form(form: str, runtime: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    worst_first = sorted(rows, key=_quality)
+    shown = rows if len(rows) <= OUTPUTS_SHOWN else worst_first[:OUTPUTS_SHOWN]
+    return {"form": form, "words": FORMS.get(form, ""), "runtime": runtime, "rows": rows, "shown": shown}
+
+
+def _headline(rows: Sequence[Record], limit: float | None) -> Record | None:
+    """The worst output of the last form that was measured, which is the one to deploy."""
+    last = [row for row in rows if row["form"] == rows[-1]["form"]]
+    worst = min(last, key=_quality, default=None)
+    return None if worst is None else dict(worst) | {"state": "bad" if _below(worst, limit) else "plain"}
+
+
+def _quality(row: Record) -> float:
+    return math.inf if row["sqnr_db"] is None else float(row["sqnr_db"])
+
+
+def _below(row: Record, limit: float | None) -> bool:
+    return limit is not None and _quality(row) < limit
+
+
+def _tested(config: Record, stages: Record) -> dict[str, Any]:
+    """The inputs that accuracy was measured on."""
+    quant = _quant(config)
+    path = config["test_path"] or (quant["load_path"] if quant is not None else None)
+    number = stages.get("verify", {}).get("samples")
+    reason = stages.get("verify", {}).get("reason") or "accuracy was not measured"
+    samples = _count(number, "sample") if number is not None else "samples"
+    return {"path": path, "samples": samples, "synthetic": path is None, "reason": reason}
+
+
+def _stages(stages: Sequence[Record]) -> list[dict[str, Any]]:
+    longest = max((stage["seconds"] for stage in stages), default=0.0)
+    common = ("name", "status", "reason", "seconds")
+    return [
+        {key: stage[key] for key in common}
+        | {
+            "bar": _percent(stage["seconds"], longest),
+            "details": [_detail(key, value) for key, value in stage.items() if key not in common],
+        }
+        for stage in stages
+    ]
+
+
+def _detail(key: str, value: Any) -> tuple[str, str]:
+    """A figure of one stage, with its unit where the name tells it."""
+    if key.endswith("_seconds") and isinstance(value, float):
+        return key.removesuffix("_seconds").replace("_", " "), duration(value)
+    if key.endswith("_sqnr_db"):
+        label = key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR"
+        return label, "identical" if value is None else f"{decibels(value)} dB"
+    if isinstance(value, float):
+        return key.replace("_", " "), figure(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return key.replace("_", " "), MISSING if value is None else text
+
+
+def _load_lines(manifest: Record, *, whole: bool) -> str | None:
+    """Python that loads the deployable model and runs it, for devices whose runtime ONNX Runtime loads."""
+    device = manifest["config"]["compile"]["device"]
+    if device == "cpu":
+        lines = [
+            "import onnxruntime as ort",
+            "",
+            'session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])',
+        ]
+    elif device == "qnn":
+        lines = _qnn_lines(whole)
+    else:
+        return None
+    ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
+    feeds = [f"    {json.dumps(port['name'])}: ...,  # {_array(port)}" for port in ports["input"]]
+    names = ", ".join(json.dumps(port["name"]) for port in ports["output"])
+    return "\n".join([*lines, "inputs = {", *feeds, "}", f"outputs = session.run([{names}], inputs)"])
+
+
+def _qnn_lines(whole: bool) -> list[str]:
+    strict = 'options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")  # an error, never a CPU run'
+    return [
+        "import onnxruntime as ort",
+        "import onnxruntime_qnn as qnn",
+        "",
+        'provider = "QNNExecutionProvider"',
+        "ort.register_execution_provider_library(provider, qnn.get_library_path())",
+        "devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]",
+        "options = ort.SessionOptions()",
+        'options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path()})',
+        *([strict] if whole else []),
+        'session = ort.InferenceSession("model.onnx", options, enable_fallback=0)',
+    ]
+
+
+def _array(port: Record) -> str:
+    dtype = NUMPY_TYPES.get(port["dtype"], port["dtype"])
+    if port["scale"] is None:
+        return f"{dtype} array"
+    return f"{dtype} array, real = (q - {port['zero_point']}) * {port['scale']:.9g}"
+
+
+def _percent(value: float, of: float) -> float:
+    """Length of a bar; what is not a length is no bar."""
+    return round(100 * min(max(value / of, 0.0), 1.0), 1) if of > 0 and math.isfinite(value) else 0.0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def decibels(value: float) -> str:
+    """An SQNR with two decimals."""
+    return "−∞" if value < NO_SIGNAL_DB else f"{value:.2f}"
+
+
+def figure(value: float | None, form: str = ".4g") -> str:
+    """A number in the given form, or a dash."""
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return {math.inf: "∞", -math.inf: "−∞"}.get(value, "NaN")
+    return format(value, form).rstrip(".") if value != 0 else "0"
+
+
+def share(value: float | None) -> str:
+    """A share of one in per cent, or a dash; only a whole one is 100 %."""
+    if value is None:
+        return MISSING
+    return f"{min(100 * value, 99.9) if value < 1 else 100:.1f}\N{NO-BREAK SPACE}%"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 1:
+        return f"{1000 * seconds:.{0 if seconds >= 0.01 else 1}f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def size(count: int) -> str:
+    """A number of bytes in decimal units."""
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"

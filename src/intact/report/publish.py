@@ -33,13 +33,15 @@ def check_file(path: Path, *, overwrite: bool, ours: bool) -> None:
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Path]:
+def staged(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place if nothing goes wrong, and vanishes otherwise."""
+    folder = folder.resolve()  # "." has no name and no parent to build in
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         work.chmod(0o755)
         yield work
+        check_folder(folder, overwrite=overwrite)  # somebody may have put something there in the meantime
         _replace(folder, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -61,12 +63,17 @@ def _replace(folder: Path, work: Path) -> None:
         work.rename(folder)
         return
     mine = _written_before(folder)
-    for foreign in [path for path in folder.iterdir() if path.name not in mine]:
-        if not (work / foreign.name).exists():
-            foreign.rename(work / foreign.name)
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
     folder.rename(old)
-    work.rename(folder)
+    try:
+        work.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+    # The files of others come last: whatever goes wrong before, they are still where nothing deletes them.
+    for foreign in [path for path in old.iterdir() if path.name not in mine]:
+        if not (folder / foreign.name).exists():
+            foreign.rename(folder / foreign.name)
     shutil.rmtree(old)
 
 
@@ -76,7 +83,7 @@ def _written_before(folder: Path) -> set[str]:
     try:
         listed = json.loads(manifest.read_text(encoding="utf-8"))["artifacts"] if manifest.is_file() else []
         return {"manifest.json", *(Path(entry["path"]).parts[0] for entry in listed)}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return set()  # not a manifest of ours: nothing in this folder is
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from intact.config import nearest
 from intact.errors import SettingsError
-from intact.targets.spec import Axis, OpSpec, Signature, Slot, Soc, Target
+from intact.targets.spec import Axis, Forms, OpSpec, Signature, Slot, Soc, Target
 
 ENTRY_POINTS = "intact.targets"
 
@@ -31,6 +31,7 @@ def load_target(name: str, *, arch: str | int | None = None, soc: str | None = N
         later=table.get("later", {}),
         ops=_ops(name),
         table=origin,
+        rewrite=_forms(table.get("rewrite", {}), origin),
     )
 
 
@@ -105,6 +106,16 @@ def _axis(value: int | dict[str, Any]) -> Axis:
     if isinstance(value, int):
         return Axis(value)
     return Axis(value["default"], value["attribute"], {int(k): v for k, v in value["values"].items()})
+
+
+def _forms(entry: dict[str, Any], origin: str) -> Forms:
+    kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
+    return Forms(
+        form=entry.get("form", "qdq"),
+        families=tuple(entry.get("families", ())),
+        kernels=frozenset((domain, op) for domain, _, op in kernels),
+        source=f"{origin} [rewrite], {entry.get('source', '')}",
+    )
 
 
 def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: str) -> int | None:

@@ -125,6 +125,21 @@ class Soc:
 
 
 @dataclass(frozen=True, slots=True)
+class Forms:
+    """The forms of quantized operators that a target takes: what `rewrite` brings a model to.
+
+    `families` are the families of rules that apply, in the order in which they are tried at a node. A rule that
+    creates an operator of its own applies only where `kernels` lists that operator. `form` is the form of a
+    quantized operator as a whole: between Q/DQ nodes (`qdq`), or one integer operator (`qlinear`).
+    """
+
+    form: Literal["qdq", "qlinear"] = "qdq"
+    families: tuple[str, ...] = ()
+    kernels: frozenset[tuple[str, str]] = frozenset()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A backend on one architecture: what it takes, and where that is known from."""
 
@@ -136,6 +151,7 @@ class Target:
     later: Mapping[str, str]
     ops: Mapping[tuple[str, str], OpSpec]
     table: str
+    rewrite: Forms = Forms()  # noqa: RUF009
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """What the target says about an operator, or None if it does not know it."""

@@ -10,6 +10,9 @@ import numpy as np
 from intact.errors import ModelError
 from intact.results import Accuracy, Form
 
+# Stands for an error without end: JSON has no infinity.
+GREATEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(slots=True)
 class Difference:
@@ -30,10 +33,14 @@ class Difference:
         if reference.shape != candidate.shape:
             raise ModelError("M150", f"an output has shape {candidate.shape}, the original's is {reference.shape}")
         a, b = reference.astype(np.float64), candidate.astype(np.float64)
-        # Equal infinities, as masks have them, are no error; infinity against a number is one without end.
+        # Equal infinities, as masks have them, are no error; infinity or NaN against a number is the greatest one.
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        error = np.where(same, 0.0, np.abs(a - b))
-        a, b = np.where(same & ~np.isfinite(a), 0.0, a), np.where(same & ~np.isfinite(b), 0.0, b)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if a.ndim == 2 and a.shape[1] > 1:
+            self.agreeing += int(np.sum(a.argmax(axis=1) == b.argmax(axis=1)))
+            self.decisions += a.shape[0]
+        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+        error = np.where(same | finite, np.abs(a - b), GREATEST)
         self.signal += float(np.sum(a * a))
         self.other += float(np.sum(b * b))
         self.product += float(np.sum(a * b))
@@ -41,9 +48,6 @@ class Difference:
         self.largest = max(self.largest, float(error.max(initial=0.0)))
         self.absolute += float(error.sum())
         self.elements += error.size
-        if a.ndim == 2 and a.shape[1] > 1:
-            self.agreeing += int(np.sum(a.argmax(axis=1) == b.argmax(axis=1)))
-            self.decisions += a.shape[0]
 
     @property
     def identical(self) -> bool:
@@ -55,8 +59,8 @@ class Difference:
         """Signal to quantization noise in decibels; None for identical outputs."""
         if self.identical:
             return None
-        if not np.isfinite(self.noise) or self.signal == 0.0:
-            return float(-np.finfo(np.float32).max)
+        if self.signal == 0.0:
+            return -GREATEST
         return float(10 * np.log10(self.signal / self.noise))
 
     @property

@@ -20,9 +20,12 @@ class MeanSquaredError:
     rounds: int = 3
 
     def range_of(self, seen: Sketch, grid: Grid) -> Range:
-        """Coordinate descent over both ends; a one-sided tensor has one end to search."""
+        """Coordinate descent over both ends; a one-sided tensor or a symmetric grid has one number to search."""
         best = Range(seen.low, seen.high)
         shares = np.linspace(self.least, 1.0, self.candidates)
+        if grid.symmetric:  # its ends move together
+            reach = max(abs(seen.low), abs(seen.high))
+            return self._best(seen, grid, [_cut(best, reach * share) for share in shares])
         for _ in range(self.rounds):
             before = best
             best = self._best(seen, grid, [Range(best.low, seen.high * share) for share in shares])
@@ -35,3 +38,7 @@ class MeanSquaredError:
         errors = mean_squared_error(seen, ranges, grid)
         # Of equal errors the widest range: it clips least of what calibration has not seen.
         return ranges[len(ranges) - 1 - int(np.argmin(errors[::-1]))]
+
+
+def _cut(seen: Range, reach: float) -> Range:
+    return Range(max(seen.low, -reach), min(seen.high, reach))

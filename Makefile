@@ -1,0 +1,46 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+# Where a CPU build of torch is installed already, tests of the Hugging Face export run too; they skip without it.
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.PHONY: demo test test-all lint format bench clean
+
+demo: .venv/qnn
+	rm -rf output/demo
+	$(BIN)/intact build --onnx examples/digits_cnn/model.onnx --device qnn --precision uint8 \
+		--data examples/digits_cnn/calibration.npz --test-data examples/digits_cnn/test.npz \
+		--min-sqnr 30 -o output/demo
+
+test: lint
+	$(PYTEST) -m "not slow"
+
+test-all: lint
+	$(PYTEST)
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/test
+	$(BIN)/python -m bench
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+.venv/qnn: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[qnn]"
+	touch $@
+
+.venv/test: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,test]"
+	touch $@
+
+clean:
+	rm -rf .venv output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

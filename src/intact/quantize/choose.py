@@ -1,0 +1,124 @@
+"""Chooses the nodes to quantize, and for each the signature of the target that it will follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.config import QuantConfig
+from intact.graph import query
+from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
+
+FLOAT = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node to quantize: what the target says of it, the signature chosen, the type of its activations."""
+
+    node: ir.Node
+    spec: OpSpec
+    signature: Signature
+    activation: str
+
+
+def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> list[Choice]:
+    """The nodes to quantize, in graph order: those worth it by themselves, and those between them.
+
+    `types` gives single nodes another activation type than the settings; `float` leaves a node alone.
+    """
+    candidates = [choice for node in model.graph if (choice := _candidate(node, target, config, types)) is not None]
+    taken: set[ir.Node] = set()
+    on_grid: set[ir.Value] = set()
+    for start in (True, False):
+        for choice in candidates:
+            if choice.spec.start == start and (start or _surrounded(choice, on_grid)):
+                taken.add(choice.node)
+                on_grid.update(grid_inputs(choice))
+                on_grid.update(grid_outputs(choice))
+    return [choice for choice in candidates if choice.node in taken]
+
+
+def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mapping[str, str]) -> Choice | None:
+    spec = target.op(node.domain, node.op_type)
+    wanted = types.get(node.name or "", config.activation_type)
+    if spec is None or wanted == FLOAT or not _wanted(node, config):
+        return None
+    fitting = [s for s in target.signatures(spec) if _fits(node, s, wanted)]
+    exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
+    signature = next(iter(exact or fitting), None)
+    return None if signature is None else Choice(node, spec, signature, wanted)
+
+
+def _wanted(node: ir.Node, config: QuantConfig) -> bool:
+    if config.op_types is not None and node.op_type not in config.op_types:
+        return False
+    if config.nodes is not None and node.name not in config.nodes:
+        return False
+    return node.op_type not in config.exclude_op_types and node.name not in config.exclude_nodes
+
+
+def _surrounded(choice: Choice, on_grid: set[ir.Value]) -> bool:
+    """Whether every computed float input is on a grid already, so that quantizing costs no accuracy of its own."""
+    computed = [value for value in grid_inputs(choice) if not query.is_constant(value)]
+    return bool(computed) and all(value in on_grid for value in computed)
+
+
+def grid_inputs(choice: Choice) -> list[ir.Value]:
+    """The inputs of a node that its signature wants on a grid."""
+    slots = [(choice.signature.input(i), value) for i, value in enumerate(choice.node.inputs)]
+    return [value for slot, value in slots if value is not None and slot is not None and is_on_grid(slot)]
+
+
+def grid_outputs(choice: Choice) -> list[ir.Value]:
+    """The outputs of a node that its signature wants on a grid."""
+    return [v for i, v in enumerate(choice.node.outputs) if is_on_grid(choice.signature.output(i))]
+
+
+def is_on_grid(slot: Slot) -> bool:
+    """Whether a slot is for integers of a grid."""
+    return slot.types[0] not in UNQUANTIZED
+
+
+def is_bias(slot: Slot) -> bool:
+    """Whether a slot is for int32 constants whose scale follows from the input and the weight."""
+    return slot.constant and slot.types == ("int32",)
+
+
+def _weight_slots(node: ir.Node, signature: Signature) -> list[Slot]:
+    slots = [signature.input(i) for i, value in enumerate(node.inputs) if value is not None]
+    return [slot for slot in slots if slot is not None and slot.constant and not is_bias(slot)]
+
+
+def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
+    inputs = [(signature.input(i), value) for i, value in enumerate(node.inputs) if value is not None]
+    if not any(slot is not None and is_on_grid(slot) and not slot.constant for slot, _ in inputs):
+        return False
+    outputs = [(signature.output(i), value) for i, value in enumerate(node.outputs)]
+    return all(_fits_input(slot, value, wanted) for slot, value in inputs) and all(
+        not is_on_grid(slot) or (_is_real(value) and wanted in slot.types) for slot, value in outputs
+    )
+
+
+def _fits_input(slot: Slot | None, value: ir.Value, wanted: str) -> bool:
+    if slot is None:
+        return False
+    if not is_on_grid(slot):
+        return _fits_unquantized(slot, value)
+    if not _is_real(value):
+        return False
+    return query.is_constant(value) if slot.constant else wanted in slot.types
+
+
+def _fits_unquantized(slot: Slot, value: ir.Value) -> bool:
+    if slot.types[0] == "index":
+        return value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+    if slot.types[0] == "bool":
+        return value.dtype == ir.DataType.BOOL
+    return True
+
+
+def _is_real(value: ir.Value) -> bool:
+    return value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -1,0 +1,57 @@
+"""What tests share: zoo models as files, and reasons to skip."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.zoo import ZOO, data
+
+SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
+ROWS = 24
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs the vendor's compiler where it is not installed."""
+    if importlib.util.find_spec("onnxruntime_qnn") is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("qnn") is not None:
+            item.add_marker(pytest.mark.skip(reason="onnxruntime-qnn is not installed (extra: qnn)"))
+
+
+class SavedZoo:
+    """Zoo models and rows of inputs for them, each written to a file when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def model(self, name: str) -> Path:
+        path = self.folder / f"{name}.onnx"
+        if not path.exists():
+            onnx.save(ZOO[name](), path)
+        return path
+
+    def data(self, name: str) -> Path:
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            np.savez(path, **data(ZOO[name](), ROWS))
+        return path
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> SavedZoo:
+    return SavedZoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def ultraface() -> Path:
+    """A face detector of opset 9, as its authors published it."""
+    path = SHARED_MODELS / "ultraface.onnx"
+    if not path.is_file():
+        pytest.skip("ultraface.onnx is not beside the repository (shared/models)")
+    return path
