@@ -14,7 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from intact.errors import SettingsError
@@ -22,6 +31,7 @@ from intact.errors import SettingsError
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
+Effort = Literal["fast", "normal", "high"]
 Distribution = Literal["normal", "uniform"]
 Device = Literal["cpu", "qnn", "openvino", "dml"]
 Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16"]
@@ -30,7 +40,7 @@ Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "
 class Settings(BaseModel):
     """Frozen settings that refuse unknown keys and round-trip through plain dictionaries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -45,6 +55,10 @@ class Settings(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """These settings as JSON-compatible values."""
         return self.model_dump(mode="json")
+
+    def line(self) -> str:
+        """These settings as `key=value`, on one line, without what is unset or empty."""
+        return " ".join(f"{key}={value}" for key, value in _flat(self.to_dict()))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -74,6 +88,33 @@ class TensorOverride(Settings):
         return self
 
 
+class ImageConfig(Settings):
+    """How images become inputs: `(pixel / 255 - mean) / std`, at a size, in an order and a layout."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="Height and width, also as 224x320 or 224; None: those of the model's input."
+    )
+    mean: tuple[float, ...] = Field(
+        (0.0,), description="Subtracted from pixels of 0 to 1: one number, or one a channel."
+    )
+    std: tuple[PositiveFloat, ...] = Field((1.0,), description="Divided by after that: one number, or one a channel.")
+    order: Literal["rgb", "bgr"] = Field("rgb", description="Order of the channels.")
+    layout: Literal["nchw", "nhwc"] | None = Field(None, description="None: as the shape of the model's input says.")
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _size_as_text(cls, value: Any) -> Any:
+        if not isinstance(value, str | int):
+            return value
+        parts = str(value).lower().split("x")
+        return parts * 2 if len(parts) == 1 else parts
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any) -> Any:
+        return value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int | float) else value
+
+
 class QuantConfig(Settings):
     """How a model is quantized: the single source of truth, used by every part of the program."""
 
@@ -82,10 +123,14 @@ class QuantConfig(Settings):
     per_channel: bool = Field(True, description="One scale per output channel of a weight, where the target takes it.")
     weight_symmetric: bool = Field(True, description="Weights with zero point 0.")
     activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
-    method: Method = Field("minmax", description="How ranges are chosen from what was observed.")
+    effort: Effort = Field(
+        "normal", description="fast: ranges only; normal: also smoothing, rounding with feedback, bias correction."
+    )
+    rescue: bool = Field(True, description="Keep what 8 bits cannot hold in more, visibly.")
+    method: Method = Field("auto", description="How ranges are chosen from what was observed.")
     samples: int = Field(128, ge=1, description="At most this many rows are used for calibration.")
     load_path: str | None = Field(
-        None, description="Calibration inputs: an .npz file, or module:function. None: synthetic."
+        None, description="Calibration inputs: an .npz file, a folder of images, or module:function. None: synthetic."
     )
     distribution: Distribution = Field("normal", description="Distribution of synthetic float inputs.")
     seed: int = Field(0, ge=0, description="Seed of synthetic inputs.")
@@ -96,6 +141,12 @@ class QuantConfig(Settings):
     nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
     exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
     overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
+    encodings: str | None = Field(
+        None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
+    )
+    calibrate_missing: bool = Field(
+        False, description="Calibrate tensors that `encodings` says nothing about; False: that is an error."
+    )
 
 
 class CompileConfig(Settings):
@@ -104,6 +155,9 @@ class CompileConfig(Settings):
     device: Device = Field("cpu", description="What the model is compiled for.")
     arch: str | None = Field(None, description="Architecture of the device, for example v73; None: its default.")
     soc: str | None = Field(None, description="Chip, for example SM8550; it decides the architecture.")
+    assume_vnni: bool | None = Field(
+        None, description="Whether the x86 CPU that will run the model has VNNI; None: what this one has."
+    )
     ep_options: dict[str, str] = Field({}, description="Options handed to the vendor's provider as they are.")
     io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
@@ -119,6 +173,7 @@ class BuildConfig(Settings):
         None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )
     min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
+    images: ImageConfig = Field(ImageConfig(), description="How inputs that are images are prepared.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()
 
@@ -168,6 +223,16 @@ def nearest(name: str, known: list[str]) -> str:
     """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        elif value is not None and value != []:
+            found.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
+    return found
 
 
 def _as_settings_error(error: ValidationError) -> SettingsError:

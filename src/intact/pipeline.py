@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,16 +14,17 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import compile as compiling
-from intact import data, optimize, quantize, rewrite
+from intact import data, lint, optimize, quantize, rewrite
 from intact.analyze import inspection
 from intact.config import BuildConfig, CompileConfig, QuantConfig
 from intact.environment import versions
 from intact.errors import ModelError, SettingsError
-from intact.graph import io, normalize, upgrade
+from intact.graph import io, normalize, shapes, upgrade
 from intact.graph.rewriter import Rewritten
 from intact.quantize import boundary, detect, presets
 from intact.report import html, manifest, publish
 from intact.results import Accuracy, Build, Form, Gate, Stage
+from intact.rewrite import exactness
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.vendor import cpu
@@ -37,6 +38,7 @@ PRODUCER = "intact"
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
 UPGRADE_ROWS = 2
+VALIDATION_ROWS = 8
 
 
 class Events(Protocol):
@@ -160,7 +162,7 @@ def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
     presets.available(asked)
     source = _load(path, asked.dims, log)
     config = presets.resolve(asked, quantized=source.quantized)
-    target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
+    target = _target(config.compile)
     _announce(config, target, log.events)
     inputs = _inputs(source.model, config, log)
     with log.stage("optimize") as (_, details):
@@ -175,11 +177,16 @@ def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
     return Prepared(source, config, target, inputs, quantized, optimized, True)
 
 
+def _target(config: CompileConfig) -> Target:
+    return load_target(config.device, arch=config.arch, soc=config.soc, vnni=config.assume_vnni)
+
+
 def _announce(config: BuildConfig, target: Target, events: Events) -> None:
     quant = config.quantization
     events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
     if quant is not None:
         events.note(f"precision {config.precision}: {presets.describe(quant)}")
+    events.note(f"settings: {config.line()}")
 
 
 def _inputs(model: ir.Model, config: BuildConfig, log: _Log) -> data.CalibrationAndTest:
@@ -187,12 +194,17 @@ def _inputs(model: ir.Model, config: BuildConfig, log: _Log) -> data.Calibration
     path = quant.load_path if config.quantization is not None else config.test_path
     test = config.test_path if config.quantization is not None else None
     inputs = data.load(
-        model, path, samples=quant.samples, test_source=test, distribution=quant.distribution, seed=quant.seed
+        model,
+        path,
+        samples=quant.samples,
+        test_source=test,
+        distribution=quant.distribution,
+        seed=quant.seed,
+        images=config.images,
     )
     if inputs.calibration.kind == "synthetic" and config.quantization is not None:
-        log.warn(
-            "no --data: ranges come from synthetic inputs, so the accuracy of this build says little about real ones"
-        )
+        what = "ranges come from" if quant.encodings is None or quant.calibrate_missing else "models are compared on"
+        log.warn(f"no --data: {what} synthetic inputs, so the accuracy of this build says little about real ones")
     log.warn(*inputs.warnings)
     return inputs
 
@@ -207,7 +219,10 @@ def _quantize(
             tensors_quantized=len(result.plan.tensors),
             calibration_time_seconds=round(result.calibration_seconds, 4),
             qdq_insertion_time_seconds=round(result.insertion_seconds, 4),
+            notes=list(result.notes),
         )
+    for note in result.notes:
+        log.events.note(note)
     log.warn(*result.warnings)
     return result.model
 
@@ -231,19 +246,24 @@ def build(
     log = _Log(events or Silence())
     prepared = _prepare(path, config, log)
     with log.stage("rewrite") as (_, details):
-        rewritten = rewrite.rewrite(prepared.model)
+        repaired = _repair(prepared, log)
+        rewritten = rewrite.rewrite(repaired.model, prepared.target)
+        details.update(_validate(repaired.model, rewritten, prepared.target, prepared.inputs))
+        rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
     with publish.staged(output, overwrite=overwrite) as folder:
         kinds = {}
         if prepared.calibrated or prepared.source.quantized is not None:
             for file in io.save(stamped(prepared.model), folder / "model.qdq.onnx"):
                 kinds[file.name] = "portable quantized model"
-        deployed = _deployable(prepared, rewritten.model)
+        deployed = _deployable(prepared, rewritten.model, log)
         compiled = _compile(prepared, deployed, folder, log)
         kinds |= {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
         accuracy = _verify(prepared, rewritten, deployed, compiled, log) if verify else ()
         if not verify:
             log.skip("verify", "compile does not verify; see intact verify")
+            if prepared.config.min_sqnr is not None:
+                log.warn("min_sqnr is not checked: compile does not verify")
         return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
 
 
@@ -269,6 +289,84 @@ def quantize_file(
     }
 
 
+def rewrite_file(
+    path: Path,
+    config: BuildConfig,
+    output: Path,
+    *,
+    exact: bool = False,
+    explain: str | None = None,
+    overwrite: bool = False,
+    events: Events | None = None,
+) -> dict[str, Any]:
+    """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
+
+    `explain` names a node of the result: why no rule fires there is part of what is returned.
+    """
+    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    return _rewrite_to(path, config, _target(config.compile), output, exact, explain, events)
+
+
+def convert_file(
+    path: Path,
+    form: str | None,
+    config: BuildConfig,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    events: Events | None = None,
+) -> dict[str, Any]:
+    """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
+    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    return _rewrite_to(path, config, rewrite.conversion(form), output, False, None, events)
+
+
+def _rewrite_to(
+    path: Path,
+    config: BuildConfig,
+    target: Target,
+    output: Path,
+    exact: bool,
+    explain: str | None,
+    events: Events | None,
+) -> dict[str, Any]:
+    log = _Log(events or Silence())
+    source = _load(path, config.dims, log)
+    inputs = _inputs(source.model, config, log)
+    with log.stage("rewrite"):
+        rewritten = rewrite.rewrite(source.model, target, exact=exact)
+        validation = _validate(source.model, rewritten, target, inputs, exact=exact)
+    shapes.infer_shapes(rewritten.model)
+    refusals = () if explain is None else rewrite.explain(rewritten.model, target, explain, exact=exact)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    io.save(stamped(rewritten.model), output)
+    return {
+        "output": str(output),
+        "target": target.name,
+        "rules": rewrite.counts(rewritten.applications),
+        "operators": rewrite.operators(source.model, rewritten.model),
+        "validation": validation,
+        "explain": [asdict(refusal) for refusal in refusals],
+        "warnings": log.warnings,
+    }
+
+
+def _validate(
+    before: ir.Model, rewritten: Rewritten, target: Target, inputs: data.CalibrationAndTest, *, exact: bool = False
+) -> dict[str, Any]:
+    """What running the model before and after rewriting showed; a rule that breaks its claim stops the build."""
+    rows = (list(inputs.test) or list(inputs.calibration))[:VALIDATION_ROWS]
+    found = exactness.validate(before, rewritten, rewrite.rules_for(target, exact=exact), rows)
+    return {
+        "validation_samples": found.samples,
+        "validated_rewrites": found.checked,
+        "rewriting_identical": found.identical,
+        "rewriting_sqnr_db": found.sqnr_db,
+        "steps_moved": {rule: steps for rule, steps in found.moved.items() if steps > 0},
+        "kernels_saturate": target.rewrite.saturates,
+    }
+
+
 def verify_files(
     reference: Path,
     candidate: Path,
@@ -281,7 +379,9 @@ def verify_files(
     """Compare two model files on held-back rows; an EPContext model runs on the vendor's simulator."""
     config = config or BuildConfig()
     log = _Log(events or Silence())
-    inputs = data.load(io.load(reference), data_path, samples=QuantConfig().samples, test_source=test_path)
+    inputs = data.load(
+        io.load(reference), data_path, samples=QuantConfig().samples, test_source=test_path, images=config.images
+    )
     if inputs.test.kind == "synthetic":
         log.warn("no --data: the models are compared on synthetic inputs")
     log.warn(*inputs.warnings)
@@ -308,6 +408,36 @@ def inspect_file(path: Path) -> dict[str, Any]:
     return {"path": str(path), **inspection.inspect(model), "quantized": str(quantized) if quantized else None}
 
 
+def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False) -> dict[str, Any]:
+    """What is wrong with the model at `path`; with `output`, a repaired copy of it goes there."""
+    if output is not None:
+        publish.check_file(output, overwrite=overwrite, ours=_is_ours(output) and not output.samefile(path))
+    model = normalize.normalize(upgrade.upgrade(io.load(path)).model)
+    found = lint.findings(model)
+    repaired = Rewritten(model) if output is None else lint.fix(model)
+    standing = {(finding.code, finding.node) for finding in lint.findings(repaired.model)}
+    if output is not None:
+        io.save(stamped(repaired.model), output)
+    return {
+        "path": str(path),
+        "output": None if output is None else str(output),
+        "findings": [asdict(finding) | {"fixed": (finding.code, finding.node) not in standing} for finding in found],
+        "rewrites": [asdict(application) for application in repaired.applications],
+    }
+
+
+def _repair(prepared: Prepared, log: _Log) -> Rewritten:
+    """A model that came quantized, without what ONNX Runtime would compute wrongly; others as they are."""
+    if prepared.source.quantized is None:
+        return Rewritten(prepared.model)
+    found = [finding for finding in lint.findings(prepared.model) if finding.severity.at_least(lint.Severity.WARNING)]
+    for code in dict.fromkeys(finding.code for finding in found):
+        same = [finding for finding in found if finding.code == code]
+        log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
+    # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
+    return lint.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
+
+
 def _is_ours(path: Path) -> bool:
     """Whether a file is a model that intact wrote."""
     try:
@@ -323,10 +453,14 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def _deployable(prepared: Prepared, model: ir.Model) -> boundary.IntegerIO:
-    if prepared.config.compile.io == "quantized":
-        return boundary.integer_io(model)
-    return boundary.IntegerIO(model, {}, {})
+def _deployable(prepared: Prepared, model: ir.Model, log: _Log) -> boundary.IntegerIO:
+    if prepared.config.compile.io == "float":
+        return boundary.IntegerIO(model, {}, {})
+    deployed = boundary.integer_io(model)
+    floats = [port["name"] for port in deployed.ports() if port["dtype"] == "float"]
+    if floats:
+        log.warn(f"--io quantized: {', '.join(floats)} stay float, because no quantization stands there alone")
+    return deployed
 
 
 def _compile(prepared: Prepared, deployed: boundary.IntegerIO, folder: Path, log: _Log) -> compiling.Compiled:
@@ -402,7 +536,7 @@ def _finish(
     log: _Log,
 ) -> Build:
     config, calibration = prepared.config, prepared.inputs.calibration
-    checked = () if config.min_sqnr is None else (gates.sqnr_gate(accuracy, config.min_sqnr),)
+    checked = (gates.sqnr_gate(accuracy, config.min_sqnr),) if config.min_sqnr is not None and accuracy else ()
     result = Build(
         source_path=str(prepared.source.path),
         source_sha256=prepared.source.sha256,

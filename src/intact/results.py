@@ -101,6 +101,11 @@ class QuantPlan:
     conversions: Mapping[str, Conversion]
     observed: tuple[str, ...]
 
+    def entry(self, tensor: str, node: str) -> str:
+        """The entry of `tensors` that a node reads a tensor from."""
+        converted = f"{tensor}:{self.nodes[node]}"
+        return converted if converted in self.conversions else tensor
+
     def source(self, entry: str) -> str:
         """The tensor that an entry of `tensors` is about."""
         return self.conversions[entry].tensor if entry in self.conversions else entry

@@ -55,8 +55,8 @@ def test_inserting_before_one_input_leaves_other_uses():
 
 def test_removing_a_dead_node_removes_what_only_it_used():
     result = model("a = Relu(x)\n b = Mul(a, c)\n y = Neg(x)", constants="float c = {2}")
-    removed = edit.remove_dead([result.graph[1]])
-    assert [item.name for item in removed] == ["b", "a"]
+    released = edit.remove_dead([result.graph[1]])
+    assert [value.name for value in released] == ["a", "c", "x"]
     assert ops(result) == ["Neg"]
     assert not result.graph.initializers
 

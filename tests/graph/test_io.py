@@ -225,6 +225,15 @@ def test_functions_that_call_each_other_are_refused(tmp_path: Path) -> None:
     assert "f → h → f" in error.message
 
 
+@pytest.mark.parametrize("call", ["y = own.f(x, x)", "y, z = own.f(x)"])
+def test_a_call_with_more_than_the_function_has_is_refused(tmp_path: Path, call: str) -> None:
+    body = f"""g (float[2] x) => (float[2] y) {{ {call} }}
+    <domain: "own", opset_import: ["": 17]> f (a) => (b) {{ b = Relu(a) }}"""
+    error = error_of(written(tmp_path, onnx.parser.parse_model(model_text(body, '"": 17, "own": 1'))))
+    assert error.code == "M118"
+    assert "the function" in error.message
+
+
 def test_a_function_may_be_called_from_two_others(tmp_path: Path) -> None:
     body = """g (float[2] x) => (float[2] y) { a = own.f(x) y = own.h(a) }
     <domain: "own", opset_import: ["": 17, "own": 1]> f (a) => (b) { b = own.base(a) }
@@ -332,6 +341,76 @@ def test_tensors_that_do_not_fit_their_shape_are_refused(
     assert (error.status, error.code) == (3, "M112")
     assert words in error.message
     assert error.message.startswith("w:" if place == "initializer" else "constant.value:")
+
+
+MISWRITTEN = {
+    "an attribute too many": "y = Relu <alpha: float = 1.0> (x)",
+    "an attribute of another type": "y = LeakyRelu <alpha: int = 1> (x)",
+    "an attribute too few": "y = Concat(x, x)",
+    "an input too many": "y = Relu(x, x)",
+    "an input too few": "y = Add(x)",
+    "an output too many": "y, z = Relu(x)",
+    "a form of a newer opset": "y = ReduceMean(x, x)",
+    "a form of an older opset": "y = Squeeze <axes: ints = [0]> (x)",
+    "an input left out": 'y = Add("", x)',
+}
+
+
+@pytest.mark.parametrize("kind", MISWRITTEN)
+def test_a_node_that_is_not_written_as_its_op_is_defined_is_refused(tmp_path: Path, kind: str) -> None:
+    proto = onnx.parser.parse_model(SIMPLE.replace("y = Relu(x)", "[it] " + MISWRITTEN[kind]))
+    error = error_of(written(tmp_path, proto))
+    assert (error.status, error.code) == (3, "M118")
+    assert error.message.startswith("it (")
+
+
+def test_an_attribute_without_a_type_is_refused(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(SIMPLE.replace("Relu(x)", "made.up.F <alpha: float = 1.0> (x)"))
+    proto.graph.node[0].attribute[0].ClearField("type")
+    assert error_of(written(tmp_path, proto)).code == "M118"
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    content = simple().SerializeToString().replace(b"Relu", b"Re\xff\xff")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    assert error_of(path).code == "M103"
+
+
+def test_an_input_without_a_type_is_refused(tmp_path: Path) -> None:
+    proto = simple()
+    proto.graph.input[0].ClearField("type")
+    error = error_of(written(tmp_path, proto))
+    assert error.code == "M117"
+    assert "'x'" in error.message
+
+
+def test_a_damaged_file_never_ends_in_anything_but_a_sentence(tmp_path: Path) -> None:
+    body = """g (float[N,4,6] x, bool c) => (float[N,4,6] y) {
+        t = Clip <min: float = 0.0> (x)
+        b = If (c) <then_branch = th () => (float[N,4,6] p) { p = Softmax <axis: int = 1> (t) },
+                    else_branch = el () => (float[N,4,6] q) { q = own.f(x) }>
+        u = Unsqueeze <axes: ints = [0]> (b)
+        v = Squeeze <axes: ints = [0]> (u)
+        y = Add(v, w)
+    }
+    <domain: "own", opset_import: ["": 10]> f (m) => (n) { r = Neg(m) n = Abs(r) }"""
+    proto = onnx.parser.parse_model(model_text(body, '"": 10, "own": 1'))
+    proto.graph.initializer.append(numpy_helper.from_array(WEIGHT[:24].reshape(4, 6), "w"))
+    sound = proto.SerializeToString()
+    rng = np.random.default_rng(11)
+    path = tmp_path / "m.onnx"
+    outcomes = set()
+    for _ in range(400):
+        content = bytearray(sound)
+        content[rng.integers(len(content))] = rng.integers(256)
+        path.write_bytes(content)
+        try:
+            upgrade.upgrade(normalize.normalize(io.load(path)))
+            outcomes.add("loaded")
+        except IntactError as problem:
+            outcomes.add(problem.code)
+    assert outcomes >= {"loaded", "M103", "M109", "M118", "M121"}
 
 
 def test_sparse_constants_and_maps_are_refused_not_lost(tmp_path: Path) -> None:

@@ -91,6 +91,16 @@ def test_functions_are_inlined() -> None:
     np.testing.assert_array_equal(y, [-8, 16])
 
 
+def test_a_call_may_leave_out_the_last_outputs_of_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+    g (float[2] x) => (float[2] y) { y = own.both(x) }
+    <domain: "own", opset_import: ["": 17]> both (v) => (w, u) { w = Neg(v) u = Abs(v) }
+    """
+    model = normalize.normalize(ir.from_proto(onnx.parser.parse_model(text)))
+    [y] = run(io.to_bytes(model), {"x": np.array([1, -2], dtype=np.float32)})
+    np.testing.assert_array_equal(y, [-1, 2])
+
+
 def test_constant_nodes_become_initializers_in_bodies_too() -> None:
     model = parsed(
         """g (float[2] x, bool c) => (float[2] y) {

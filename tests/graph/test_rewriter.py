@@ -16,6 +16,7 @@ from tests.graph.small import model, ops
 
 GRID = "float s = {0.5}, float[1] s1 = {0.5}, float t = {0.25}, uint8 z = {3}, uint8[1] z1 = {3}"
 BYTES = "(uint8[4] x) => (uint8[4] y)"
+TWO = "(float[4] x, float[4] u) => (float[4] y)"
 
 
 class DropSelfRequantize(Rule):
@@ -309,9 +310,9 @@ def test_a_rule_that_reads_what_it_replaces_is_named():
 
 
 IF = """
-    t = Identity(c)
-    y = If (t) <
-        then_branch = g1 () => (float[4] p) { a = Neg(x)
+    r = Abs(x)
+    y = If (c) <
+        then_branch = g1 () => (float[4] p) { a = Neg(r)
             p = Neg(a) },
         else_branch = g2 () => (float[4] q) { b = Mul(x, k)
             d = Relu(b)
@@ -324,7 +325,7 @@ def test_bodies_of_if_are_rewritten_too():
     result = apply(model(IF, signature, "float k = {2}"), ALL).model
     bodies = [[node.op_type for node in body] for body in query.bodies(result.graph[-1])]
     assert bodies == [["Identity"], ["Mul", "Identity", "Max", "Mul"]]
-    for taken, expected in ((True, [-1, 0, 1, 2]), (False, [0, 0, 4, 8])):
+    for taken, expected in ((True, [1, 0, 1, 2]), (False, [0, 0, 4, 8])):
         feeds = {"x": np.float32([-1, 0, 1, 2]), "c": np.array(taken)}
         assert np.array_equal(cpu.run(result, feeds)["y"], np.float32(expected))
 
@@ -345,7 +346,7 @@ def test_twins_are_merged_where_the_first_stands():
         v = DequantizeLinear(r, s, z)"""
     result = apply(model(body, "(float[4] x) => (float[4] y, float[4] v)", GRID), [MergeTwins()])
     assert ops(result.model) == ["QuantizeLinear", "DequantizeLinear", "DequantizeLinear"]
-    assert result.model.graph[0].name == "q"
+    assert (result.model.graph[0].name, result.model.graph[0].outputs[0].name) == ("q", "q")
     assert_sorted(result.model)
 
 
@@ -427,6 +428,56 @@ def test_rewriting_twice_changes_nothing_and_keeps_the_numbers(steps, branch):
     expected, found = cpu.run(before, feeds), cpu.run(result.model, feeds)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-6, err_msg=name)
+
+
+class Absorb(Rule):
+    """min(max(x, k), x) = x."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x, k):
+        return op.Min(op.Max(x, k), x)
+
+    def rewrite(self, op, x):
+        return x
+
+
+def ladder(rungs: int) -> ir.Model:
+    """Each max feeds the next one, so that only the last can be absorbed until what follows it is gone."""
+    lines = ["b0 = Relu(x)"]
+    for rung in range(rungs):
+        lines += [f"m{rung} = Max(x, b{rung})", f"y{rung} = Min(m{rung}, x)", f"b{rung + 1} = Neg(m{rung})"]
+    ends = ", ".join(f"y{rung}" for rung in range(rungs))
+    return model("\n".join([*lines[:-1], f"y = Sum({ends})"]))
+
+
+def test_a_cascade_towards_the_inputs_costs_no_sweep_for_each_step():
+    short, long = apply(ladder(10), [Absorb()]), apply(ladder(100), [Absorb()])
+    assert len(long.applications) == 100
+    assert ops(long.model) == ["Sum"]
+    assert long.attempts <= 10.5 * short.attempts
+
+
+def test_a_check_that_looks_far_is_asked_again_after_the_last_change():
+    class AloneOnly(Rule):
+        """Relu(x) = Abs(x) where the graph has nothing else but the end."""
+
+        exactness = EXACT
+
+        def pattern(self, op, x):
+            return op.Relu(x, _name="relu")
+
+        def check(self, relu):
+            return None if len(relu.graph) == 2 else "not alone"
+
+        def rewrite(self, op, x):
+            return op.Abs(x)
+
+    result = apply(
+        model("a = Relu(x)\n e = Neg(u)\n f = Neg(e)\n y = Add(a, f)", TWO), [AloneOnly(), CancelNegations()]
+    )
+    assert ops(result.model) == ["Abs", "Add"]
+    assert result.refusals == ()
 
 
 def rule_at(op_type: str) -> Rule:

@@ -340,6 +340,13 @@ def test_bodies_of_if_and_loop_are_upgraded_too() -> None:
         assert_same_numbers(proto, {"x": weights(1, 1, 2, 2), "c": np.array(condition)}, atol=1e-6)
 
 
+@pytest.mark.parametrize("op", ["Unsqueeze", "ReduceMean"])
+def test_an_empty_list_of_axes_keeps_its_meaning(op: str) -> None:
+    proto = Case(op, 11, shape=(2, 3)).proto()
+    proto.graph.node[0].attribute.append(helper.make_attribute("axes", [], attr_type=onnx.AttributeProto.INTS))
+    assert_same_numbers(proto, {"x": weights(2, 3)}, atol=1e-6)
+
+
 def test_functions_are_upgraded_from_their_own_opset() -> None:
     text = """<ir_version: 8, opset_import: ["": 13, "own": 1]>
     g (float[2,3,4] x) => (float[2,3,4] y) { y = own.f(x) }

@@ -57,11 +57,12 @@ def test_a_shape_with_a_free_dimension_stays():
         "a = Dropout(c)\n y = Add(x, a)",
         "y = Exp(c)",
         "a = com.microsoft.Gelu(c)\n y = Add(x, a)",
+        "a = Expand(s, huge)\n b = ReduceSum(a)\n y = Add(x, b)",
     ],
-    ids=["a dequantizer", "chance", "dropout", "a graph output", "another domain"],
+    ids=["a dequantizer", "chance", "dropout", "a graph output", "another domain", "more than memory holds"],
 )
 def test_what_has_to_stay_stays(body):
-    declared = "int8[3] q = {1, 2, 3}, float s = {0.5}, float[3] c = {1, 2, 3}"
+    declared = "int8[3] q = {1, 2, 3}, float s = {0.5}, float[3] c = {1, 2, 3}, int64[1] huge = {1000000000000000}"
     signature = ONE if "y = Exp" not in body else "(float[2,3] x) => (float[3] y)"
     assert folded(body, signature, declared)[1] == 0
 
@@ -83,6 +84,12 @@ def test_what_follows_a_large_constant_stays_with_it():
     body = "a = Expand(c, s)\n b = ReduceSum(a)\n y = Mul(x, b)"
     arrays = {"c": np.float32([2]), "s": np.int64([1 << 20])}
     assert folded(body, "(float[4] x) => (float[4] y)", **arrays)[1] == 0
+
+
+def test_a_size_that_only_the_result_tells_is_judged_all_the_same():
+    body = "n = NonZero(k)\n a = Tile(n, many)\n b = ReduceMax(a)\n d = Cast <to = 1> (b)\n y = Mul(x, d)"
+    result, count = folded(body, declared="float[4] k = {1, 0, 1, 1}, int64[2] many = {1, 100000}")
+    assert (ops(result), count) == (["Tile", "ReduceMax", "Cast", "Mul"], 1)
 
 
 def test_constants_of_bodies_are_folded_where_they_are():

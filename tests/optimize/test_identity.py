@@ -1,4 +1,4 @@
-"""Identity and Dropout go away; graph outputs keep their names."""
+"""What does nothing goes away; graph outputs keep their names."""
 
 from __future__ import annotations
 
@@ -47,3 +47,33 @@ def test_it_refuses_with_a_reason(body, signature, reason):
 def test_a_dropout_whose_mask_is_used_stays():
     signature = "(float[4] x) => (float[4] y, bool[4] m)"
     assert rewritten(RULES, "y, m = Dropout(x)", signature).applications == ()
+
+
+NEUTRAL = "float[1,1] nothing = {0}, float[4] nothings = {0, 0, 0, 0}, float one = {1}, float[4] most = {1, 1, 1, 2}"
+
+
+@pytest.mark.parametrize(
+    "operation", ["Add(nothing, x)", "Sub(x, nothings)", "Mul(x, one)", "Div(x, one)", "Add(x, nothings)"]
+)
+def test_a_neutral_constant_goes_and_the_numbers_stay(operation):
+    signature = "(float[2,4] x) => (float[2,4] y)"
+    body = f"a = {operation}\n y = Neg(a)"
+    result = rewritten(RULES, body, signature, NEUTRAL)
+    assert [item.rule for item in result.applications] == ["drop_neutral_constant"]
+    assert ops(result.model) == ["Neg"]
+    assert difference(given(body, signature, NEUTRAL), result.model) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "reason"),
+    [
+        ("y = Add(x, nothing)", "(float[4] x) => (float[1,4] y)", "constant 'nothing' may change the shape"),
+        ("y = Sub(x, nothings)", "(float[2,1] x) => (float[2,4] y)", "constant 'nothings' may change the shape"),
+        ("y = Mul(x, most)", ONE, "constant 'most' is not 1 throughout"),
+        ("y = Add(x, one)", ONE, "constant 'one' is not 0 throughout"),
+    ],
+)
+def test_a_constant_with_an_effect_stays(body, signature, reason):
+    result = rewritten(RULES, body, signature, NEUTRAL)
+    assert [item.reason for item in result.refusals] == [reason]
+    assert result.applications == ()

@@ -1,10 +1,11 @@
-"""LayerNormalization is found in its pieces."""
+"""LayerNormalization and RMSNormalization are found in their pieces."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from intact.graph.rewriter import apply
 from intact.optimize.normalization import RULES
 from tests.graph.small import ops
 from tests.optimize.before_after import difference, given, rewritten
@@ -113,3 +114,39 @@ def test_a_scale_joins_only_if_it_is_one_number_for_each_element(shape, fits):
     assert ops(result.model) == (["LayerNormalization"] if fits else ["LayerNormalization", "Mul"])
     expected = f"constant 'c' of shape {list(shape)} is not one number for each normalized element"
     assert [item.reason for item in result.refusals] == ([] if fits else [expected])
+
+
+RMS = {
+    "div": "q = Pow(x, two)\n v = ReduceMean(q, axes)\n e = Add(v, eps)\n r = Sqrt(e)\n n = Div(x, r)\n"
+    " y = Mul(gamma, n)",
+    "reciprocal": "q = Mul(x, x)\n v = ReduceMean(q, axes)\n e = Add(v, eps)\n r = Sqrt(e)\n i = Reciprocal(r)\n"
+    " n = Mul(x, i)\n y = Mul(n, gamma)",
+}
+
+
+def with_opset(body: str, opset: int, **arrays: np.ndarray):
+    result = given(body, SIGNATURE, **(used(body) | arrays))
+    result.opset_imports[""] = opset
+    return result
+
+
+@pytest.mark.parametrize("spelling", RMS)
+def test_a_root_mean_square_normalization_is_found(spelling):
+    result = apply(with_opset(RMS[spelling], 23), RULES)
+    assert ops(result.model) == ["RMSNormalization"]
+    assert difference(with_opset(RMS[spelling], 23), result.model) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("opset", "arrays", "reason"),
+    [
+        (22, {}, "RMSNormalization needs opset 23, the model has 22"),
+        (23, {"axes": np.int64([1])}, "the mean is over axes [1], not over the last ones"),
+        (23, {"gamma": np.float32(2)}, "the weight has shape [], not [8]"),
+        (23, {"eps": np.full(8, 1e-5, np.float32)}, "epsilon is not one number"),
+    ],
+)
+def test_a_root_mean_square_normalization_is_refused_with_a_reason(opset, arrays, reason):
+    result = apply(with_opset(RMS["div"], opset, **arrays), RULES)
+    assert reason in {item.reason for item in result.refusals}
+    assert result.applications == ()

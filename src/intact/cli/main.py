@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from intact.cli import build, compile, inspect, quantize, schema, verify
+from intact.cli import build, compile, convert, encodings, explain, inspect, lint, quantize, rewrite, schema, verify
 
 INTERNAL_ERROR = 70
 
@@ -21,8 +21,9 @@ app = typer.Typer(
     epilog="Exit statuses: 0 done · 1 a gate failed · 2 usage or settings · 3 the model is bad · "
     "4 the target cannot take it · 5 the environment",
 )
-for command in (build, quantize, compile, verify, inspect, schema):
+for command in (build, quantize, rewrite, convert, compile, verify, inspect, lint, explain, schema):
     app.command(command.NAME)(command.run)
+app.add_typer(encodings.app, name=encodings.NAME)
 
 
 def _version(asked: bool) -> None:

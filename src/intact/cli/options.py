@@ -37,11 +37,32 @@ TARGET = (
     _option("device", str | None, "cpu, qnn, openvino or dml. [default: cpu]", setting=("compile", "device")),
     _option("arch", str | None, "Architecture, for example v73. [default for qnn: v73]", setting=("compile", "arch")),
     _option("soc", str | None, "Chip, for example SM8550; it decides the architecture.", setting=("compile", "soc")),
+    _option(
+        "assume_vnni",
+        bool | None,
+        "Whether the x86 CPU that will run the model has VNNI. [default: what this one has]",
+        flags=("--assume-vnni/--assume-no-vnni",),
+        setting=("compile", "assume_vnni"),
+    ),
 )
 DIMS = (_option("dim", list[str] | None, "Size of a free dimension, as name=size; repeatable.", setting=("dims",)),)
+IMAGES = (
+    _option(
+        "image_size", str | None, "Of images, as HxW. [default: that of the model's input]", setting=("images", "size")
+    ),
+    _option("image_mean", str | None, "Subtracted from pixels of 0 to 1, as m or r,g,b.", setting=("images", "mean")),
+    _option("image_std", str | None, "What pixels are divided by after that.", setting=("images", "std")),
+    _option("image_order", str | None, "Order of channels: rgb or bgr. [default: rgb]", setting=("images", "order")),
+    _option(
+        "image_layout", str | None, "nchw or nhwc. [default: that of the model's input]", setting=("images", "layout")
+    ),
+)
 DATA = (
     _option(
-        "data", str | None, "Inputs: an .npz keyed by input name, or module:function.", setting=("quant", "load_path")
+        "data",
+        str | None,
+        "Inputs: an .npz keyed by input name, a folder of images, or module:function.",
+        setting=("quant", "load_path"),
     ),
     _option(
         "test_data",
@@ -56,6 +77,7 @@ DATA = (
         "distribution", str | None, "Of synthetic float inputs: normal or uniform.", setting=("quant", "distribution")
     ),
     _option("seed", int | None, "Of synthetic inputs. [default: 0]", setting=("quant", "seed")),
+    *IMAGES,
 )
 QUANT = (
     _option(
@@ -69,6 +91,16 @@ QUANT = (
         str | None,
         "How ranges are chosen: minmax, percentile, entropy, mse or auto.",
         setting=("quant", "method"),
+    ),
+    _option(
+        "effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")
+    ),
+    _option(
+        "rescue",
+        bool | None,
+        "Keep tensors that 8 bits cannot hold in 16 bits or float, or not. [default: rescue]",
+        flags=("--rescue/--no-rescue",),
+        setting=("quant", "rescue"),
     ),
     _option("weight_type", str | None, "Type of weights; the precision sets it.", setting=("quant", "weight_type")),
     _option(
@@ -110,6 +142,19 @@ QUANT = (
     _option("node", list[str] | None, "Quantize this node only; repeatable.", setting=("quant", "nodes")),
     _option(
         "exclude_node", list[str] | None, "Never quantize this node; repeatable.", setting=("quant", "exclude_nodes")
+    ),
+    _option(
+        "encodings",
+        str | None,
+        "Use the encodings of this file (AIMET or ONNX Runtime overrides, JSON) and calibrate nothing.",
+        setting=("quant", "encodings"),
+    ),
+    _option(
+        "calibrate_missing",
+        bool | None,
+        "Calibrate the tensors that --encodings says nothing about.",
+        flags=("--calibrate-missing/--refuse-missing",),
+        setting=("quant", "calibrate_missing"),
     ),
 )
 COMPILE = (
@@ -190,8 +235,8 @@ def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
         value = values.get(option.name)
         if option.setting and value is not None:
             flags = merge(flags, _nested(option.setting, _plain(option.name, value)))
-    inside = file.get("compile")
-    if "quant" in flags and isinstance(inside, dict) and inside.get("quant") is not None:
+    alone = BuildConfig.from_dict(file)  # a mistake in the file is one, even where a flag covers it
+    if "quant" in flags and alone.compile.quant is not None:
         flags = merge(flags, {"compile": {"quant": flags.pop("quant")}})
     return BuildConfig.from_dict(merge(file, flags))
 

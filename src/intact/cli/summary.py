@@ -80,6 +80,32 @@ def show_model(facts: dict[str, Any]) -> None:
     out.print(table)
 
 
+def show_rewriting(result: dict[str, Any]) -> None:
+    """Rules with their claims, operators before and after, and what running both models showed."""
+    out = _console()
+    rules = _table(("rule", False), ("times", True), ("claim", False))
+    for row in result["rules"]:
+        rules.add_row(row["rule"], str(row["count"]), row["exactness"])
+    out.print(rules if result["rules"] else "no rule applies")
+    ops = _table(("operator", False), ("before", True), ("after", True))
+    for op, count in result["operators"].items():
+        ops.add_row(op, str(count["before"]), str(count["after"]))
+    out.print(ops)
+    found = result["validation"]
+    distance = "identical" if found["rewriting_identical"] else f"{found['rewriting_sqnr_db']:.2f} dB apart"
+    out.print(f"outputs on {found['validation_samples']} samples: {distance}", soft_wrap=True)
+    for item in result["explain"]:
+        out.print(f"{item['node']}: {item['rule']}: {item['reason']}", soft_wrap=True)
+    out.print(result["output"], soft_wrap=True)
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, is_number in columns:
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
 def verification(rows: Sequence[Accuracy], gate: Gate | None) -> dict[str, Any]:
     """A comparison for programs."""
     return {

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
+from intact.cli import options
+from intact.cli.options import GATES, IMAGES, TALK, TARGET, Option, takes
+
 NAME = "verify"
+FILES = (
+    Option("reference", Path, typer.Argument(help="The model to compare with.", show_default=False)),
+    Option("candidate", Path, typer.Argument(help="The model to check.", show_default=False)),
+)
+INPUTS = (
+    Option(
+        "data",
+        str | None,
+        typer.Option("--data", help="Inputs: an .npz keyed by input name, a folder of images, or module:function."),
+    ),
+    Option("test_data", str | None, typer.Option("--test-data", help="Inputs that are all for verification.")),
+)
+SIMULATOR = tuple(option for option in TARGET if option.name in ("arch", "soc"))
+SETTINGS = (SIMULATOR, IMAGES, GATES)
 
 
-def run(
-    reference: Annotated[Path, typer.Argument(help="The model to compare with.", show_default=False)],
-    candidate: Annotated[Path, typer.Argument(help="The model to check.", show_default=False)],
-    data: Annotated[str | None, typer.Option(help="Inputs: an .npz keyed by input name, or module:function.")] = None,
-    test_data: Annotated[str | None, typer.Option(help="Inputs that are all for verification.")] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture of the simulator. [default: v73]")] = None,
-    soc: Annotated[str | None, typer.Option(help="Chip of the simulator, for example SM8550.")] = None,
-    min_sqnr: Annotated[float | None, typer.Option(help="Gate: least SQNR in dB of every output.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
-) -> None:
+@takes(FILES, INPUTS, *SETTINGS, TALK)
+def run(values: dict[str, Any]) -> None:
     """Compare the outputs of two models on the same inputs.
 
     Of --data the rows are used that a build with the same flags would hold back.
@@ -31,17 +38,20 @@ def run(
     """
     from intact import pipeline
     from intact.cli import console, summary
-    from intact.config import BuildConfig, CompileConfig
     from intact.errors import GateFailed
 
-    talk = console.Talk(quiet=quiet)
-    config = BuildConfig(min_sqnr=min_sqnr, compile=CompileConfig(device="qnn", arch=arch, soc=soc))
+    talk = console.Talk(quiet=values["quiet"])
     rows, gate = pipeline.verify_files(
-        reference, candidate, data_path=data, test_path=test_data, config=config, events=talk
+        values["reference"],
+        values["candidate"],
+        data_path=values["data"],
+        test_path=values["test_data"],
+        config=options.settings(values, *SETTINGS),
+        events=talk,
     )
-    if as_json:
+    if values["as_json"]:
         console.print_json(summary.verification(rows, gate))
-    elif not quiet:
+    elif not values["quiet"]:
         summary.show_accuracy(rows)
     if gate is not None and not gate.passed:
         raise GateFailed("G101", f"{gate.name}: {gate.detail}", allowed=f"{gate.name} {gate.limit:g}")

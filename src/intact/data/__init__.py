@@ -1,4 +1,4 @@
-"""Calibration and test inputs: from an .npz file, from a Python function, or made up from the graph.
+"""Calibration and test inputs: from an .npz file, a folder of images, a Python function, or made up from the graph.
 
 ::
 
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from intact.config import Distribution
+from intact.config import Distribution, ImageConfig
 from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
+from intact.data.images import open_images
 from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
 from intact.data.spec import Feeds, InputSpec, input_specs
@@ -32,25 +33,32 @@ def load(
     test_source: str | None = None,
     distribution: Distribution = "normal",
     seed: int = 0,
+    images: ImageConfig | None = None,
 ) -> CalibrationAndTest:
     """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
 
-    `source` is an .npz or .npy file, `module:function`, or None for synthetic inputs. Without `test_source` the last
-    quarter of the rows is held back for the test, 4 to 16 of them, or none of fewer than 8. Of a function, or of
-    synthetic inputs, the first `samples + 16` rows count.
+    `source` is an .npz or .npy file, a folder of images, `module:function`, or None for synthetic inputs. Without
+    `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them, or none of fewer than 8.
+    Of a function, or of synthetic inputs, the first `samples + 16` rows count.
     """
     limit = samples + MOST_HELD_BACK
     specs = input_specs(model)
-    rows = SyntheticSource(model, limit, distribution, seed) if source is None else _open(source, specs, limit)
-    return split(rows, samples, None if test_source is None else _open(test_source, specs, limit))
+    images = images or ImageConfig()
+    rows = SyntheticSource(model, limit, distribution, seed) if source is None else _open(source, specs, limit, images)
+    test = None if test_source is None else _open(test_source, specs, limit, images)
+    if images != ImageConfig() and "images" not in (rows.kind, test.kind if test is not None else None):
+        raise DataError(
+            "D128", "image settings have no effect: the inputs are no folder of images", fix="leave them out"
+        )
+    return split(rows, samples, test)
 
 
-def _open(source: str, specs: tuple[InputSpec, ...], limit: int) -> Source:
+def _open(source: str, specs: tuple[InputSpec, ...], limit: int, images: ImageConfig) -> Source:
     path = Path(source)
     if path.is_file():
         return _open_file(path, specs)
     if path.is_dir():
-        raise _unknown("D102", f"{source}: is a folder")
+        return open_images(path, specs, images)
     if REFERENCE.fullmatch(source):
         return CallableSource(source, specs, limit)
     raise _unknown("D101", f"{source}: there is no such file")
@@ -69,6 +77,6 @@ def _unknown(code: str, message: str) -> DataError:
     return DataError(
         code,
         message,
-        allowed="an .npz file keyed by input name, an .npy file for one input, or module:function",
+        allowed="an .npz file keyed by input name, an .npy file for one input, a folder of images, or module:function",
         fix="np.savez(path, **arrays) with samples on axis 0 writes what is needed",
     )

@@ -36,7 +36,7 @@ class Names:
 
 def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name: str) -> ir.Value:
     """Add a constant to the graph under a name that is free (see `Names`)."""
-    tensor = ir.tensor(array, name=name)
+    tensor = ir.Tensor(array, name=name) if isinstance(array, np.ndarray) else ir.tensor(array, name=name)
     shape = ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
     graph.register_initializer(value)
@@ -111,9 +111,9 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
     consumer.replace_input_with(index, node.outputs[0])
 
 
-def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Remove those of `nodes` that nothing uses, then what only they used; return what was removed."""
-    removed: list[ir.Node] = []
+def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """Remove those of `nodes` that nothing uses, then what only they used; return the values that lost a use."""
+    released: list[ir.Value] = []
     pending = list(nodes)[::-1]
     while pending:
         node = pending.pop()
@@ -121,14 +121,14 @@ def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Node]:
             continue
         inputs = _detach(node)
         node.graph.remove(node)
-        removed.append(node)
+        released += inputs
         for value in inputs:
             producer = value.producer()
             if producer is not None:
                 pending.append(producer)
             else:
                 _drop_initializer(value)
-    return removed
+    return released
 
 
 def prune(model: ir.Model) -> None:

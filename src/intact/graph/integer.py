@@ -80,7 +80,7 @@ def conv_integer(
     around = paddings(x.shape[2:], w.shape[2:], steps, spread, pads, auto_pad)
     centred = np.pad(x.astype(np.int64) - int(np.asarray(x_zero_point).reshape(())), [(0, 0), (0, 0), *around])
     channels = along(np.asarray(w_zero_point).astype(np.int64), w.shape, axis=0)
-    result = _convolve(centred, w.astype(np.int64) - channels, group, steps, spread)
+    result = convolve(centred, w.astype(np.int64) - channels, group, steps, spread)
     if bias is not None:
         result += bias.astype(np.int64).reshape(-1, *(1,) * spatial)
     return result.astype(np.int32)
@@ -247,7 +247,7 @@ def windows(x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilati
     return np.asarray(seen[(slice(None), slice(None), *positions, *inside)])
 
 
-def _convolve(x: np.ndarray, w: np.ndarray, group: int, strides: Sequence[int], dilations: Sequence[int]) -> np.ndarray:
+def convolve(x: np.ndarray, w: np.ndarray, group: int, strides: Sequence[int], dilations: Sequence[int]) -> np.ndarray:
     """The sums of products of a convolution without padding, whatever the element type."""
     seen = windows(x, w.shape[2:], strides, dilations)
     batch, channels, *rest = seen.shape

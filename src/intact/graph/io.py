@@ -21,7 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from intact.errors import ModelError, OutputError, SettingsError
-from intact.graph import external, normalize, proto_check, sniff, upgrade
+from intact.graph import external, normalize, proto_check, schema_check, sniff, upgrade
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -40,7 +40,9 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     file = Path(path)
     proto = _parse(file)
     proto_check.check_header(proto, onnx.IR_VERSION, _newest_opsets())
+    proto_check.check_text(proto)
     _complete_imports(proto)
+    proto_check.check_inputs(proto.graph)
     proto_check.check_no_sparse(proto)
     proto_check.check_names(proto.graph)
     for function in proto.functions:
@@ -53,6 +55,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             tensor.base_dir = roots[os.fspath(tensor.location)]
     normalize.sort_nodes(model)
     normalize.name_nodes(model)
+    schema_check.check_nodes(model)
     return model
 
 

@@ -15,15 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import query
-from intact.graph.pattern import AnyOf, Each, Literal, NodePattern, OpKey, Output, Pattern, ValuePattern, Var, names
-
-# How many leading inputs form one operand of an op whose two operands may be swapped.
-_OPERAND_SIZE: dict[OpKey, int] = {
-    **{("", op): 1 for op in ("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean")},
-    **{("", op): 1 for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
-    # a, a_scale, a_zero_point, b, b_scale, b_zero_point, …
-    **{("com.microsoft", op): 3 for op in ("QLinearAdd", "QLinearMul")},
-}
+from intact.graph.pattern import SWAPPABLE, AnyOf, Each, Literal, NodePattern, Output, Pattern, ValuePattern, Var
 
 # Beyond this, trying all orders of a Max or Sum would cost more than such a match is worth.
 _MOST_PERMUTED = 4
@@ -159,15 +151,25 @@ class Matcher:
     def _inputs(
         self, patterns: Sequence[ValuePattern], values: Sequence[ir.Value | None], match: Match
     ) -> Iterator[Match]:
-        if not patterns:
-            yield match
-            return
-        first = patterns[0]
-        if type(first) is Each:
-            yield from self._each(first, values, match)
-            return
-        for found in self._value(first, values[0] if values else None, match):
-            yield from self._inputs(patterns[1:], values[1:], found)
+        """Match one input after the other; wildcards, which match in one way at most, are bound in one go."""
+        bindings = match.bindings
+        for index, pattern in enumerate(patterns):
+            value = values[index] if index < len(values) else None
+            if type(pattern) is Var:
+                if pattern.name not in bindings:
+                    bindings = dict(bindings) if bindings is match.bindings else bindings
+                    bindings[pattern.name] = value
+                elif not self._same(pattern, bindings[pattern.name], value, match):
+                    return
+            elif pattern is not None:
+                so_far = Match(bindings, match.nodes, match.repeated)
+                if type(pattern) is Each:
+                    yield from self._each(pattern, values[index:], so_far)
+                    return
+                for found in self._value(pattern, value, so_far):
+                    yield from self._inputs(patterns[index + 1 :], values[index + 1 :], found)
+                return
+        yield Match(bindings, match.nodes, match.repeated)
 
     def _value(self, pattern: ValuePattern, value: ir.Value | None, match: Match) -> Iterator[Match]:
         """Match a value that is known to be plausible."""
@@ -187,13 +189,17 @@ class Matcher:
     def _var(self, var: Var, value: ir.Value | None, match: Match) -> Iterator[Match]:
         if var.name not in match.bindings:
             yield match.bind(var.name, value)
-            return
-        bound = match.bindings[var.name]
-        if bound is value or query.same_constant(bound, value):
+        elif self._same(var, match.bindings[var.name], value, match):
             yield match
-        elif self._explain:
+
+    def _same(self, var: Var, bound: Any, value: ir.Value | None, match: Match) -> bool:
+        """Whether a name that is bound already may stand for the value, too."""
+        if bound is value or query.same_constant(bound, value):
+            return True
+        if self._explain:
             found = f"{query.describe(bound)} and {query.describe(value)}"
             self._fail(match, f"expected the same value or equal constants for {var.name!r}, found {found}")
+        return False
 
     def _output(self, pattern: Output, value: ir.Value, match: Match) -> Iterator[Match]:
         node = value.producer()
@@ -215,7 +221,14 @@ class Matcher:
 
     def _each(self, pattern: Each, values: Sequence[ir.Value | None], match: Match) -> Iterator[Match]:
         """Match every value with the same item; the first way to match each one counts."""
-        local = self.pattern.tuples & frozenset(names([pattern.item]))
+        local = self.pattern.local[pattern]
+        if not values:
+            yield Match({**match.bindings, **dict.fromkeys(local, ())}, match.nodes, match.repeated)
+            return
+        item = pattern.item
+        if type(item) is Var and item.optional and not item.constant and item.name in local:
+            yield match.bind(item.name, tuple(values))
+            return
         collected: dict[str, list[Any]] = {name: [] for name in sorted(local)}
         inside = match
         for value in values:
@@ -297,7 +310,7 @@ def _equals(literal: Literal, value: ir.Value | None) -> bool:
 def _orders(node: ir.Node, wanted: Sequence[ValuePattern]) -> Sequence[Sequence[ir.Value | None]]:
     """The inputs of the node in every order that means the same."""
     inputs = node.inputs
-    size = _OPERAND_SIZE.get((node.domain, node.op_type), 0)
+    size = SWAPPABLE.get((node.domain, node.op_type), 0)
     if size == 0 or (wanted and type(wanted[-1]) is Each):
         return (inputs,)
     if size == 1 and 2 < len(inputs) <= _MOST_PERMUTED:

@@ -71,6 +71,7 @@ def inline_functions(model: ir.Model) -> ir.Model:
     if any(_disagrees(function, model) for function in model.functions.values()):
         # A body keeps its meaning only among nodes of the same opset.
         model = upgrade.upgrade(model).model
+    _complete_calls(model)
     passes.InlinePass()(model)
     for key in list(model.functions):
         del model.functions[key]
@@ -80,6 +81,15 @@ def inline_functions(model: ir.Model) -> ir.Model:
 def lift_constants(model: ir.Model) -> None:
     """Make an initializer of every Constant node, in bodies of If, Loop and Scan too."""
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _complete_calls(model: ir.Model) -> None:
+    """Give every call all outputs of its function: a call may leave out the last ones, but the inliner counts them."""
+    for body in upgrade.bodies_of(model):
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            function = model.functions.get(node.op_identifier())
+            if function is not None and len(node.outputs) < len(function.outputs):
+                node.resize_outputs(len(function.outputs))
 
 
 def _disagrees(function: ir.Function, model: ir.Model) -> bool:

@@ -176,7 +176,14 @@ def top_k(patch: Patch) -> None:
     patch.become("TopK", [node.inputs[0], count], {"axis": query.int_(node, "axis", -1)})
 
 
-@below(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@below(13, "Unsqueeze")
+def unsqueeze(patch: Patch) -> None:
+    """The axes became an input, also where there are none."""
+    axes = query.ints(patch.node, "axes")
+    patch.become("Unsqueeze", [patch.node.inputs[0], patch.ints(axes, "axes")])
+
+
+@below(13, "Squeeze", "ReduceSum")
 def axes_of_shapes(patch: Patch) -> None:
     """The axes became an input."""
     _axes_to_input(patch)

@@ -24,6 +24,14 @@ import numpy as np
 OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""
 
+# How many leading inputs form one operand of an op whose two operands may be swapped.
+SWAPPABLE: dict[OpKey, int] = {
+    **{("", op): 1 for op in ("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean")},
+    **{("", op): 1 for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    # a, a_scale, a_zero_point, b, b_scale, b_zero_point, …
+    **{("com.microsoft", op): 3 for op in ("QLinearAdd", "QLinearMul")},
+}
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Var:
@@ -167,6 +175,32 @@ class Pattern:
         self.names = frozenset(variables) | frozenset(names(roots))
         self.depth = max(_depth(root) for root in roots)
         self.most_uses = _most_uses(roots)
+        self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
+
+    def may_start(self, chain: Sequence[OpKey | None]) -> bool:
+        """Whether a match could start at a node, by its type and the types along its first inputs, nearest first.
+
+        None stands for an input that comes from no node.
+        """
+        return any(_may_be(start, chain) for start in self.starts)
+
+
+def _may_be(pattern: ValuePattern, chain: Sequence[OpKey | None]) -> bool:
+    if isinstance(pattern, AnyOf):
+        return any(_may_be(option, chain) for option in pattern.options)
+    if isinstance(pattern, Each):
+        return chain[0] is None or _may_be(pattern.item, chain)
+    if not isinstance(pattern, Output):
+        return True
+    if chain[0] not in pattern.node.keys:
+        return False
+    # Operands that may be swapped leave open which of them comes first.
+    is_open = len(chain) == 1 or chain[0] in SWAPPABLE or not pattern.node.inputs
+    return is_open or _may_be(pattern.node.inputs[0], chain[1:])
+
+
+def _eaches(root: ValuePattern) -> Iterator[Each]:
+    return (item for item in _walk(root) if isinstance(item, Each))
 
 
 def _starts(root: Output | AnyOf) -> tuple[Output, ...]:

@@ -19,6 +19,9 @@ DOMAIN_ALIAS = "ai.onnx"
 
 SHOWN = 8
 
+# Fields whose content is numbers, however it is typed; to look at them would be to copy them.
+TENSOR_DATA = {"raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"}
+
 TYPED_FIELDS = {
     "float_data": ("FLOAT", "COMPLEX64"),
     "int64_data": ("INT64",),
@@ -42,6 +45,17 @@ def check_header(proto: Proto, newest_ir: int, newest_opsets: Mapping[str, int])
             raise _too_new(f"opset {version} of {domain or DOMAIN_ALIAS}", str(newest))
 
 
+def check_inputs(graph: Proto) -> None:
+    """Every input of the model says of which type its elements are."""
+    untyped = [
+        value.name
+        for value in graph.input
+        if not value.HasField("type") or (value.type.HasField("tensor_type") and not value.type.tensor_type.elem_type)
+    ]
+    if untyped:
+        raise ModelError("M117", f"the inputs {_listed(untyped)} have no element type", fix="export the model again")
+
+
 def imports_of(entries: Iterable[Proto]) -> dict[str, int]:
     """Version by domain, with `ai.onnx` spelled as the empty name; one domain cannot have two versions."""
     versions: dict[str, int] = {}
@@ -54,6 +68,21 @@ def imports_of(entries: Iterable[Proto]) -> dict[str, int]:
                 allowed="one version for each domain",
             )
     return versions
+
+
+def check_text(message: Proto) -> None:
+    """All names are UTF-8, and every attribute says of which type it is."""
+    for field, found in message.ListFields():
+        if field.name in TENSOR_DATA:
+            continue
+        items = found if field.is_repeated else [found]
+        if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
+            raise ModelError("M103", "the file is damaged: it holds a name that is not UTF-8", fix="copy it again")
+        if field.type == field.TYPE_MESSAGE:
+            for item in items:
+                check_text(item)
+    if message.DESCRIPTOR.name == "AttributeProto" and message.type == 0:
+        raise ModelError("M118", f"the attribute {message.name!r} does not say of which type it is")
 
 
 def check_names(graph: Proto, outer: frozenset[str] = frozenset()) -> None:
@@ -179,7 +208,7 @@ def _check_scope(
         _check_defined(where, f"{label} reads", (name for name in node.input if name), visible)
         for body in _bodies(node):
             check_names(body, visible)
-    _check_defined(where, "the graph returns", outputs, visible)
+    _check_defined(where, "the graph returns", outputs, frozenset(own).union(made))
 
 
 def _check_unique(where: str, names: Iterable[str]) -> None:
@@ -239,7 +268,7 @@ def _graph_tensors(graph: Proto) -> Iterator[tuple[str, Proto]]:
 def _node_tensors(nodes: Iterable[Proto]) -> Iterator[tuple[str, Proto]]:
     for node in nodes:
         for attribute in node.attribute:
-            tensors = [attribute.t] if attribute.HasField("t") else []
+            tensors = [attribute.t] if attribute.HasField("t") or attribute.type == attribute.TENSOR else []
             for tensor in [*tensors, *attribute.tensors]:
                 yield f"{node.name or node.op_type}.{attribute.name}", tensor
         for body in _bodies(node):

@@ -9,12 +9,14 @@ over the graph, in which nothing fires, is the proof of the fixpoint.
 from __future__ import annotations
 
 import enum
+import gc
 import inspect
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
@@ -84,9 +86,37 @@ class Rewritten:
     """How often a rule was tried at a node."""
 
 
-def apply(model: ir.Model, rules: Iterable[Rule]) -> Rewritten:
-    """Apply `rules` to `model`, in place, until none of them can fire."""
-    return _Engine(model, rules).run()
+@dataclass(frozen=True, slots=True, eq=False)
+class Firing:
+    """A rule about to replace values of a graph, while the nodes of the match and the new ones are all there."""
+
+    application: Application
+    graph: ir.Graph
+    covered: tuple[ir.Node, ...]
+    created: tuple[ir.Node, ...]
+    old: tuple[ir.Value, ...]
+    new: tuple[ir.Value, ...]
+
+
+Watch: TypeAlias = Callable[[Firing], None]
+
+
+def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None) -> Rewritten:
+    """Apply `rules` to `model`, in place, until none of them can fire; `watch` is told before each replacement."""
+    with _no_collection():
+        return _Engine(model, rules, watch).run()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hold Python's cycle collector back: it would walk the whole graph over and over, and find little."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
@@ -145,26 +175,44 @@ def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> N
     assert not read.intersection(match.replaced), f"{rule.name}: a new node reads a value that it replaces"
 
 
+# Types this far up the first inputs tell which rules to try: most patterns differ by then.
+_CHAIN = 3
+
+
+def _chain(node: ir.Node) -> tuple[OpKey | None, ...]:
+    found: list[OpKey | None] = [(node.domain, node.op_type)]
+    for _ in range(_CHAIN - 1):
+        first = node.inputs[0] if node.inputs else None
+        producer = None if first is None else first.producer()
+        if producer is None:
+            return (*found, None)
+        node = producer
+        found.append((node.domain, node.op_type))
+    return tuple(found)
+
+
 class _Engine:
     """One run of rules over a model: a queue of nodes to visit, and what has happened so far."""
 
     # A value with more uses than this does not spread a visit; the last sweep sees to its users.
     MOST_SPREAD = 16
 
-    def __init__(self, model: ir.Model, rules: Iterable[Rule]) -> None:
+    def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
         prepared = [_Prepared(rule) for rule in rules]
         self.model = model
+        self.watch = watch
         self.index: dict[OpKey, list[_Prepared]] = {}
         for item in prepared:
             for key in sorted(item.pattern.keys):
                 self.index.setdefault(key, []).append(item)
+        self.candidates: dict[tuple[OpKey | None, ...], list[_Prepared]] = {}
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.names = edit.Names(model)
         self.order = Order(model) if any(item.pattern.others for item in prepared) else None
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
         self.applications: list[Application] = []
-        self.refusals: dict[tuple[ir.Node, str], str] = {}
+        self.refusals: dict[ir.Node, dict[str, str]] = {}
         self.attempts = 0
         self.limit = 0
 
@@ -191,10 +239,20 @@ class _Engine:
         """Fire the first rule that matches here and has no doubt; new nodes at this place get their own visit."""
         if node.graph is None:
             return
-        for prepared in self.index[node.domain, node.op_type]:
+        self.refusals.pop(node, None)
+        for prepared in self._candidates(node):
             self.attempts += 1
             if self._attempt(prepared, node):
                 return
+
+    def _candidates(self, node: ir.Node) -> list[_Prepared]:
+        """The rules that could match here, by the types of the node and of those along its first inputs."""
+        chain = _chain(node)
+        found = self.candidates.get(chain)
+        if found is None:
+            found = [item for item in self.index[node.domain, node.op_type] if item.pattern.may_start(chain)]
+            self.candidates[chain] = found
+        return found
 
     def _attempt(self, prepared: _Prepared, node: ir.Node) -> bool:
         refused: str | None = None
@@ -205,9 +263,7 @@ class _Engine:
                 return True
             refused = refused or reason
         if refused is not None:
-            self.refusals[node, prepared.rule.name] = refused
-        elif self.refusals:
-            self.refusals.pop((node, prepared.rule.name), None)
+            self.refusals.setdefault(node, {})[prepared.rule.name] = refused
         return False
 
     def _misplaced(self, prepared: _Prepared, match: Match) -> str | None:
@@ -221,14 +277,16 @@ class _Engine:
         op = Builder(self.model, root, covered, self.names)
         values = prepared.rewrite(op, match)
         _assert_independent(prepared.rule, op.nodes, match)
+        if self.watch is not None and root.graph is not None:
+            created = tuple(op.nodes)
+            self.watch(Firing(self.applications[-1], root.graph, covered, created, match.replaced, values))
         self._insert(self._place(prepared, match, root), op.nodes)
         op.replace(match.replaced, values)
-        read = dict.fromkeys(value for node in covered for value in node.inputs if value is not None)
-        edit.remove_dead(covered)
+        released = edit.remove_dead(covered)
         last = values[0].producer()
         if last in op.nodes:
             last.name = root.name
-        self._revisit(op.nodes, values, read)
+        self._revisit(op.nodes, values, released)
 
     def _place(self, prepared: _Prepared, match: Match, root: ir.Node) -> ir.Node:
         return root if self.order is None or not prepared.pattern.others else self.order.first_root(match)
@@ -245,9 +303,9 @@ class _Engine:
             name, times = Counter(item.rule for item in self.applications).most_common(1)[0]
             raise AssertionError(f"rewriting does not end: {name} fired {times} times, last at {root.name!r}")
 
-    def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], freed: Iterable[ir.Value]) -> None:
+    def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], released: Sequence[ir.Value]) -> None:
         """Queue the roots whose match could reach what changed."""
-        near = [user for value in (*values, *freed) for user in self._users(value)]
+        near = [user for value in (*values, *released) for user in self._users(value)]
         level = seen = dict.fromkeys([*nodes, *near])
         for _ in range(self.reach - 1):
             if not level:
@@ -265,6 +323,7 @@ class _Engine:
     def _standing_refusals(self) -> tuple[Refusal, ...]:
         return tuple(
             Refusal(rule, node.name or "", reason)
-            for (node, rule), reason in self.refusals.items()
+            for node, reasons in self.refusals.items()
             if node.graph is not None
+            for rule, reason in reasons.items()
         )

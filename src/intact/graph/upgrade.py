@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -65,6 +66,14 @@ def ir_version_for(opset_imports: Mapping[str, int]) -> int:
     return max(IR_VERSION, needed)
 
 
+def schema_of(op: str, opset: int) -> Any | None:
+    """The definition that `opset` of the default domain has for `op`, or None."""
+    try:
+        return onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
 def _raise_body(body: ir.Graph | ir.Function, names: edit.Names, notes: list[str]) -> None:
     opset = body.opset_imports.get("", MINIMUM)
     for node in list(ir.traversal.RecursiveGraphIterator(body)):
@@ -75,7 +84,18 @@ def _raise_body(body: ir.Graph | ir.Function, names: edit.Names, notes: list[str
         if rule is not None and opset < rule.below:
             rule.apply(patch)
         elif node.op_type in legacy_ops.RULES and not _is_defined(node.op_type, opset):
-            legacy_ops.RULES[node.op_type](patch)
+            _express(patch)
+
+
+def _express(patch: Patch) -> None:
+    """Apply the rule for an op that has no definition, so that nothing was checked about its attributes."""
+    node = patch.node
+    try:
+        legacy_ops.RULES[node.op_type](patch)
+    except (TypeError, ValueError) as problem:
+        raise ModelError(
+            "M118", f"{node.name or 'a node'} ({node.op_type}): its attributes are not as this op had them: {problem}"
+        ) from problem
 
 
 def _check_oldest(opsets: Iterable[int]) -> None:
@@ -113,9 +133,7 @@ def _is_understood(op: str, opset: int) -> bool:
 
 def _is_defined(op: str, opset: int) -> bool:
     """Whether this opset has the op; one that it has only in name is defined where a rule replaces it."""
-    try:
-        schema = onnx.defs.get_schema(op, opset, "")
-    except onnx.defs.SchemaError:
+    schema, rule = schema_of(op, opset), opset_rules.RULES.get(op)
+    if schema is None:
         return False
-    rule = opset_rules.RULES.get(op)
     return not schema.deprecated or (rule is not None and opset < rule.below)

@@ -8,13 +8,33 @@ import onnx_ir as ir
 
 from intact.graph import edit, normalize, shapes
 from intact.graph.rewriter import Rewritten, Rule, apply
-from intact.optimize import activation, affine, constants, identity, normalization, padding
+from intact.optimize import (
+    activation,
+    affine,
+    attention_mask,
+    constants,
+    duplicates,
+    identity,
+    indicator,
+    linear,
+    movement,
+    normalization,
+    padding,
+    scaling,
+    space,
+)
 from intact.results import Application, Refusal
 
 RULES: tuple[Rule, ...] = (
     *identity.RULES,
+    *space.RULES,
+    *movement.RULES,
+    *attention_mask.RULES,
+    *indicator.RULES,
     *padding.RULES,
     *affine.RULES,
+    *scaling.RULES,
+    *linear.RULES,
     *normalization.RULES,
     *activation.RULES,
 )
@@ -37,6 +57,9 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) 
         done = apply(result, rules)
         applications += done.applications
         refusals, attempts = done.refusals, attempts + done.attempts
-        changed = bool(folded or done.applications)
+        # Last, because rules want a value to have one use where exporters gave it one.
+        merged = () if folded or done.applications else duplicates.merge(result)
+        applications += merged
+        changed = bool(folded or done.applications or merged)
     edit.prune(result)
     return Rewritten(result, tuple(applications), refusals, attempts)

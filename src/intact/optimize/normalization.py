@@ -1,4 +1,4 @@
-"""LayerNormalization from the pieces that exporters leave."""
+"""LayerNormalization and RMSNormalization from the pieces that exporters leave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import BOUNDED, Rule
 
 _LAYER_NORMALIZATION = (("", "LayerNormalization"),)
+_RMS_OPSET = 23
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -89,7 +90,41 @@ class ShiftLayerNorm(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FuseLayerNorm(), ScaleLayerNorm(), ShiftLayerNorm())
+class FuseRmsNorm(Rule):
+    """w · x / √(mean(x²) + ε) = RMSNormalization(x, w), up to float rounding."""
+
+    exactness = BOUNDED
+    creates = (("", "RMSNormalization"),)
+
+    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Any:
+        square = op.any_of(op.Pow(x, 2.0), op.Mul(x, x))
+        power = op.Add(op.ReduceMean(square, op.constant(axes), _name="mean"), op.constant(eps))
+        size = op.any_of(op.Sqrt(power), op.Pow(power, 0.5))
+        inverse = op.any_of(op.Reciprocal(size), op.Div(1.0, size))
+        normal = op.any_of(op.Div(x, size), op.Mul(x, inverse))
+        return op.Mul(normal, op.constant(w), _name="root")
+
+    def check(
+        self, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value, mean: ir.Node, root: ir.Node
+    ) -> str | None:
+        opset = 0 if root.graph is None else root.graph.opset_imports.get("", 0)
+        if opset < _RMS_OPSET:
+            return f"RMSNormalization needs opset {_RMS_OPSET}, the model has {opset}"
+        if x.dtype not in _TYPES:
+            return f"the type is {x.dtype}; RMSNormalization computes in float32"
+        if query.int_(mean, "keepdims", 1) != 1:
+            return "keepdims is 0"
+        if query.scalar(eps) is None:
+            return "epsilon is not one number"
+        return _trailing_axes_doubt(x, axes) or _shape_doubt(x, axes, w)
+
+    def rewrite(self, op: Builder, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value) -> ir.Value:
+        epsilon = float(query.scalar(eps) or 0.0)
+        result: ir.Value = op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
+        return result
+
+
+RULES: tuple[Rule, ...] = (FuseLayerNorm(), ScaleLayerNorm(), ShiftLayerNorm(), FuseRmsNorm())
 
 
 def _array(value: ir.Value) -> np.ndarray:
@@ -112,6 +147,13 @@ def _trailing_axes_doubt(x: ir.Value, axes: ir.Value) -> str | None:
     if not all(isinstance(size, int) for size in x.shape[-len(found) :]):
         return "the size of the normalized axes is unknown"
     return None
+
+
+def _shape_doubt(x: ir.Value, axes: ir.Value, w: ir.Value) -> str | None:
+    """Why the weight is not one number for each normalized element."""
+    wanted = tuple(x.shape or ())[-len(_axes(axes)) :]
+    found = _array(w).shape
+    return None if found == wanted else f"the weight has shape {list(found)}, not {list(wanted)}"
 
 
 def _alignment_doubt(x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:

@@ -10,20 +10,28 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantConfig
+from intact.quantize import encodings
+from intact.quantize.improve import improve
+from intact.quantize.improve.smooth import smooth
 from intact.quantize.insert import insert
 from intact.quantize.observe import observe
 from intact.quantize.plan import plan
+from intact.quantize.rescue import Rescue, rescue
 from intact.quantize.resolve import resolve
+from intact.quantize.sketch import Sketch
 from intact.results import QuantPlan
 from intact.targets.spec import Target
+
+Rows = Iterable[Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedModel:
-    """A QDQ model, the plan that it follows, and where the time went."""
+    """A QDQ model, the plan that it follows, what was decided on the way, and where the time went."""
 
     model: ir.Model
     plan: QuantPlan
+    notes: tuple[str, ...]
     warnings: tuple[str, ...]
     calibration_seconds: float
     insertion_seconds: float
@@ -33,19 +41,50 @@ def quantize(
     model: ir.Model,
     target: Target,
     config: QuantConfig,
-    rows: Iterable[Mapping[str, np.ndarray]],
+    rows: Rows,
     *,
     progress: Callable[[], None] = lambda: None,
 ) -> QuantizedModel:
     """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`."""
-    planned = plan(model, target, config)
     start = time.perf_counter()
-    seen = observe(model, planned, rows, progress=progress)
+    notes: list[str] = []
+    # Given encodings are for the tensors of the model as it is: nothing may move between them.
+    free = config.encodings is None
+    if free and config.effort != "fast":
+        model, smoothed = smooth(model, plan(model, target, config), rows)
+        notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
+    given = encodings.planned(model, target, config)
+    eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
+    seen = observe(
+        model, given.plan, rows, watched=_computed(model, given.plan) if eight_bits else (), progress=progress
+    )
+    rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
+    if rescued is not None:
+        notes.append(str(rescued))
+        given = encodings.planned(model, target, config, rescued.types)
     calibrated = time.perf_counter()
-    result = insert(model, planned, resolve(model, planned, seen))
-    warnings = [
+    if free and config.effort != "fast":
+        model, resolved = improve(model, given.plan, seen, rows)
+    else:
+        resolved = resolve(model, given.plan, seen, given.weights)
+    result = insert(model, given.plan, resolved)
+    warnings = (*given.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
+    return QuantizedModel(
+        result, given.plan, tuple(notes), warnings, calibrated - start, time.perf_counter() - calibrated
+    )
+
+
+def _computed(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+    """The planned tensors that are not constants: those that 8 bits may not hold."""
+    return tuple(name for name in plan.tensors if name not in model.graph.initializers)
+
+
+def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:
+    return [
         f"{name}: {sketch.nonfinite} NaN or infinite values were left out of its range"
         for name, sketch in seen.items()
         if sketch.nonfinite
     ]
-    return QuantizedModel(result, planned, tuple(warnings), calibrated - start, time.perf_counter() - calibrated)
+
+
+__all__ = ["QuantizedModel", "Rescue", "quantize"]

@@ -60,7 +60,9 @@ def _strip_input(value: ir.Value) -> Encoding | None:
         return None
     quantized = node.outputs[0]
     encoding = _encoding(node, quantized)
-    value.dtype = ir.DataType[encoding.dtype.upper()]
+    if encoding is None or quantized.is_graph_output():
+        return None
+    value.type = ir.TensorType(ir.DataType[encoding.dtype.upper()])  # a clone shares the old type object
     for user, index in list(quantized.uses()):
         user.replace_input_with(index, value)
     return encoding
@@ -70,9 +72,11 @@ def _strip_output(graph: ir.Graph, index: int, names: edit.Names) -> Encoding | 
     value = graph.outputs[index]
     node = value.producer()
     quantized = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
-    if node is None or quantized is None or quantized.producer() is None:
+    if node is None or quantized is None or quantized.producer() is None or quantized.is_graph_output():
         return None
     encoding = _encoding(node, quantized)
+    if encoding is None:
+        return None
     name = value.name
     value.name = names.take(f"{name}_float")
     quantized.name = name
@@ -80,10 +84,12 @@ def _strip_output(graph: ir.Graph, index: int, names: edit.Names) -> Encoding | 
     return encoding
 
 
-def _encoding(node: ir.Node, quantized: ir.Value) -> Encoding:
+def _encoding(node: ir.Node, quantized: ir.Value) -> Encoding | None:
+    """The grid of a Q or DQ, or None where its scale is computed or there is more than one."""
     scale, zero_point = query.constant(node.inputs[1]), query.constant(query.input_(node, 2))
-    assert scale is not None and quantized.dtype is not None, "Q/DQ at the boundary have constant parameters"
-    zero = np.zeros(scale.shape, np.int64) if zero_point is None else zero_point.astype(np.int64)
+    if scale is None or scale.size != 1 or quantized.dtype is None:
+        return None
+    zero = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
     return Encoding(quantized.dtype.name.lower(), scale.reshape(()), zero.reshape(()))
 
 

@@ -121,4 +121,5 @@ def _fits_unquantized(slot: Slot, value: ir.Value) -> bool:
 
 
 def _is_real(value: ir.Value) -> bool:
-    return value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    # Half precision is not among them: the scale of a bias, the product of two scales, would be lost in it.
+    return value.dtype == ir.DataType.FLOAT

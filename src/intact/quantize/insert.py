@@ -51,15 +51,11 @@ class _Writer:
             if (node.name or "", index) in self.resolved.constants:
                 encoding, integers = self.resolved.constants[node.name or "", index]
             elif value.const_value is not None:
-                encoding = self.resolved.tensors[self._entry(value.name, node, index)]
+                encoding = self.resolved.tensors[self.plan.entry(value.name, node.name or "")]
                 integers = grid.quantize(value.const_value.numpy(), encoding)
             else:
                 continue
             node.replace_input_with(index, self._constant(value.name, encoding, integers))
-
-    def _entry(self, tensor: str, node: ir.Node, index: int) -> str:
-        converted = f"{tensor}:{self.plan.nodes[node.name or '']}"
-        return converted if converted in self.plan.conversions else tensor
 
     def _constant(self, name: str, encoding: Encoding, integers: np.ndarray) -> ir.Value:
         key = (name, *_key(encoding))

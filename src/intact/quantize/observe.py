@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -18,22 +18,17 @@ def observe(
     plan: QuantPlan,
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
-    taps: Mapping[str, Callable[[np.ndarray], None]] | None = None,
+    watched: Collection[str] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Sketch]:
-    """A sketch of every tensor that decides a grid, over all `rows`.
-
-    `taps` are called with the values of their tensors in every row: more can be learned from the same run.
-    """
-    sketches = _empty_sketches(plan)
+    """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
+    sketches = _empty_sketches(plan, watched)
     for name, tensor in ((name, model.graph.initializers.get(name)) for name in sketches):
         if tensor is not None and tensor.const_value is not None:
             sketches[name].add(tensor.const_value.numpy())
     watchers: dict[str, list[Callable[[np.ndarray], None]]] = {
         name: [sketch.add] for name, sketch in sketches.items() if name not in model.graph.initializers
     }
-    for name, tap in (taps or {}).items():
-        watchers.setdefault(name, []).append(tap)
     watch(model, watchers, rows, progress=progress)
     _refuse_empty(sketches)
     return sketches
@@ -59,12 +54,13 @@ def watch(
         progress()
 
 
-def _empty_sketches(plan: QuantPlan) -> dict[str, Sketch]:
+def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:
     """One sketch per tensor; it has a histogram if any grid that it decides needs more than extremes."""
     needs: dict[str, bool] = {}
-    for entry in plan.observed:
+    for entry in (*plan.observed, *watched):
         tensor = plan.source(entry)
-        needs[tensor] = needs.get(tensor, False) or plan.grids[plan.tensors[entry]].method != "minmax"
+        histogram = entry in watched or plan.grids[plan.tensors[entry]].method != "minmax"
+        needs[tensor] = needs.get(tensor, False) or histogram
     return {tensor: Sketch(histogram=histogram) for tensor, histogram in needs.items()}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from intact.config import QuantConfig, TensorOverride, nearest
-from intact.errors import SettingsError, TargetError
+from intact.errors import ModelError, SettingsError, TargetError
 from intact.graph import query
 from intact.quantize.choose import Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
@@ -16,6 +17,16 @@ from intact.targets.spec import Slot, Target
 
 # An activation whose only effect is to cut values off: the grid after it does that, so it stays with its producer.
 _CLIPPING = {("", "Relu"), ("", "Clip")}
+# They divide by the size of what they read, so that cutting off its largest values would shift every other.
+_NORMALIZATIONS = {
+    "LayerNormalization",
+    "RMSNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "LpNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+}
 
 
 def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str] | None = None) -> QuantPlan:
@@ -26,6 +37,7 @@ def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[st
     _check_names(model, config)
     chosen = choose(model, target, config, types or {})
     if not chosen:
+        _refuse_half_precision(model)
         raise TargetError(
             "T110",
             f"{target.name} takes no node of this model at "
@@ -35,7 +47,14 @@ def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[st
     draft = _Draft(target, config, _base_types(chosen))
     for choice in chosen:
         draft.add(choice)
-    return draft.finish(chosen)
+    result = draft.finish(chosen)
+    _check_overrides(result, config)
+    return result
+
+
+def _refuse_half_precision(model: ir.Model) -> None:
+    if any(value.dtype == ir.DataType.FLOAT16 for node in model.graph for value in node.outputs):
+        raise ModelError("M142", "the model is in half precision", allowed="float32", fix="export it in float32")
 
 
 def _check_names(model: ir.Model, config: QuantConfig) -> None:
@@ -51,7 +70,21 @@ def _check_names(model: ir.Model, config: QuantConfig) -> None:
         missing = [name for name in asked if name not in known]
         if missing:
             hint = nearest(missing[0], sorted(known))
-            raise SettingsError("S130", f"the model has no {what} {missing[0]!r}{hint}")
+            raise SettingsError("S150", f"the model has no {what} {missing[0]!r}{hint}")
+
+
+def _check_overrides(result: QuantPlan, config: QuantConfig) -> None:
+    """An override that changes nothing is a mistake too."""
+    weights = {weight.tensor for weight in result.weights}
+    activations = {result.source(entry) for entry in result.tensors}
+    for name, override in config.overrides.items():
+        asked = {key for key, value in override.to_dict().items() if value is not None}
+        if name not in weights | activations:
+            raise SettingsError("S153", f"{name}: its override has no effect, because it is not quantized")
+        idle = asked & ({"per_channel"} if name in activations else {"low", "high", "method"})
+        if idle:
+            kind = "an activation" if name in activations else "a weight"
+            raise SettingsError("S153", f"{name}: {', '.join(sorted(idle))} has no effect on {kind}")
 
 
 def _base_types(chosen: list[Choice]) -> dict[str, str]:
@@ -91,17 +124,21 @@ class _Draft:
     biases: list[BiasPlan] = field(default_factory=list)
     conversions: dict[str, Conversion] = field(default_factory=dict)
     symmetric: set[str] = field(default_factory=set)
-    skipped: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
 
     def add(self, choice: Choice) -> None:
         """Put the inputs and outputs of one node on grids."""
         node, spec = choice.node, choice.spec
         keys = [self._add_input(choice, index) for index in range(len(node.inputs))]
+        for index, value in enumerate(node.outputs):
+            self._check_type(_name(value), choice.signature.output(index))
         outputs = [self._entry(_name(v), choice.activation) for v in grid_outputs(choice)]
         self.uses[node.name or ""] = tuple(index for index, key in enumerate(keys) if key is not None)
         self.nodes[node.name or ""] = choice.activation
         tensors = [key for key in keys if key]
+        if node.op_type in _NORMALIZATIONS:
+            self.unclipped.update(tensors[:1])
         if spec.grid != "own":
             self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
             self.moved.update(outputs)
@@ -119,6 +156,7 @@ class _Draft:
         node, value, slot = choice.node, choice.node.inputs[index], choice.signature.input(index)
         if value is None or slot is None or not is_on_grid(slot):
             return None
+        self._check_type(_name(value), slot)
         if not slot.constant:
             key = self._read(_name(value), choice, index)
             self.symmetric.update([key] if slot.symmetric else [])
@@ -128,6 +166,16 @@ class _Draft:
         else:
             self.weights.append(self._weight(choice, slot, index, value))
         return ""
+
+    def _check_type(self, tensor: str, slot: Slot) -> None:
+        wanted = self.config.overrides.get(tensor, TensorOverride()).dtype
+        if wanted is not None and is_on_grid(slot) and wanted not in slot.types:
+            raise SettingsError(
+                "S151",
+                f"{tensor}: {wanted} is not a type that {self.target.name} takes there",
+                allowed=", ".join(slot.types),
+                fix="change the override of this tensor",
+            )
 
     def _read(self, tensor: str, choice: Choice, index: int) -> str:
         if self.base[tensor] == choice.activation:
@@ -141,13 +189,6 @@ class _Draft:
         override = self.config.overrides.get(_name(value), TensorOverride())
         wanted = override.dtype or self.config.weight_type
         dtype = wanted if wanted in slot.types else slot.types[0]
-        if override.dtype is not None and override.dtype not in slot.types:
-            raise SettingsError(
-                "S131",
-                f"{_name(value)}: {override.dtype} is not a type that {self.target.name} takes there",
-                allowed=", ".join(slot.types),
-                fix="change the override of this tensor",
-            )
         per_channel = self.config.per_channel if override.per_channel is None else override.per_channel
         symmetric = self.config.weight_symmetric if override.symmetric is None else override.symmetric
         rank = query.rank(value) or 0
@@ -162,7 +203,8 @@ class _Draft:
         """Leave out the grid between a producer and a Relu or Clip that is its only reader.
 
         The grid after the clipping holds no value that it would cut off, so a second rounding before it would
-        cost accuracy for nothing. A symmetric grid does not clip at zero: there both stay.
+        cost accuracy for nothing. A symmetric grid does not clip at zero, and one that other tensors share or that
+        the settings fix may hold more values: there both stay.
         """
         node = choice.node
         value = node.inputs[0] if node.inputs else None
@@ -173,8 +215,9 @@ class _Draft:
             return
         if self.nodes.get(producer.name or "") != choice.activation:
             return
-        if name in self.parent and name not in self.moved and name not in self.config.overrides:
-            self.skipped.add(name)
+        output = _name(node.outputs[0])
+        if name in self.parent and name not in self.moved and not {name, output} & set(self.config.overrides):
+            self.skipped[name] = output
 
     def _join(self, names: Iterable[str]) -> None:
         first, *others = [self._root(name) for name in names]
@@ -189,6 +232,8 @@ class _Draft:
 
     def finish(self, chosen: list[Choice]) -> QuantPlan:
         """The plan, with one grid per set of joined tensors."""
+        deciding = Counter(self._root(key) for key in self.parent if key not in self.moved)
+        self.skipped = {key: clip for key, clip in self.skipped.items() if deciding[self._root(clip)] == 1}
         tensors = {key: self._root(key) for key in self.parent if key not in self.skipped}
         members: dict[str, list[str]] = {}
         for key, root in tensors.items():
@@ -215,7 +260,7 @@ class _Draft:
         grid = Grid(
             dtype=self.types[keys[0]],
             symmetric=self.config.activation_symmetric or any(key in self.symmetric for key in keys),
-            method=self.config.method,
+            method="minmax" if any(key in self.unclipped for key in keys) else self.config.method,
             fixed=fixed.pop() if len(fixed) == 1 else None,
         )
         return _overridden(grid, keys, self.config.overrides)
@@ -234,7 +279,7 @@ def _overridden(grid: Grid, names: list[str], overrides: Mapping[str, TensorOver
     first, override = asked[0]
     other = next((name for name, wish in asked if wish != override), None)
     if other is not None:
-        raise SettingsError("S132", f"{first} and {other} share one grid, but their overrides differ")
+        raise SettingsError("S152", f"{first} and {other} share one grid, but their overrides differ")
     bounds = Range(override.low, override.high) if override.low is not None and override.high is not None else None
     return replace(
         grid,

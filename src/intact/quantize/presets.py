@@ -41,6 +41,8 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
     preset = PRECISIONS[precision]
     if preset is None:
         _refuse_quantization(config, f"--precision {precision} quantizes nothing")
+        if config.compile.io == "quantized":
+            raise SettingsError("S115", f"--precision {precision} has no integers for --io quantized to hand over")
         return _without_quantization(config, precision)
     return _with_preset(config, precision, preset)
 

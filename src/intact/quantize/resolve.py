@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -27,19 +28,29 @@ class Resolved:
     constants: Mapping[tuple[str, int], tuple[Encoding, np.ndarray]]
 
 
-def resolve(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Resolved:
-    """Every grid of the plan with its scale and zero point, and the integers of weights and biases."""
+def resolve(
+    model: ir.Model,
+    plan: QuantPlan,
+    seen: Mapping[str, Sketch],
+    given: Mapping[tuple[str, int], Encoding] = MappingProxyType({}),
+    chosen: Mapping[str, Encoding] = MappingProxyType({}),
+) -> Resolved:
+    """Every grid of the plan with its scale and zero point, and the integers of weights and biases.
+
+    `given` are encodings of weights, by (node, input), that are not to be chosen from the values; `chosen` are
+    encodings of grids, by name, that are settled already.
+    """
     values = {name: value.const_value for name, value in model.graph.initializers.items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
     merged = _merged(plan, seen)
-    grids = {name: _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
+    grids = {name: chosen.get(name) or _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
     tensors = {tensor: grids[name] for tensor, name in plan.tensors.items()}
     nodes = {node.name: node for node in model.graph}
     biases = {bias.node: bias for bias in plan.biases}
     constants: dict[tuple[str, int], tuple[Encoding, np.ndarray]] = {}
     for weight in plan.weights:
         array = _finite(weight.tensor, arrays[weight.tensor])
-        encoding = _weight_encoding(array, weight)
+        encoding = given.get((weight.node, weight.index)) or _weight_encoding(array, weight)
         bias = biases.get(weight.node)
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
@@ -52,12 +63,24 @@ def resolve(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Res
     return Resolved(tensors, constants)
 
 
+def candidates(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, tuple[Encoding, ...]]:
+    """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one."""
+    merged = _merged(plan, seen)
+    found = {}
+    for name, grid in plan.grids.items():
+        sketch = merged.get(name)
+        tries = [grid]
+        if grid.method == "auto" and sketch is not None:
+            tries = [replace(grid, method=method) for method in METHODS if method != "auto"]
+        found[name] = tuple(_encoding(attempt, sketch) for attempt in tries)
+    return found
+
+
 def _entry_of_input(plan: QuantPlan, node: ir.Node) -> str:
     """The entry of the plan that a node reads as its first input."""
     value = node.inputs[0]
     assert value is not None and value.name, "a node with a quantized bias has a first input"
-    converted = f"{value.name}:{plan.nodes[node.name or '']}"
-    return converted if converted in plan.conversions else value.name
+    return plan.entry(value.name, node.name or "")
 
 
 def _merged(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, Sketch]:

@@ -81,11 +81,13 @@ class Sketch:
 
     def quantile(self, share: float) -> float:
         """The value below which `share` of all values lie, interpolated within its bin; exact at 0 and 1."""
+        if share <= 0 or share >= 1:
+            return self.low if share <= 0 else self.high
         lower, upper, counts = self._bins()
         below = np.concatenate([[0], np.cumsum(counts)]) / self.count
         ranks = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
         edges = np.stack([lower, upper], axis=1).reshape(-1)
-        return float(np.interp(share, ranks, edges, left=self.low, right=self.high))
+        return float(np.interp(share, ranks, edges))
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""

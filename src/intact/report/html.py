@@ -14,17 +14,16 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from intact.report import snippet
+from intact.report.figures import MISSING, count, decibels, duration, figure, share, size
 from intact.vendor.placement import CONVERSIONS
 
 Record = Mapping[str, Any]
 
-MISSING = "–"
 # Outputs of one form that are listed before the rest is folded away.
 OUTPUTS_SHOWN = 8
 # The right end of SQNR bars, unless a value lies beyond it.
 LEAST_SCALE_DB = 50.0
-# `verify` writes the most negative float32 where there is no signal, or no end to the noise.
-NO_SIGNAL_DB = -1e30
 
 DEVICES = {
     "cpu": "CPU, through ONNX Runtime",
@@ -50,7 +49,6 @@ CALIBRATIONS = {
     "synthetic": "synthetic: drawn at random, not real data",
     "none": "nothing was calibrated",
 }
-NUMPY_TYPES = {"float": "float32", "double": "float64"}
 
 
 def write(manifest: dict[str, Any], folder: Path) -> Path:
@@ -83,35 +81,37 @@ def view(manifest: Record) -> dict[str, Any]:
     return {
         "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
         "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
-        "verdict": _verdict(manifest["gates"]),
+        "verdict": _verdict(manifest["gates"], config["min_sqnr"]),
         "target": _target(config, stages),
         "precision": _precision(config, stages),
         "placement": placement,
         "accuracy": _accuracy(manifest["accuracy"], config["min_sqnr"]),
         "headline": _headline(manifest["accuracy"], config["min_sqnr"]),
         "tested": _tested(config, stages),
-        "calibration": CALIBRATIONS[manifest["calibration"]["kind"]],
+        "calibration": CALIBRATIONS.get(manifest["calibration"]["kind"], manifest["calibration"]["kind"]),
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
-        "load": _load_lines(manifest, whole=not manifest["placement"]["cpu_nodes"]),
+        "load": snippet.lines(manifest),
     }
 
 
-def _verdict(gates: Sequence[Record]) -> dict[str, str]:
+def _verdict(gates: Sequence[Record], least_sqnr: float | None) -> dict[str, str]:
     failed = sum(not gate["passed"] for gate in gates)
+    if not gates and least_sqnr is not None:
+        return {"state": "warn", "word": "Built", "text": f"the gate min_sqnr {figure(least_sqnr)} was NOT checked"}
     if not gates:
         return {"state": "plain", "word": "Built", "text": "no gates were set (--min-sqnr sets one)"}
     if failed:
-        return {"state": "bad", "word": "FAILED", "text": f"{failed} of {_count(len(gates), 'gate')} failed"}
-    return {"state": "good", "word": "Passed", "text": f"{_count(len(gates), 'gate')} passed, none failed"}
+        return {"state": "bad", "word": "FAILED", "text": f"{failed} of {count(len(gates), 'gate')} failed"}
+    return {"state": "good", "word": "Passed", "text": f"{count(len(gates), 'gate')} passed, none failed"}
 
 
 def _target(config: Record, stages: Record) -> dict[str, str]:
     compiling = config["compile"]
     chip = [compiling[key] for key in ("soc", "arch") if compiling[key] is not None]
     return {
-        "name": DEVICES[compiling["device"]],
+        "name": DEVICES.get(compiling["device"], compiling["device"]),
         "chip": ", ".join(chip) if chip else "the target's default",
         "runtime": stages.get("compile", {}).get("runtime") or MISSING,
     }
@@ -151,9 +151,10 @@ def _placement(placement: Record, device: str) -> dict[str, Any]:
         "npu": device != "cpu",
         "on": len(on),
         "total": total,
-        "percent": 100 * len(on) / max(total, 1),
+        "nodes": count(total, "compute node"),
+        "bar": _percent(len(on), total),
         "state": "plain" if device == "cpu" else "good" if not off and partitions == 1 else "warn",
-        "partitions": _count(partitions, "partition"),
+        "partitions": count(partitions, "partition"),
         "off": _grouped(off, ("op", "reason"), "name"),
         "off_count": len(off),
         "conversions": _grouped([node for node in cpu if node["op"] in CONVERSIONS], ("op", "reason"), "name"),
@@ -178,14 +179,15 @@ def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
     """Rows by form, with the least SQNR of all marked, and bars on one scale."""
     noisy = [row["sqnr_db"] for row in rows if row["sqnr_db"] is not None]
     scale = max([LEAST_SCALE_DB, limit or 0.0, *noisy])
-    least = min(noisy, default=None) if len({row["sqnr_db"] for row in rows}) > 1 else None
+    # What looks equal is not told apart.
+    least = decibels(min(noisy)) if len({_shown_db(row) for row in rows}) > 1 else None
     forms: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        below = _below(row, limit)
+        below, lowest = _below(row, limit), least is not None and _shown_db(row) == least
         marks = {
             "bar": 100.0 if row["sqnr_db"] is None else _percent(row["sqnr_db"], scale),
-            "state": "bad" if below else "least" if least is not None and row["sqnr_db"] == least else "",
-            "note": "below the gate" if below else "lowest",
+            "state": "bad" if below else "least" if lowest else "",
+            "notes": [*(["below the gate"] if below else []), *(["lowest"] if lowest else [])],
         }
         forms.setdefault((row["form"], row["runtime"]), []).append(dict(row) | marks)
     groups = [_form(form, runtime, found) for (form, runtime), found in forms.items()]
@@ -213,6 +215,10 @@ def _quality(row: Record) -> float:
     return math.inf if row["sqnr_db"] is None else float(row["sqnr_db"])
 
 
+def _shown_db(row: Record) -> str:
+    return "identical" if row["sqnr_db"] is None else decibels(row["sqnr_db"])
+
+
 def _below(row: Record, limit: float | None) -> bool:
     return limit is not None and _quality(row) < limit
 
@@ -223,7 +229,7 @@ def _tested(config: Record, stages: Record) -> dict[str, Any]:
     path = config["test_path"] or (quant["load_path"] if quant is not None else None)
     number = stages.get("verify", {}).get("samples")
     reason = stages.get("verify", {}).get("reason") or "accuracy was not measured"
-    samples = _count(number, "sample") if number is not None else "samples"
+    samples = count(number, "sample") if number is not None else "samples"
     return {"path": path, "samples": samples, "synthetic": path is None, "reason": reason}
 
 
@@ -253,92 +259,6 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
     return key.replace("_", " "), MISSING if value is None else text
 
 
-def _load_lines(manifest: Record, *, whole: bool) -> str | None:
-    """Python that loads the deployable model and runs it, for devices whose runtime ONNX Runtime loads."""
-    device = manifest["config"]["compile"]["device"]
-    if device == "cpu":
-        lines = [
-            "import onnxruntime as ort",
-            "",
-            'session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])',
-        ]
-    elif device == "qnn":
-        lines = _qnn_lines(whole)
-    else:
-        return None
-    ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
-    feeds = [f"    {json.dumps(port['name'])}: ...,  # {_array(port)}" for port in ports["input"]]
-    names = ", ".join(json.dumps(port["name"]) for port in ports["output"])
-    return "\n".join([*lines, "inputs = {", *feeds, "}", f"outputs = session.run([{names}], inputs)"])
-
-
-def _qnn_lines(whole: bool) -> list[str]:
-    strict = 'options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")  # an error, never a CPU run'
-    return [
-        "import onnxruntime as ort",
-        "import onnxruntime_qnn as qnn",
-        "",
-        'provider = "QNNExecutionProvider"',
-        "ort.register_execution_provider_library(provider, qnn.get_library_path())",
-        "devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]",
-        "options = ort.SessionOptions()",
-        'options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path()})',
-        *([strict] if whole else []),
-        'session = ort.InferenceSession("model.onnx", options, enable_fallback=0)',
-    ]
-
-
-def _array(port: Record) -> str:
-    dtype = NUMPY_TYPES.get(port["dtype"], port["dtype"])
-    if port["scale"] is None:
-        return f"{dtype} array"
-    return f"{dtype} array, real = (q - {port['zero_point']}) * {port['scale']:.9g}"
-
-
 def _percent(value: float, of: float) -> float:
     """Length of a bar; what is not a length is no bar."""
     return round(100 * min(max(value / of, 0.0), 1.0), 1) if of > 0 and math.isfinite(value) else 0.0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def decibels(value: float) -> str:
-    """An SQNR with two decimals."""
-    return "−∞" if value < NO_SIGNAL_DB else f"{value:.2f}"
-
-
-def figure(value: float | None, form: str = ".4g") -> str:
-    """A number in the given form, or a dash."""
-    if value is None:
-        return MISSING
-    if not math.isfinite(value):
-        return {math.inf: "∞", -math.inf: "−∞"}.get(value, "NaN")
-    return format(value, form).rstrip(".") if value != 0 else "0"
-
-
-def share(value: float | None) -> str:
-    """A share of one in per cent, or a dash; only a whole one is 100 %."""
-    if value is None:
-        return MISSING
-    return f"{min(100 * value, 99.9) if value < 1 else 100:.1f}\N{NO-BREAK SPACE}%"
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds < 1:
-        return f"{1000 * seconds:.{0 if seconds >= 0.01 else 1}f} ms"
-    if seconds < 60:
-        return f"{seconds:.2f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-
-
-def size(count: int) -> str:
-    """A number of bytes in decimal units."""
-    value = float(count)
-    for unit in ("B", "KB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.2f} GB"

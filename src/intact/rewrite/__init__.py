@@ -1,16 +1,110 @@
-"""Rules for quantized graphs, one family a file, and the stage that applies them."""
+"""Rules for quantized graphs, one family a file, and the stage that applies those that a target asks for."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
 import onnx_ir as ir
 
-from intact.graph import rewriter
-from intact.graph.rewriter import Rewritten, Rule
-from intact.rewrite import clipping
+from intact.errors import SettingsError
+from intact.graph import query, rewriter
+from intact.graph.rewriter import EXACT, Rewritten, Rule
+from intact.results import Application, Refusal
+from intact.rewrite import (
+    bias,
+    clipping,
+    conv_bias,
+    folding,
+    gemm,
+    integer_forms,
+    movement,
+    scaling,
+    to_qdq,
+    to_qlinear,
+)
+from intact.rewrite.target_rule import TargetRule
+from intact.targets.registry import load_target
+from intact.targets.spec import Forms, Target
 
-RULES: tuple[Rule, ...] = (*clipping.RULES,)
+FAMILIES: Mapping[str, tuple[Rule, ...]] = {
+    "folding": folding.RULES,
+    "scaling": scaling.RULES,
+    "clipping": clipping.RULES,
+    "movement": movement.RULES,
+    "bias": (*bias.RULES, *conv_bias.RULES),
+    "integer_forms": integer_forms.RULES,
+    "gemm": gemm.RULES,
+    "to_qlinear": to_qlinear.RULES,
+    "to_qdq": to_qdq.RULES,
+}
+
+# What `conversion` applies: operators in the other form, and what stands in the way of that.
+CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {
+    "qdq": ("to_qdq",),
+    "qlinear": (
+        "integer_forms.relu_to_integer_clip",
+        "integer_forms.clip_to_integer_clip",
+        "folding.drop_self_requantize",
+        "clipping",
+        "movement",
+        "gemm.fold_gemm_factors",
+        "gemm.mat_mul_to_float",
+        "gemm.add_to_mat_mul_to_float",
+        "to_qlinear",
+    ),
+}
+
+RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES.values() for rule in family)
 
 
-def rewrite(model: ir.Model) -> Rewritten:
-    """A copy of a quantized model after every rule has fired wherever it could."""
-    return rewriter.apply(model.clone(), RULES)
+def rewrite(model: ir.Model, target: Target, *, exact: bool = False) -> Rewritten:
+    """A copy of a quantized model in the form that `target` takes; `exact` leaves out rules that may move a step."""
+    return rewriter.apply(model.clone(), rules_for(target, exact=exact))
+
+
+def explain(model: ir.Model, target: Target, node: str, *, exact: bool = False) -> tuple[Refusal, ...]:
+    """Why each rule that could have its root at the node does not fire there."""
+    return rewriter.explain(model, rules_for(target, exact=exact), node)
+
+
+def rules_for(target: Target, *, exact: bool = False) -> tuple[Rule, ...]:
+    """The rules that the table of a target names, in its order, as far as the target has what they create."""
+    forms = target.rewrite
+    named = [rule for name in forms.rules for rule in _named(name, forms)]
+    fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in named]
+    able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates)]
+    return tuple(rule for rule in able if not exact or rule.exactness is EXACT)
+
+
+def conversion(form: str | None) -> Target:
+    """A target whose table asks for one form of every operator that has two, and for nothing else."""
+    found = next((known for known in CONVERSIONS if known == form), None)
+    if found is None:
+        raise SettingsError("S134", f"unknown form {form!r} of a quantized model", allowed=", ".join(CONVERSIONS))
+    target = load_target("cpu")
+    return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
+
+
+def counts(applications: Iterable[Application]) -> list[dict[str, Any]]:
+    """How often each rule fired, with its claim, in the order of first firing."""
+    found = Counter((item.rule, item.exactness) for item in applications)
+    return [{"rule": rule, "exactness": exactness, "count": count} for (rule, exactness), count in found.items()]
+
+
+def operators(before: ir.Model, after: ir.Model) -> dict[str, dict[str, int]]:
+    """How many nodes of each type there were, and are."""
+    found = [Counter(node.op_type for node in query.all_nodes(model)) for model in (before, after)]
+    return {op: {"before": found[0][op], "after": found[1][op]} for op in sorted(found[0] | found[1])}
+
+
+def _named(name: str, forms: Forms) -> tuple[Rule, ...]:
+    family, _, single = name.partition(".")
+    found = tuple(rule for rule in FAMILIES.get(family, ()) if single in ("", rule.name))
+    if family not in FAMILIES or (single and not found):
+        raise SettingsError(
+            "S133", f"{forms.source}: no rule or family is called {name!r}", allowed=", ".join(FAMILIES)
+        )
+    return found

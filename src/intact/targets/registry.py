@@ -17,8 +17,13 @@ from intact.targets.spec import Axis, Forms, OpSpec, Signature, Slot, Soc, Targe
 ENTRY_POINTS = "intact.targets"
 
 
-def load_target(name: str, *, arch: str | int | None = None, soc: str | None = None) -> Target:
-    """The target `name`: a backend that ships with intact, an installed one, or the path of a table."""
+def load_target(
+    name: str, *, arch: str | int | None = None, soc: str | None = None, vnni: bool | None = None
+) -> Target:
+    """The target `name`: a backend that ships with intact, an installed one, or the path of a table.
+
+    `vnni` says whether the machine that will run the model has VNNI; None stands for the machine at hand.
+    """
     table, origin = _table(name)
     chip = _soc(table, soc, name) if soc is not None else None
     number = _arch(table, arch, chip, name)
@@ -31,7 +36,7 @@ def load_target(name: str, *, arch: str | int | None = None, soc: str | None = N
         later=table.get("later", {}),
         ops=_ops(name),
         table=origin,
-        rewrite=_forms(table.get("rewrite", {}), origin),
+        rewrite=_forms(table.get("rewrite", {}), origin, vnni),
     )
 
 
@@ -79,7 +84,7 @@ def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> 
     return OpSpec(
         op=op,
         domain=domain,
-        signatures=tuple(_signature(row, source) for row in entry.get("take", ())),
+        signatures=tuple(_signature(row, source, entry.get("float_arch", 0)) for row in entry.get("take", ())),
         grid=entry.get("grid", "own"),
         start=entry.get("start", True),
         weight_axis=_axis(entry.get("weight_axis", 0)),
@@ -87,18 +92,25 @@ def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> 
         fixed={t: (float(v["scale"]), int(v["zero_point"])) for t, v in entry.get("fixed", {}).items()},
         require=tuple(entry.get("require", ())),
         source=f"{origin} [op.{key}], {source}",
+        must_share=entry.get("must_share", True),
+        must_fix={t: v["must"] for t, v in entry.get("fixed", {}).items() if "must" in v},
+        absorbed=entry.get("absorbed", False),
+        group=entry.get("group", "all"),
     )
 
 
-def _signature(row: dict[str, Any], source: str) -> Signature:
+def _signature(row: dict[str, Any], source: str, float_arch: int) -> Signature:
     inputs = list(row["in"])
+    least = float_arch if row.get("runs") == "float" else 0
     repeats = inputs[-1:] == ["..."]
     return Signature(
         inputs=tuple(map(Slot.parse, inputs[:-1] if repeats else inputs)),
         outputs=tuple(map(Slot.parse, row["out"])),
         repeats=repeats,
-        arch=row.get("arch", 0),
+        arch=row.get("arch", least),
         source=row.get("source", source),
+        require=tuple(row.get("require", ())),
+        runs=row.get("runs", "integer"),
     )
 
 
@@ -108,14 +120,25 @@ def _axis(value: int | dict[str, Any]) -> Axis:
     return Axis(value["default"], value["attribute"], {int(k): v for k, v in value["values"].items()})
 
 
-def _forms(entry: dict[str, Any], origin: str) -> Forms:
+def _forms(entry: dict[str, Any], origin: str, vnni: bool | None) -> Forms:
     kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
     return Forms(
         form=entry.get("form", "qdq"),
-        families=tuple(entry.get("families", ())),
+        rules=tuple(entry.get("rules", ())),
         kernels=frozenset((domain, op) for domain, _, op in kernels),
+        moves={op: frozenset(types.split("|")) for op, types in entry.get("moves", {}).items()},
+        saturates=entry.get("saturates_without") == "vnni" and _lacks_vnni(vnni),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
+
+
+def _lacks_vnni(assumed: bool | None) -> bool:
+    """What the user says of the machine that will run the model, or what is true of this one."""
+    if assumed is not None:
+        return not assumed
+    from intact.targets import cpu
+
+    return cpu.adds_pairs_in_16_bits()
 
 
 def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: str) -> int | None:

@@ -5,9 +5,11 @@ A *signature* lists, for each input and output of an operator, what may stand th
     "uint8"                     this type, one scale for the tensor
     "uint8|uint16"              one of these types
     "int8 constant channel"     a constant weight with one scale per channel (`weight_axis`)
+    "int4 constant channel only"  the same, and one scale for the whole weight is not taken
     "int4 constant block"       a constant weight with one scale per block
     "uint16 symmetric"          the zero point is the middle of the type (0 for signed types)
     "float", "index", "bool"    not quantized: float, integer or boolean values
+    "real"                      float, or integers of one grid that are made floats first
     "any"                       whatever stands there
 
 `...` as the last input means that the one before it may repeat.
@@ -22,8 +24,22 @@ from typing import Any, Literal
 from intact.errors import SettingsError
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2", "int32")
-UNQUANTIZED = ("float", "float16", "index", "bool", "any")
+UNQUANTIZED = ("float", "float16", "real", "index", "bool", "any")
 GRANULARITIES = ("tensor", "channel", "block")
+# The type of a value that no shape inference could tell.
+UNKNOWN = "unknown"
+
+
+def bounds(dtype: str) -> tuple[int, int]:
+    """The least and the greatest integer of a quantized type."""
+    bits = int(dtype.lstrip("uint"))
+    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def middle(dtype: str) -> int:
+    """The zero point of a symmetric grid: 0 for signed types, half the range for unsigned ones."""
+    least, greatest = bounds(dtype)
+    return (least + greatest + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +50,43 @@ class Slot:
     constant: bool = False
     symmetric: bool = False
     granularity: str = "tensor"
+    only: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Slot:
         """A slot from its words; unknown words are refused."""
         types, *words = text.split()
         unknown = [t for t in types.split("|") if t not in QUANTIZED + UNQUANTIZED]
-        unknown += [w for w in words if w not in ("constant", "symmetric", *GRANULARITIES)]
+        unknown += [w for w in words if w not in ("constant", "symmetric", "only", *GRANULARITIES)]
         if unknown:
             raise SettingsError("S120", f"slot {text!r}: unknown word {unknown[0]!r}", allowed=", ".join(QUANTIZED))
         granularity = next((w for w in words if w in GRANULARITIES), "tensor")
-        return cls(tuple(types.split("|")), "constant" in words, "symmetric" in words, granularity)
+        return cls(tuple(types.split("|")), "constant" in words, "symmetric" in words, granularity, "only" in words)
 
     def __str__(self) -> str:
         words = ["|".join(self.types)]
         words += ["constant"] if self.constant else []
         words += ["symmetric"] if self.symmetric else []
         words += [self.granularity] if self.granularity != "tensor" else []
+        words += ["only"] if self.only else []
         return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One accepted combination of inputs and outputs, from the architecture `arch` on."""
+    """One accepted combination of inputs and outputs, from the architecture `arch` on.
+
+    `require` are further requirements (see `predicates`). `runs` says whether the device computes on the integers
+    as they are, or in float between conversions of its own.
+    """
 
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     repeats: bool
     arch: int
     source: str
+    require: tuple[Mapping[str, Any], ...] = ()
+    runs: Literal["integer", "float"] = "integer"
 
     def input(self, index: int) -> Slot | None:
         """The slot of input `index`, or None where the operator has no such input."""
@@ -99,7 +123,11 @@ class OpSpec:
     `grid` is `own` (the output has a grid of its own), `input` (it shares the grid of input 0: values move
     but do not change) or `common` (all inputs and the output share one). `start` says that the operator is worth
     quantizing by itself; one that is not is quantized only where its inputs are on a grid already. Scales per
-    channel need a weight of rank `channel_rank`, where that is set.
+    channel need a weight of rank `channel_rank`, where that is set. `must_share` says that a grid that is not shared
+    is an error, `must_fix` in which types a `fixed` output with another zero point (or scale) is one. An operator that
+    is `absorbed` only cuts values off: where the grid behind it does that too, it is part of the node before it.
+    `group` says when a device takes an operator together with its Q/DQ nodes, so that no signature that runs in
+    float applies: where all types agree, where those of the first input and the output do, or never.
     """
 
     op: str
@@ -112,6 +140,10 @@ class OpSpec:
     fixed: Mapping[str, tuple[float, int]]
     require: tuple[Mapping[str, Any], ...]
     source: str
+    must_share: bool = True
+    must_fix: Mapping[str, str] = field(default_factory=dict)
+    absorbed: bool = False
+    group: Literal["all", "first", "never"] = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +160,18 @@ class Soc:
 class Forms:
     """The forms of quantized operators that a target takes: what `rewrite` brings a model to.
 
-    `families` are the families of rules that apply, in the order in which they are tried at a node. A rule that
-    creates an operator of its own applies only where `kernels` lists that operator. `form` is the form of a
-    quantized operator as a whole: between Q/DQ nodes (`qdq`), or one integer operator (`qlinear`).
+    `rules` are families of rules, or single rules as `family.rule`, in the order in which they are tried at a node.
+    A rule that creates an operator applies only where `kernels` lists it. `moves` says in which types an operator
+    that only moves values has an integer kernel. `form` is how a quantized operator is written: between Q/DQ nodes
+    (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
+    products in 16 bits.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
-    families: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     kernels: frozenset[tuple[str, str]] = frozenset()
+    moves: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    saturates: bool = False
     source: str = ""
 
 
@@ -151,11 +187,16 @@ class Target:
     later: Mapping[str, str]
     ops: Mapping[tuple[str, str], OpSpec]
     table: str
-    rewrite: Forms = Forms()  # noqa: RUF009
+    rewrite: Forms = Forms()
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """What the target says about an operator, or None if it does not know it."""
         return self.ops.get((domain, op_type))
+
+    @property
+    def clipping(self) -> frozenset[tuple[str, str]]:
+        """Operators that are part of the node before them where the grid behind them does their work."""
+        return frozenset(key for key, spec in self.ops.items() if spec.absorbed)
 
     @property
     def name(self) -> str:

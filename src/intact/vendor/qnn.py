@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
     compilation per process, give the same bytes every time.
     """
     os.chdir(request["folder"])
-    options = _session_options(request)
+    options = session_options(request)
     # Without ORT's own optimizations every node keeps its name, and what is on the CPU is listed as it is.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "0" if request["fallback"] else "1")
@@ -35,7 +36,7 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
         options.add_session_config_entry("ep.context_embed_mode", "0")
         options.add_session_config_entry("ep.context_file_path", request["context"])
     try:
-        session = _create(request["model"], options)
+        session = create(request["model"], options)
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
         return {"error": sentence(error), "assigned": []}
@@ -44,7 +45,7 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
 
 def run_samples(request: dict[str, Any]) -> dict[str, Any]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
-    session = _load(request["model"], _session_options(request))
+    session = _load(request["model"], session_options(request))
     names = [value.name for value in session.get_outputs()]
     results: dict[str, np.ndarray] = {}
     with np.load(request["inputs"], allow_pickle=False) as arrays:
@@ -59,7 +60,7 @@ def run_samples(request: dict[str, Any]) -> dict[str, Any]:
 
 def _load(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
     try:
-        session = _create(path, options)
+        session = create(path, options)
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
         raise ToolchainError("E108", f"{path}: the simulator does not load it: {sentence(error)}") from error
@@ -77,7 +78,7 @@ def _run(session: ort.InferenceSession, names: list[str], feeds: dict[str, np.nd
     return values
 
 
-def _session_options(request: dict[str, Any]) -> ort.SessionOptions:
+def session_options(request: dict[str, Any]) -> ort.SessionOptions:
     """Session options with the HTP backend of QNN for the requested architecture and chip."""
     options = ort.SessionOptions()
     options.log_severity_level = 0 if request["verbose"] else 2
@@ -86,6 +87,7 @@ def _session_options(request: dict[str, Any]) -> ort.SessionOptions:
     return options
 
 
+@cache
 def _devices() -> list[Any]:
     try:
         ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
@@ -123,7 +125,8 @@ def _refuse_unknown(given: dict[str, str]) -> None:
         )
 
 
-def _create(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
+def create(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session on the model at `path` that does not fall back to another provider."""
     # enable_fallback=0: when the provider fails, the Python class would otherwise retry on the CPU.
     return ort.InferenceSession(path, options, enable_fallback=0, read_config_from_model=0)
 

@@ -20,12 +20,12 @@ class Entropy:
     """
 
     bins: int = 2048
-    least_levels: int = 128
+    candidates: int = 32
 
     def range_of(self, seen: Sketch, grid: Grid) -> Range:
         """The observed range, both ends cut at the threshold found."""
         reach = max(abs(seen.low), abs(seen.high))
-        if reach == 0:
+        if reach < np.finfo(np.float32).tiny:  # nothing but zeros and denormals, which the sketch takes for zeros
             return Range(seen.low, seen.high)
         threshold = self._threshold(seen, grid, reach)
         return Range(max(seen.low, -threshold), min(seen.high, threshold))
@@ -35,11 +35,10 @@ class Entropy:
         levels = self._levels(seen, grid)
         if levels >= self.bins:
             return reach  # the grid is finer than the bins: nothing is lost without clipping
-        ends = np.arange(levels, self.bins + 1, max(1, (self.bins - levels) // 192))
-        ends = np.union1d(ends, [self.bins])
-        divergences = [_divergence(counts, int(end), levels) for end in ends]
-        best = len(ends) - 1 - int(np.argmin(divergences[::-1]))
-        return float(ends[best] * reach / self.bins)
+        coarse = max(1, (self.bins - levels) // self.candidates)
+        best = _least(counts, levels, np.union1d(np.arange(levels, self.bins + 1, coarse), [self.bins]))
+        around = np.arange(max(levels, best - coarse), min(self.bins, best + coarse) + 1, max(1, coarse // 8))
+        return float(_least(counts, levels, np.union1d(around, [best])) * reach / self.bins)
 
     def _levels(self, seen: Sketch, grid: Grid) -> int:
         """Steps of the grid on one side of zero: all of them for one-sided values."""
@@ -62,6 +61,12 @@ class Entropy:
         total = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
         at = np.maximum.accumulate(at)
         return np.diff(np.interp(edges, at, total, left=0.0, right=below[-1]))
+
+
+def _least(counts: np.ndarray, levels: int, ends: np.ndarray) -> int:
+    """The end with the least divergence; of equal ones the greatest, which clips least."""
+    divergences = [_divergence(counts, int(end), levels) for end in ends]
+    return int(ends[len(ends) - 1 - int(np.argmin(divergences[::-1]))])
 
 
 def _divergence(counts: np.ndarray, end: int, levels: int) -> float:

@@ -1,0 +1,259 @@
+"""What rewriting gains on ONNX Runtime's CPU provider, and what it costs: ratios, measured interleaved in one run.
+
+python bench/rewriting.py             everything
+python bench/rewriting.py speed       rewritten models against their QDQ inputs, one thread, all optimizations
+python bench/rewriting.py rules       time of all rules over long graphs, against onnxscript's rewriter
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from intact import pipeline, rewrite  # noqa: E402
+from intact.config import BuildConfig  # noqa: E402
+from intact.errors import IntactError  # noqa: E402
+from intact.graph import io, rewriter  # noqa: E402
+from intact.targets.registry import load_target  # noqa: E402
+from intact.vendor import cpu  # noqa: E402
+from tests.zoo import ZOO, data  # noqa: E402
+from tests.zoo.net import Net  # noqa: E402
+
+ROUNDS = 21
+SECONDS_A_TIMING = 0.004
+KINDS: dict[str, dict[str, object]] = {
+    "uint8": {"precision": "uint8"},
+    "int8": {"precision": "int8"},
+    "uint8 weights": {"precision": "uint8", "quant": {"weight_type": "uint8"}},
+}
+# The least ratio of time before to time after.
+NEVER_SLOWER, BARS = 0.97, {("large residual CNN", "int8"): 2.0, ("large residual CNN", "uint8 weights"): 1.3}
+BARS |= {("bert", "uint8 weights"): 1.3, ("large encoder", "uint8 weights"): 1.3}
+MOST_SECONDS, LEAST_GAIN_OVER_ONNXSCRIPT = 2.0, 5.0
+
+
+def large_residual_cnn() -> onnx.ModelProto:
+    """Six residual blocks of 64 channels on 56 x 56: sums of a size at which kernels, not calls, take the time."""
+    net = Net("large_residual_cnn", 0)
+    x = net.input("image", (1, 64, 56, 56))
+    for _ in range(6):
+        y = x
+        for last in (False, True):
+            weight = net.normal((64, 64, 3, 3), np.sqrt(2 / (64 * 9)) * (0.3 if last else 1.0))
+            y = net.op("Conv", y, weight, net.normal((64,), 0.1), pads=[1, 1, 1, 1], kernel_shape=[3, 3])
+            y = y if last else net.op("Relu", y)
+        x = net.op("Relu", net.op("Add", x, y))
+    net.output(net.op("GlobalAveragePool", x), "pooled", (1, 64, 1, 1))
+    return net.model()
+
+
+def large_encoder() -> onnx.ModelProto:
+    """The feed-forward half of two layers of BERT-base, 128 tokens."""
+    net = Net("large_encoder", 0)
+    x = net.input("tokens", (1, 128, 768))
+    for _ in range(2):
+        hidden = net.op("Relu", net.linear(x, 768, 3072))
+        x = net.op("Add", x, net.linear(hidden, 3072, 768, 0.5))
+    net.output(x, "hidden", (1, 128, 768))
+    return net.model()
+
+
+def speed() -> bool:
+    """Print the ratio of every model; return whether all bars hold."""
+    held = True
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path, rows in _models(Path(folder)):
+            for kind, settings in KINDS.items():
+                held &= _one(name, kind, settings, path, rows, Path(folder))
+    return held
+
+
+def _models(folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """Every model with a file of inputs for it."""
+    built = {**{name: build() for name, build in ZOO.items()}}
+    built |= {"large residual CNN": large_residual_cnn(), "large encoder": large_encoder()}
+    for name, model in built.items():
+        path = folder / f"{name}.onnx"
+        onnx.save(model, path)
+        inputs = data(model, 8) if name in ZOO else _noise(model)
+        np.savez(folder / f"{name}.npz", **inputs)
+        yield name, path, folder / f"{name}.npz"
+    for path in sorted((ROOT / "examples").glob("*/model.onnx")):
+        yield path.parent.name, path, path.parent / "calibration.npz"
+    face = ROOT.parent / "shared" / "models" / "ultraface.onnx"
+    if face.is_file():
+        images = np.load(face.parent / "images_240x320_u8.npz")["images"][:8]
+        np.savez(folder / "face.npz", input=(images.astype(np.float32) - 127) / 128)
+        yield "ultraface", face, folder / "face.npz"
+
+
+def _noise(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {item.name: [dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in model.graph.input}
+    return {name: rng.standard_normal((3, *shape[1:])).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _one(name: str, kind: str, settings: dict[str, object], path: Path, rows: Path, folder: Path) -> bool:
+    quant = {**dict(settings.get("quant", {})), "load_path": str(rows)}  # type: ignore[call-overload]
+    config = BuildConfig.from_dict({"precision": settings["precision"], "quant": quant})
+    quantized = folder / "quantized.onnx"
+    pipeline.quantize_file(path, config, quantized, overwrite=True)
+    model = io.load(quantized)
+    result = rewrite.rewrite(model, load_target("cpu")).model
+    feeds = {key: values[:1] for key, values in np.load(rows).items()}
+    after = cpu.Session(result, optimize=True, threads=1)
+    feeds = {port.name: feeds[port.name] for port in after.inputs}
+    bar = BARS.get((name, kind), NEVER_SLOWER)
+    try:
+        before = cpu.Session(model, optimize=True, threads=1)
+    except IntactError as error:
+        print(f"{name:20} {kind:14} ORT refuses the QDQ input: {str(error)[:60]}…", flush=True)
+        return True
+    ratio, (old, new) = interleaved(before, after, feeds)
+    verdict = "" if ratio >= bar else "   BELOW THE BAR"
+    print(f"{name:20} {kind:14} {old * 1e3:8.3f} ms {new * 1e3:8.3f} ms  {ratio:5.2f}x  bar {bar}{verdict}", flush=True)
+    return ratio >= bar
+
+
+def interleaved(
+    before: cpu.Session, after: cpu.Session, feeds: Mapping[str, np.ndarray]
+) -> tuple[float, tuple[float, float]]:
+    """The median ratio of times over rounds in which both run, and the median times."""
+    for session in (before, after):
+        session.run(feeds)
+    times = max(1, int(SECONDS_A_TIMING / _seconds(lambda: before.run(feeds), 3)))
+    olds, news = [], []
+    for index in range(ROUNDS):
+        # Whoever goes second finds a warmer machine: they take turns.
+        for session in (before, after) if index % 2 else (after, before):
+            taken = _seconds(lambda session=session: session.run(feeds), times)
+            (olds if session is before else news).append(taken)
+    ratio = statistics.median(old / new for old, new in zip(olds, news, strict=True))
+    return ratio, (statistics.median(olds), statistics.median(news))
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+def long_graph(nodes: int, dtype: type = np.uint8) -> onnx.ModelProto:
+    """A QDQ graph of so many nodes: convolutions with Relu, pools, additions and sigmoids."""
+    rng = np.random.default_rng(0)
+    made: list[onnx.NodeProto] = []
+    constants: dict[str, np.ndarray] = {}
+    zero = dtype(np.iinfo(dtype).min)
+
+    def add(op: str, inputs: list[str], output: str, **attributes: object) -> str:
+        made.append(helper.make_node(op, inputs, [output], name=f"node_{len(made)}", **attributes))
+        return output
+
+    x, index = "x", 0
+    while len(made) < nodes:
+        scale, point = f"s{index}", f"z{index}"
+        constants |= {scale: np.float32(0.02 + 0.001 * (index % 7)), point: zero}
+        real = add(
+            "DequantizeLinear", [add("QuantizeLinear", [x, scale, point], f"q{index}"), scale, point], f"d{index}"
+        )
+        if index % 4 == 0:
+            weight = f"w{index}"
+            constants |= {
+                weight: rng.integers(-127, 128, (8, 8, 1, 1)).astype(np.int8),
+                f"{weight}s": np.full(8, 0.01, np.float32),
+                f"{weight}z": np.zeros(8, np.int8),
+                f"b{index}": rng.integers(-99, 99, 8).astype(np.int32),
+                f"b{index}s": constants[scale] * np.full(8, 0.01, np.float32),
+            }
+            weights = add("DequantizeLinear", [weight, f"{weight}s", f"{weight}z"], f"dw{index}", axis=0)
+            bias = add("DequantizeLinear", [f"b{index}", f"b{index}s"], f"db{index}", axis=0)
+            x = add("Relu", [add("Conv", [real, weights, bias], f"c{index}")], f"r{index}")
+        elif index % 4 == 1:
+            x = add("MaxPool", [real], f"r{index}", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        elif index % 4 == 2:
+            x = add("Add", [real, f"d{index - 1}"], f"r{index}")
+        else:
+            x = add("Sigmoid", [real], f"r{index}")
+        index += 1
+    shape = [1, 8, 8, 8]
+    graph = helper.make_graph(
+        made,
+        "long",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def rules() -> bool:
+    """Print what all rules take over long graphs, and onnxscript's rewriter with as many; return whether bars hold."""
+    chosen = rewrite.rules_for(load_target("cpu"))
+    seconds = {}
+    for nodes in (2_000, 20_000):
+        for dtype in (np.uint8, np.int8):
+            taken = min(_apply(nodes, dtype, chosen) for _ in range(3))
+            seconds[nodes, dtype] = taken
+            print(
+                f"{nodes:6} nodes, {dtype.__name__:5}: {taken:6.3f} s of CPU time for {len(chosen)} rules", flush=True
+            )
+    growth = seconds[20_000, np.uint8] / seconds[2_000, np.uint8]
+    other = _onnxscript(20_000, len(chosen))
+    gain = other / seconds[20_000, np.uint8]
+    print(f"ten times the nodes take {growth:.1f} times the time")
+    print(f"onnxscript with {len(chosen)} rules: {other:.3f} s, {gain:.1f} times as long")
+    return seconds[20_000, np.uint8] < MOST_SECONDS and growth < 13 and gain >= LEAST_GAIN_OVER_ONNXSCRIPT
+
+
+def _apply(nodes: int, dtype: type, chosen: tuple[rewriter.Rule, ...]) -> float:
+    model = ir.from_proto(long_graph(nodes, dtype))
+    start = time.process_time()
+    rewriter.apply(model, chosen)
+    return time.process_time() - start
+
+
+def _onnxscript(nodes: int, count: int) -> float:
+    """The time of onnxscript's rewriter with `count` rules, of which three can match."""
+    from onnxscript.rewriter import pattern
+
+    def unary(op_type: str) -> pattern.RewriteRule:
+        def target(op, x, s, z, t, y):  # type: ignore[no-untyped-def]
+            return op.QuantizeLinear(getattr(op, op_type)(op.DequantizeLinear(x, s, z)), t, y)
+
+        def replacement(op, x, s, z, t, y):  # type: ignore[no-untyped-def]
+            return getattr(op, f"QLinear{op_type}")(x, s, z, t, y, _domain="com.microsoft")
+
+        return pattern.RewriteRule(target, replacement)
+
+    names = ["Sigmoid", "MaxPool", "Relu", *(f"Absent{index}" for index in range(count - 3))]
+    chosen = pattern.RewriteRuleSet([unary(name) for name in names])
+    model = ir.from_proto(long_graph(nodes))
+    start = time.process_time()
+    chosen.apply_to_model(model)
+    return time.process_time() - start
+
+
+def main() -> int:
+    """Run the parts that were asked for; the status says whether the bars hold."""
+    parts = {"speed": speed, "rules": rules}
+    asked = sys.argv[1:] or list(parts)
+    held = [parts[name]() for name in asked]
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""`intact convert`: a quantized model from one form to the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from intact.cli import options
+from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Option, takes
+
+NAME = "convert"
+SETTINGS = (DATA, DIMS)
+FORM = (
+    Option(
+        "to",
+        str | None,
+        typer.Option("--to", help="qdq (DQ → op → Q) or qlinear (one operator on integers).", show_default=False),
+    ),
+)
+
+
+@takes(MODEL, FORM, DATA, OUTPUT, DIMS, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Convert a quantized model between QDQ and QLinear operators, and compare the two.
+
+    Operators without an integer form, 16-bit and 4-bit ones among them, stay between Q and DQ.
+
+    Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
+    """
+    from intact import pipeline
+    from intact.cli import console, summary
+
+    result = pipeline.convert_file(
+        options.model_path(values),
+        values["to"],
+        options.settings(values, *SETTINGS),
+        values["output"],
+        overwrite=values["overwrite"],
+        events=console.Talk(quiet=values["quiet"]),
+    )
+    if values["as_json"]:
+        console.print_json(result)
+    elif not values["quiet"]:
+        summary.show_rewriting(result)

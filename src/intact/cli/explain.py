@@ -1,0 +1,29 @@
+"""`intact explain`: what a code of `intact lint` means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+NAME = "explain"
+
+
+def run(
+    code: Annotated[str | None, typer.Argument(help="A code, for example Q103.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Print all of them, as Markdown.")] = False,
+) -> None:
+    """Explain a finding: what is wrong, why it matters, what was measured, how to put it right.
+
+    Example: intact explain Q103
+    """
+    from intact import lint
+    from intact.errors import SettingsError
+
+    if everything == (code is not None):
+        raise SettingsError("S183", "give one code, or --all", fix="intact explain Q103")
+    if code is None:
+        typer.echo(lint.markdown(), nl=False)
+        return
+    check = lint.check_of(code)
+    typer.echo(f"{check.code} ({check.severity})\n{check.explanation()}")

@@ -1,0 +1,53 @@
+"""`intact rewrite`: a quantized model in the form that a device takes, compared with what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from intact.cli import options
+from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Option, takes
+
+NAME = "rewrite"
+SETTINGS = (TARGET, DATA, DIMS)
+REWRITE = (
+    Option(
+        "exact",
+        bool | None,
+        typer.Option(
+            "--exact/--near",
+            help="Only rules that change no integer, or also those that move one by a step. [default: near]",
+            show_default=False,
+        ),
+    ),
+    Option(
+        "explain",
+        str | None,
+        typer.Option("--explain", help="Say why no rule fires at this node.", metavar="NODE", show_default=False),
+    ),
+)
+
+
+@takes(MODEL, TARGET, REWRITE, DATA, OUTPUT, DIMS, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Rewrite a quantized model to the form that a device takes, and prove that the numbers stay.
+
+    Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
+    """
+    from intact import pipeline
+    from intact.cli import console, summary
+
+    result = pipeline.rewrite_file(
+        options.model_path(values),
+        options.settings(values, *SETTINGS),
+        values["output"],
+        exact=bool(values["exact"]),
+        explain=values["explain"],
+        overwrite=values["overwrite"],
+        events=console.Talk(quiet=values["quiet"]),
+    )
+    if values["as_json"]:
+        console.print_json(result)
+    elif not values["quiet"]:
+        summary.show_rewriting(result)

@@ -1,0 +1,73 @@
+"""What is wrong with a quantized model: findings with stable codes, explanations, and repairs that keep the numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+import onnx_ir as ir
+
+from intact.errors import SettingsError
+from intact.graph import rewriter, shapes
+from intact.graph.rewriter import Rewritten, Rule
+from intact.lint import activations, bias, coverage, scales, weight_only, weights
+from intact.lint.check import UNAFFECTED, Check, Finding, Severity
+
+__all__ = ["CHECKS", "Check", "Finding", "Severity", "check_of", "findings", "fix", "markdown"]
+
+_MODULES = (weights, bias, activations, weight_only, scales, coverage)
+
+CHECKS: tuple[Check, ...] = tuple(
+    sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
+)
+
+_RULES: tuple[Rule, ...] = tuple(check for check in CHECKS if isinstance(check, Rule))
+
+
+def findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes."""
+    found = [finding for check in CHECKS for finding in check.find(model)]
+    order = list(Severity)
+    return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
+
+
+def fix(model: ir.Model) -> Rewritten:
+    """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
+    result = model.clone()
+    shapes.infer_shapes(result)
+    removed = coverage.remove_dead(result)
+    rewritten = rewriter.apply(result, _RULES)
+    shapes.infer_shapes(rewritten.model)
+    refusals = tuple(refusal for refusal in rewritten.refusals if refusal.reason != UNAFFECTED)
+    return dataclasses.replace(rewritten, applications=removed + rewritten.applications, refusals=refusals)
+
+
+def check_of(code: str) -> Check:
+    """The check with this code, in upper or lower case."""
+    codes = {check.code: check for check in CHECKS}
+    if code.upper() in codes:
+        return codes[code.upper()]
+    near = difflib.get_close_matches(code.upper(), codes, n=3, cutoff=0.5)
+    raise SettingsError(
+        "S180",
+        f"no check has the code {code!r}",
+        allowed=", ".join(codes),
+        fix=f"did you mean {' or '.join(near)}?" if near else None,
+    )
+
+
+def markdown() -> str:
+    """The page of the documentation about all checks, made from their docstrings."""
+    head = (
+        "# What `intact lint` finds\n\n"
+        "`intact lint model.onnx` looks for what is wrong with a quantized model; `intact explain CODE` prints one of\n"
+        "these texts. `--fix -o fixed.onnx` repairs what can be repaired without changing what the model computes.\n"
+        "This page is the output of `intact explain --all`.\n\n"
+        "| code | severity | fixable | what is wrong |\n| --- | --- | --- | --- |\n"
+    )
+    rows = "".join(
+        f"| [{c.code}](#{c.code.lower()}) | {c.severity} | {'yes' if isinstance(c, Rule) else 'no'} | {c.title()} |\n"
+        for c in CHECKS
+    )
+    texts = "".join(f"\n## {check.code}\n\n{check.explanation()}\n" for check in CHECKS)
+    return head + rows + texts

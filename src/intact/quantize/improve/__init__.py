@@ -1,0 +1,59 @@
+"""Accuracy algorithms, one file each. They change weights and biases, never which tensors are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.quantize.improve.rounding import correct_biases, round_weights
+from intact.quantize.improve.study import best_candidates, studies
+from intact.quantize.observe import watch
+from intact.quantize.resolve import Resolved, candidates, resolve
+from intact.quantize.sketch import Sketch
+from intact.results import Encoding, QuantPlan
+
+
+def improve(
+    model: ir.Model,
+    plan: QuantPlan,
+    seen: Mapping[str, Sketch],
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    progress: Callable[[], None] = lambda: None,
+) -> tuple[ir.Model, Resolved]:
+    """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected."""
+    tries = candidates(plan, seen)
+    found = studies(model, plan, tries, sum(1 for _ in rows))
+    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
+    for study in found:
+        watchers.setdefault(study.tensor, []).append(study.add)
+    if watchers:
+        watch(model, watchers, rows)
+    best = best_candidates(plan, found)
+    chosen = {grid: tries[grid][index] for grid, index in best.items()}
+    rounded = round_weights(resolve(model, plan, seen, chosen=chosen), plan, found, progress)
+    corrected, changed = correct_biases(model, plan, rounded, found, best)
+    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), chosen=chosen)
+    return corrected, replace(final, constants={**final.constants, **_same_grids(plan, rounded, final)})
+
+
+def _seen_again(model: ir.Model, seen: Mapping[str, Sketch], changed: tuple[str, ...]) -> dict[str, Sketch]:
+    """The sketches, with those of changed constants made anew."""
+    result = dict(seen)
+    for name in changed:
+        tensor = model.graph.initializers[name].const_value
+        if name in seen and tensor is not None:
+            result[name] = Sketch(histogram=seen[name].histogram)
+            result[name].add(tensor.numpy())
+    return result
+
+
+def _same_grids(
+    plan: QuantPlan, rounded: Resolved, final: Resolved
+) -> dict[tuple[str, int], tuple[Encoding, np.ndarray]]:
+    """Weights rounded with feedback whose grid is still the same: a larger bias may have raised a scale."""
+    keys = [(weight.node, weight.index) for weight in plan.weights]
+    return {key: rounded.constants[key] for key in keys if rounded.constants[key][0].same_grid(final.constants[key][0])}

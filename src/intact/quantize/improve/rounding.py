@@ -1,0 +1,98 @@
+"""Rounds weights with error feedback, and moves what remains of the mean error into biases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.quantize.improve.gptq import round_with_feedback
+from intact.quantize.improve.study import Study
+from intact.quantize.resolve import Resolved
+from intact.results import QuantPlan, WeightPlan
+
+
+def round_weights(
+    resolved: Resolved, plan: QuantPlan, studies: Sequence[Study], progress: Callable[[], None]
+) -> Resolved:
+    """The same grids with other integers for every studied weight."""
+    constants = dict(resolved.constants)
+    for study in studies:
+        # Quantizing the input adds step²/12 to each of its second moments.
+        noise = float(resolved.tensors[study.entry].scale) ** 2 / 12 * study.moments.rows
+        for weight, matrix in study.layers:
+            encoding, _ = constants[weight.node, weight.index]
+            scale, zero_point = _per_output(encoding.scale, matrix), _per_output(encoding.zero_point, matrix)
+            integers = np.empty(matrix.shape, np.int64)
+            for group in range(matrix.shape[0]):
+                for index, product in enumerate(study.moments.products):
+                    part = slice(index * study.moments.block, (index + 1) * study.moments.block)
+                    integers[group, :, part] = round_with_feedback(
+                        matrix[group, :, part], product[group], scale[group], zero_point[group], encoding.dtype, noise
+                    )
+            constants[weight.node, weight.index] = (encoding, study.linear.weight(integers))
+            progress()
+    return replace(resolved, constants=constants)
+
+
+def correct_biases(
+    model: ir.Model, plan: QuantPlan, resolved: Resolved, studies: Sequence[Study], chosen: Mapping[str, int]
+) -> tuple[ir.Model, tuple[str, ...]]:
+    """A copy of `model` whose biases make up for the mean error that quantization leaves in each layer's output.
+
+    The constants that changed are named. A layer without a bias of its own stays as it is.
+    """
+    corrections: dict[str, np.ndarray] = {}
+    nodes = {node.name: node for node in model.graph}
+    for study in studies:
+        before, after = study.moments.mean, study.mean_on_grid(chosen.get(plan.tensors[study.entry], 0))
+        for weight, matrix in study.layers:
+            name = _bias_of(nodes[weight.node], plan, weight)
+            if name is None:
+                continue
+            encoding, integers = resolved.constants[weight.node, weight.index]
+            scale, zero_point = _per_output(encoding.scale, matrix), _per_output(encoding.zero_point, matrix)
+            rounded = (study.linear.matrix(integers) - zero_point[..., None]) * scale[..., None].astype(np.float64)
+            error = (matrix * before[:, None, :] - rounded * after[:, None, :]).sum(axis=-1)
+            corrections[name] = error.reshape(-1)
+    result = model.clone()
+    for name, error in corrections.items():
+        _shift(result.graph.initializers[name], error)
+    return result, tuple(corrections)
+
+
+def _per_output(values: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    groups, outputs, _ = matrix.shape
+    return np.broadcast_to(values.reshape(-1), (groups * outputs,)).reshape(groups, outputs)
+
+
+def _bias_of(node: ir.Node, plan: QuantPlan, weight: WeightPlan) -> str | None:
+    """The constant that is added to each output channel of a layer and to nothing else, if there is one."""
+    bias = next((value for value in node.inputs[2:3] if value is not None), None)
+    if bias is None:
+        reader = query.only_consumer(node.outputs[0])
+        if reader is None or reader.domain or reader.op_type != "Add":
+            return None
+        bias = next((value for value in reader.inputs if value is not None and query.is_constant(value)), None)
+    channels = node.outputs[0].shape
+    if bias is None or not query.is_constant(bias) or len(bias.uses()) != 1 or channels is None:
+        return None
+    shape = query.static_shape(bias)
+    axis = 1 if node.op_type == "Conv" else -1
+    wanted = channels[axis]
+    is_own = bias in node.inputs
+    if shape is None or int(np.prod(shape)) != wanted:
+        return None
+    if not is_own and node.op_type == "Conv" and (len(shape) < 3 or shape[-len(channels) + 1] != wanted):
+        return None
+    return bias.name if is_own or node.op_type == "Conv" or shape[-1] == wanted else None
+
+
+def _shift(value: ir.Value, error: np.ndarray) -> None:
+    tensor = value.const_value
+    assert tensor is not None, "biases are constants"
+    array = tensor.numpy()
+    value.const_value = ir.tensor((array + error.reshape(array.shape)).astype(array.dtype), name=value.name)

@@ -1,0 +1,103 @@
+"""What is learned of a linear layer's inputs in one more run: moments, means, and which grid disturbs it least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.quantize.grid import LIMITS
+from intact.quantize.improve.linear import Linear, Moments, linear
+from intact.results import Encoding, QuantPlan, WeightPlan
+
+# Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
+_TRIAL_COLUMNS = 64
+# Columns in all that moments are taken of, per input of the layer: more would hardly change them.
+_COLUMNS_PER_INPUT = 8
+_FEWEST_COLUMNS = 64
+# Inputs that are treated together: moments of more would take memory and time that grow with their square and cube.
+LARGEST_BLOCK = 2048
+
+
+@dataclass(slots=True)
+class Study:
+    """The layers that read one tensor in the same way, and what was seen of it.
+
+    `candidates` are grids for the tensor; `disturbance` is, for each, the squared change of the layers' outputs.
+    """
+
+    tensor: str
+    entry: str
+    linear: Linear
+    layers: list[tuple[WeightPlan, np.ndarray]]
+    candidates: Sequence[Encoding]
+    moments: Moments
+    on_grid: list[np.ndarray] = field(default_factory=list)
+    disturbance: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.disturbance = np.zeros(len(self.candidates))
+        self.on_grid = [np.zeros_like(self.moments.total) for _ in self.candidates]
+
+    def add(self, x: np.ndarray) -> None:
+        """Take in one row."""
+        columns = self.linear.columns(np.asarray(x, np.float32), self.moments.most)
+        self.moments.add_columns(columns)
+        step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
+        for index, candidate in enumerate(self.candidates):
+            rounded = round_to_grid(columns, candidate)
+            self.on_grid[index] += rounded.sum(axis=1, dtype=np.float64)
+            if len(self.candidates) > 1:
+                self.disturbance[index] += self._change(columns[:, ::step] - rounded[:, ::step])
+
+    def _change(self, error: np.ndarray) -> float:
+        """Squared change of all outputs, relative to the size of each layer's weights."""
+        return sum(
+            float(np.sum(np.matmul(error, matrix.transpose(0, 2, 1)) ** 2)) / max(float(np.sum(matrix**2)), 1e-30)
+            for _, matrix in self.layers
+        )
+
+    def mean_on_grid(self, candidate: int) -> np.ndarray:
+        """The mean column after quantization to one of the candidates."""
+        return self.on_grid[candidate] / max(self.moments.rows, 1)
+
+
+def studies(model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int) -> list[Study]:
+    """One empty study for each tensor and way of reading it by layers with quantized weights."""
+    nodes = {node.name: node for node in model.graph}
+    found: dict[tuple[str, Linear], Study] = {}
+    for weight in plan.weights:
+        node = nodes[weight.node]
+        tensor = model.graph.initializers[weight.tensor].const_value
+        source = node.inputs[0]
+        assert tensor is not None and source is not None and source.name, "planned weights are constants"
+        view = linear(node, tensor.numpy(), weight.index)
+        entry = plan.entry(source.name, weight.node)
+        if view is None or entry not in plan.tensors or source.const_value is not None:
+            continue
+        matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
+        if (entry, view) not in found:
+            most = max(_FEWEST_COLUMNS, _COLUMNS_PER_INPUT * matrix.shape[2] // max(rows, 1))
+            moments = Moments.empty(view, matrix, most=most, block=LARGEST_BLOCK)
+            found[entry, view] = Study(source.name, entry, view, [], candidates[plan.tensors[entry]], moments)
+        found[entry, view].layers.append((weight, matrix))
+    return list(found.values())
+
+
+def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
+    """For each grid that layers read, the candidate that disturbs all of them together least."""
+    totals: dict[str, np.ndarray] = {}
+    for study in seen:
+        grid = plan.tensors[study.entry]
+        totals[grid] = totals.get(grid, 0.0) + study.disturbance
+    return {grid: int(np.argmin(total)) for grid, total in totals.items()}
+
+
+def round_to_grid(values: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """float32 values moved to the nearest point of a grid with one scale."""
+    qmin, qmax = LIMITS[encoding.dtype]
+    scale, zero = np.float32(encoding.scale), np.float32(encoding.zero_point)
+    rounded: np.ndarray = (np.clip(np.rint(values / scale) + zero, qmin, qmax) - zero) * scale
+    return rounded

@@ -1,0 +1,95 @@
+"""Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
+
+A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that
+all its other values drown. The measure is the signal-to-noise ratio of the tensor on its own grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.quantize.choose import FLOAT
+from intact.quantize.ranges import METHODS
+from intact.quantize.ranges.error import mean_squared_error
+from intact.quantize.sketch import Sketch
+from intact.results import Grid, QuantPlan, Range
+from intact.targets.spec import Target
+
+# A normal distribution cut at 4 standard deviations has 41 dB on 8 bits, one whose largest value is 20 of them 27 dB.
+LEAST_DB = {"npu": 27.0, "cpu": 20.0}
+_WIDER = {"uint8": "uint16", "int8": "int16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """Other types for single nodes, and the tensors that made them necessary, with their SQNR in dB."""
+
+    types: Mapping[str, str]
+    tensors: Mapping[str, float]
+
+    def __str__(self) -> str:
+        worst = min(self.tensors, key=lambda name: self.tensors[name])
+        kind = ", ".join(sorted(set(self.types.values())))
+        return (
+            f"rescue: {len(self.types)} nodes stay in {kind}, because 8 bits cannot hold {len(self.tensors)} tensors "
+            f"(the worst is {worst}, {self.tensors[worst]:.1f} dB); --no-rescue forbids it"
+        )
+
+
+def rescue(
+    model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch], target: Target, settled: Container[str] = ()
+) -> Rescue | None:
+    """The nodes that need another type than the plan gives them, or None.
+
+    Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
+    """
+    limit = LEAST_DB["npu" if target.npu else "cpu"]
+    noisy = {name: db for name, db in signal_to_noise(plan, seen).items() if db < limit}
+    poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in _grids(plan, noisy)}
+    types: dict[str, str] = {}
+    for node in model.graph:
+        current = plan.nodes.get(node.name or "")
+        touched = [v for v in node.inputs if v is not None] + (list(node.outputs) if target.npu else [])
+        if any(value.name in settled for value in (*node.inputs, *node.outputs) if value is not None):
+            continue
+        if current in _WIDER and any(value in poor for value in touched):
+            types[node.name or ""] = _WIDER[current] if target.npu else FLOAT
+    return Rescue(types, noisy) if types else None
+
+
+def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, float]:
+    """For each observed tensor on an 8-bit grid, its signal-to-noise ratio there in dB."""
+    ratios = {}
+    for name, sketch in seen.items():
+        grid = plan.grids.get(plan.tensors.get(name, ""))
+        if grid is not None and grid.dtype in _WIDER and sketch.histogram:
+            ratios[name] = _ratio(sketch, grid)
+    return ratios
+
+
+def _ratio(sketch: Sketch, grid: Grid) -> float:
+    values, counts = sketch.points()
+    power = float(np.sum(counts / sketch.count * values**2))
+    error = float(mean_squared_error(sketch, [_range(sketch, grid)], grid)[0])
+    return float(10 * np.log10(power / error)) if power > 0 and error > 0 else np.inf
+
+
+def _range(sketch: Sketch, grid: Grid) -> Range:
+    if grid.fixed is not None:
+        scale, zero_point = grid.fixed
+        # An 8-bit grid has 255 steps; its ends follow from where zero is.
+        low = -zero_point * scale if grid.dtype == "uint8" else (-128 - zero_point) * scale
+        return Range(low, low + 255 * scale)
+    return grid.range if grid.range is not None else METHODS[grid.method].range_of(sketch, grid)
+
+
+def _grids(plan: QuantPlan, tensors: Mapping[str, float]) -> set[str]:
+    return {plan.tensors[name] for name in tensors}
+
+
+def _computed(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]

@@ -1,0 +1,159 @@
+"""Operands of quantized operators: integers with their grid, and why a kernel would not take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.builder import Builder
+from intact.graph.pattern import Patterns, Var
+
+UINT8, INT8, INT32 = ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT32
+INT32_MAX = 2**31 - 1
+MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """Integers on a grid: real = (q - zero_point) * scale, with several scales along `axis` only."""
+
+    q: ir.Value
+    scale: ir.Value | None
+    zero_point: ir.Value | None
+    dtype: ir.DataType | None
+    axis: int = 1
+    block_size: int = 0
+
+    @property
+    def step(self) -> float | None:
+        """The scale, where it is one constant."""
+        number = query.scalar(self.scale)
+        return None if number is None else float(number)
+
+    @property
+    def zero(self) -> int:
+        """The zero point, where it is one constant; 0 where it is absent."""
+        return int(query.scalar(self.zero_point) or 0)
+
+    @property
+    def reach(self) -> int:
+        """The greatest |q - zero_point| that the type allows."""
+        assert self.dtype is not None, "types are checked first"
+        return max(int(self.dtype.max) - self.zero, self.zero - int(self.dtype.min))
+
+    def scales(self) -> np.ndarray:
+        """The constant scales as a flat float32 array."""
+        array = query.constant(self.scale)
+        assert array is not None, "scales are checked to be constant first"
+        return array.reshape(-1).astype(np.float32)
+
+    def zeros(self) -> np.ndarray:
+        """The constant zero points as a flat int64 array; 0 where there are none."""
+        array = query.constant(self.zero_point)
+        return np.zeros(1, np.int64) if array is None else array.reshape(-1).astype(np.int64)
+
+    def centred(self) -> np.ndarray:
+        """The constant integers minus their zero points."""
+        integers = query.constant(self.q)
+        assert integers is not None, f"{self.q.name!r} is constant where this is asked"
+        zeros = self.zeros()
+        if zeros.size == 1:
+            return np.asarray(integers.astype(np.int64) - zeros[0])
+        shape = [-1 if index == self.axis % integers.ndim else 1 for index in range(integers.ndim)]
+        return np.asarray(integers.astype(np.int64) - zeros.reshape(shape))
+
+    def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as integer kernels want them: the zero point written out where it is 0 by default."""
+        assert self.scale is not None and self.dtype is not None, "grids are checked first"
+        if self.zero_point is not None:
+            return self.scale, self.zero_point
+        array = query.constant(self.scale)
+        shape = () if array is None else array.shape
+        return self.scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
+
+    def triple(self, op: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Integers, scale and zero point, in the order of every QLinear operator."""
+        return self.q, *self.grid(op)
+
+
+def dequantized(op: Patterns, name: str) -> Any:
+    """A DequantizeLinear, perhaps with other uses, that binds to `name`."""
+    inputs = Var(f"{name}.q"), Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True)
+    return op.DequantizeLinear(*inputs, _shared=True, _name=name)
+
+
+def quantized(op: Patterns, value: Any, name: str) -> Any:
+    """A QuantizeLinear of `value` that binds to `name`."""
+    return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
+
+
+def read(node: ir.Node) -> Operand:
+    """What a DequantizeLinear reads."""
+    q, zero_point = node.inputs[0], query.input_(node, 2)
+    assert q is not None, "DequantizeLinear has an input"
+    return _operand(node, q, zero_point, zero_point.dtype if zero_point is not None else q.dtype)
+
+
+def written(node: ir.Node) -> Operand:
+    """What a QuantizeLinear writes."""
+    zero_point = query.input_(node, 2)
+    asked = query.int_(node, "output_dtype", 0)
+    dtype = zero_point.dtype if zero_point is not None else ir.DataType(asked) if asked else UINT8
+    return _operand(node, node.outputs[0], zero_point, dtype)
+
+
+def _operand(node: ir.Node, q: ir.Value, zero_point: ir.Value | None, dtype: ir.DataType | None) -> Operand:
+    axis, block = query.int_(node, "axis", 1), query.int_(node, "block_size", 0)
+    return Operand(q, node.inputs[1], zero_point, dtype, axis, block)
+
+
+def taken(node: ir.Node, index: int, axis: int = 1) -> Operand:
+    """Three inputs of an integer operator from `index` on: integers, scale, zero point."""
+    q, scale, zero_point = (query.input_(node, index + offset) for offset in range(3))
+    assert q is not None, f"{node.op_type} has an input {index}"
+    return Operand(q, scale, zero_point, zero_point.dtype if zero_point is not None else q.dtype, axis)
+
+
+def produced(node: ir.Node, index: int) -> Operand:
+    """The output of an integer operator, whose scale and zero point are inputs from `index` on."""
+    scale, zero_point = query.input_(node, index), query.input_(node, index + 1)
+    output = node.outputs[0]
+    return Operand(output, scale, zero_point, zero_point.dtype if zero_point is not None else output.dtype)
+
+
+def not_one_grid(**operands: Operand) -> str | None:
+    """Why one of the operands, given by name, is not on a constant grid with a single positive scale."""
+    for name, operand in operands.items():
+        step = operand.step
+        if step is None:
+            return f"{name} has {_size(operand.scale)}, not one constant scale"
+        if not 0 < step < np.inf:
+            return f"the scale of {name} is {step}"
+        if operand.zero_point is not None and not query.is_scalar(operand.zero_point):
+            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
+    return None
+
+
+def not_one_type(**operands: Operand) -> str | None:
+    """Why the operands, given by name, are not of one 8-bit type."""
+    first = next(iter(operands.values()))
+    for name, operand in operands.items():
+        if operand.dtype not in (UINT8, INT8):
+            return f"{name} is {type_name(operand)}: integer kernels take uint8 and int8"
+        if operand.dtype != first.dtype:
+            return f"{name} is {type_name(operand)}, unlike {next(iter(operands))}: kernels want one type"
+    return None
+
+
+def type_name(operand: Operand) -> str:
+    """The type of an operand, in words for a reason."""
+    return "of unknown type" if operand.dtype is None else operand.dtype.name.lower()
+
+
+def _size(value: ir.Value | None) -> str:
+    array = query.constant(value)
+    return "a computed number" if array is None else f"{array.size} numbers"

@@ -1,0 +1,166 @@
+"""Tensors in the sign of the fastest kernels: uint8 activations instead of int8 ones, with the same values.
+
+q and q + 128 are the same number where the zero point moves along. In QDQ form a tensor changes its sign by itself;
+what integer operators need is in `operator_signs.py`. A conversion is Q of DQ on the same grid in the other sign.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.builder import Builder
+from intact.graph.pattern import Patterns, Var
+from intact.graph.rewriter import EXACT, Rule
+from intact.rewrite import linear
+from intact.rewrite.movement import MovementRule
+from intact.rewrite.operand import INT8, UINT8, Operand, not_one_grid, quantized, read, written
+from intact.rewrite.saturation import SaturationRule, weight_of
+
+# The axis of the output channels in the weight of a float operator.
+_LINEAR = {"Conv": 0, "MatMul": -1, "Gemm": 1}
+_ELEMENTWISE = ("Add", "Mul", "Sub", "Concat", "Where")
+
+
+class UnsignActivation(SaturationRule):
+    """DQ(Q(x, s, z), s, z) = DQ(Q(x, s, z + 128), s, z + 128) in uint8 instead of int8."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+        return op.DequantizeLinear(op.QuantizeLinear(x, s, z, _shared=True, _name="q"), s, z, _name="dq")
+
+    def check(self, q: ir.Node, dq: ir.Node) -> str | None:
+        grid = written(q)
+        if grid.dtype != INT8:
+            return "the activation is not int8"
+        users = query.consumers(grid.q)
+        if grid.q.is_graph_output() or any(user.op_type != "DequantizeLinear" for user in users):
+            return "its integers go to other nodes than DequantizeLinear"
+        return not_one_grid(activation=grid) or self._saturating(dq)
+
+    def _saturating(self, dq: ir.Node) -> str | None:
+        for user in query.consumers(dq.outputs[0]) if self.saturates else ():
+            producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
+            if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
+                continue
+            weight = read(producer)
+            if query.is_constant(weight.q) and weight.dtype == INT8:
+                axis = linear.gemm_axis(user) if user.op_type == "Gemm" else _LINEAR[user.op_type]
+                reason = self.pairs_saturate(weight_of(weight), axis)
+                if reason is not None:
+                    return reason
+        return None
+
+    def rewrite(self, op: Builder, x: ir.Value, q: ir.Node) -> Any:
+        grid = written(q)
+        zero_point = shifted_zero(op, grid)
+        integers: ir.Value = op.QuantizeLinear(x, grid.scale, zero_point)
+        integers.dtype, integers.shape = UINT8, grid.q.shape
+        return op.DequantizeLinear(integers, grid.scale, zero_point)
+
+
+class UnsignConstant(Rule):
+    """DQ(c, s, z) = DQ(c + 128, s, z + 128) for a constant in int8 beside an activation in uint8."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, c: Var, s: Var, z: Var) -> Any:
+        return op.DequantizeLinear(op.constant(c), s, z, _name="dq")
+
+    def check(self, dq: ir.Node) -> str | None:
+        grid = read(dq)
+        if grid.dtype != INT8:
+            return "the constant is not int8"
+        users = query.consumers(dq.outputs[0])
+        if not users or any(user.op_type not in _ELEMENTWISE or not _reads_unsigned(user) for user in users):
+            return "it does not stand beside an activation in uint8"
+        return not_one_grid(constant=grid)
+
+    def rewrite(self, op: Builder, dq: ir.Node) -> Any:
+        grid = read(dq)
+        integers = op.constant(shifted(query.constant(grid.q)), "unsigned")
+        return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))
+
+
+def _reads_unsigned(node: ir.Node) -> bool:
+    producers = (value.producer() for value in node.inputs if value is not None)
+    return any(
+        item is not None and item.op_type == "DequantizeLinear" and read(item).dtype == UINT8 for item in producers
+    )
+
+
+class JoinShiftedGrids(Rule):
+    """Q(DQ(Q(x, t, y), s, z), s, z ± 128) = Q(x, t, y ± 128): a conversion to the other sign is part of Q."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        first = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="first")
+        back = op.DequantizeLinear(first, Var("s"), Var("z"), _shared=True, _name="back")
+        return quantized(op, back, "last")
+
+    def check(self, first: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        before, after = read(back), written(last)
+        doubt = not_one_grid(source=written(first), first=before, second=after)
+        return doubt or not_shifted(before, after)
+
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
+        return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, written(first)))
+
+
+def not_shifted(before: Operand, after: Operand) -> str | None:
+    """Why two grids are not the same numbers in the other sign."""
+    if {before.dtype, after.dtype} != {UINT8, INT8}:
+        return "the types are not int8 and uint8"
+    shift = 128 if after.dtype == UINT8 else -128
+    same = before.step == after.step and before.zero + shift == after.zero
+    return None if same else "the grids differ"
+
+
+class UnsignBeforeMove(MovementRule):
+    """Q(DQ(move(x), s, z), s, z + 128) = move(Q(DQ(x, s, z), s, z + 128)), where x was quantized just before."""
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+        return quantized(op, op.DequantizeLinear(self._moves(op, x), s, z, _name="back"), "last")
+
+    def check(self, x: ir.Value, move: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        before, after = read(back), written(last)
+        if after.dtype != UINT8:
+            return "it does not become uint8"
+        if not self._was_quantized(x):
+            return "what it moves was not quantized just before"
+        return not_one_grid(first=before, second=after) or not_shifted(before, after) or self._no_kernel(move, after)
+
+    def _was_quantized(self, x: ir.Value) -> bool:
+        producer = x.producer()
+        while producer is not None and producer.op_type in self.ops and producer.inputs[0] is not None:
+            producer = producer.inputs[0].producer()
+        return producer is not None and producer.op_type == "QuantizeLinear"
+
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, back: ir.Node, last: ir.Node) -> Any:
+        turned: ir.Value = op.QuantizeLinear(op.DequantizeLinear(x, *back.inputs[1:]), *last.inputs[1:])
+        turned.dtype, turned.shape = UINT8, x.shape
+        attributes: dict[str, Any] = dict(move.attributes)
+        return op.node(move.op_type, turned, *move.inputs[1:], **attributes)
+
+
+def shifted(integers: np.ndarray | None) -> np.ndarray:
+    """uint8 as int8, 128 lower, or int8 as uint8, 128 higher."""
+    assert integers is not None and integers.dtype in (np.uint8, np.int8), "only 8-bit constants change their sign"
+    return (integers.view(np.uint8) ^ np.uint8(0x80)).view(np.int8 if integers.dtype == np.uint8 else np.uint8)
+
+
+def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
+    """The zero point of the same grid in the other sign."""
+    assert grid.dtype is not None, "types are checked first"
+    given = query.constant(grid.zero_point)
+    scale = query.constant(grid.scale)
+    zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy()) if given is None else given
+    return op.constant(shifted(np.ascontiguousarray(zeros)).reshape(zeros.shape), "zero_point")
+
+
+RULES: tuple[Rule, ...] = (JoinShiftedGrids(), UnsignActivation(), UnsignConstant(), UnsignBeforeMove())

@@ -1,0 +1,135 @@
+"""A model that computes each replaced tensor twice from the same inputs: as it was, and as it came.
+
+One changed integer upstream then blames no rule downstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.graph import edit, query, rewriter
+from intact.graph.rewriter import Firing, Rule
+from intact.results import Application
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The names of one replaced tensor, old and new; floats that come from a grid have its largest `step`."""
+
+    application: Application
+    old: str
+    new: str
+    step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The model, and the pairs of tensors among its outputs."""
+
+    model: ir.Model
+    pairs: tuple[Pair, ...]
+
+
+def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
+    """What `rules` do to `model`; a firing in the body of an If or Loop leaves no pair."""
+    subject = model.clone()
+    recorder = _Recorder(subject)
+    rewriter.apply(subject, rules, watch=recorder.see)
+    return recorder.witness()
+
+
+class _Recorder:
+    """Copies both sides of every firing into one growing model."""
+
+    def __init__(self, subject: ir.Model) -> None:
+        self._graph = subject.graph
+        self._model = subject.clone()
+        self._names = edit.Names(self._model)
+        self._pairs: list[tuple[Firing, ir.Value, ir.Value]] = []
+        copies = {value.name: value for value in _values(self._model.graph)}
+        self._known = {value: copies[value.name] for value in _values(self._graph)}
+
+    def see(self, firing: Firing) -> None:
+        """Add the nodes of the match and those that replace them, side by side."""
+        if firing.graph is not self._graph:
+            return
+        before = self._copy(firing.covered, {})
+        self._known |= self._copy(firing.created, {})
+        for old, new in zip(firing.old, firing.new, strict=True):
+            self._pairs.append((firing, before[old], self._known[new]))
+
+    def witness(self) -> Witness:
+        """The model with nothing but the pairs as its outputs."""
+        outputs: dict[ir.Value, str] = {}
+        pairs = [
+            Pair(firing.application, self._output(old, outputs), self._output(new, outputs), _step(firing.new[0]))
+            for firing, old, new in self._pairs
+        ]
+        self._model.graph.outputs[:] = list(outputs)
+        edit.prune(self._model)
+        return Witness(self._model, tuple(pairs))
+
+    def _copy(self, nodes: Sequence[ir.Node], made: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+        """Copies of nodes, each after those of them that it reads from; returns what became of their outputs."""
+        inside = set(nodes)
+        for node in nodes:
+            self._copy_node(node, inside, made)
+        return made
+
+    def _copy_node(self, node: ir.Node, inside: set[ir.Node], made: dict[ir.Value, ir.Value]) -> None:
+        if node.outputs[0] in made:
+            return
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer in inside and producer is not None:
+                self._copy_node(producer, inside, made)
+        inputs = [made.get(value) or self._value(value) if value is not None else None for value in node.inputs]
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs),
+            name=self._names.take(f"witness/{node.name}"),
+        )
+        for output in copy.outputs:
+            output.name = self._names.take(f"{copy.name}/output")
+        self._model.graph.append(copy)
+        self._model.opset_imports.setdefault(node.domain, 1)
+        made |= dict(zip(node.outputs, copy.outputs, strict=True))
+
+    def _value(self, value: ir.Value) -> ir.Value:
+        if value not in self._known:
+            tensor = query.constant_tensor(value)
+            assert tensor is not None, f"{value.name!r} comes from nowhere"
+            name = self._names.take(f"witness/{value.name}")
+            self._known[value] = edit.add_initializer(self._model.graph, tensor, name)
+        return self._known[value]
+
+    def _output(self, value: ir.Value, outputs: dict[ir.Value, str]) -> str:
+        """The name of a value as an output; inputs and constants get a copy that can be one."""
+        if value.producer() is None:
+            node = ir.Node("", "Identity", [value], name=self._names.take("witness/Identity"))
+            node.outputs[0].name = self._names.take("witness/copy")
+            self._model.graph.append(node)
+            value = node.outputs[0]
+        return outputs.setdefault(value, value.name or "")
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _step(value: ir.Value) -> float | None:
+    """The largest step of the grid that a float comes from, where a DequantizeLinear says it."""
+    producer = value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return None
+    scales = query.constant(producer.inputs[1])
+    return None if scales is None else float(scales.max())

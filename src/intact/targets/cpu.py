@@ -1,0 +1,21 @@
+"""What a table cannot say about a CPU: whether this one multiplies bytes without saturating."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+# avx_vnni stands on client processors, avx512_vnni on servers; AMX works on int32 accumulators as well.
+_FLAGS = frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def adds_pairs_in_16_bits() -> bool:
+    """Whether kernels for uint8 x int8 saturate on this machine: x86 without VNNI, or a processor that is not known."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    lines = _CPUINFO.read_text(encoding="utf-8").splitlines() if _CPUINFO.is_file() else ()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return _FLAGS.isdisjoint(flags.split())

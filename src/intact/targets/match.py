@@ -1,0 +1,142 @@
+"""Compares how a node is used with what a target's table allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from intact.targets import predicates
+from intact.targets.operands import Operand, Use, describe
+from intact.targets.spec import OpSpec, Signature, Slot, Target
+
+# In the order of how much would have to change, the least first.
+Kind = Literal["arch", "check", "symmetry", "axis", "granularity", "constant", "type", "arity", "group"]
+_COST: dict[Kind, int] = {
+    "arch": 1,
+    "check": 1,
+    "symmetry": 2,
+    "axis": 3,
+    "granularity": 4,
+    "constant": 8,
+    "type": 16,
+    "arity": 64,
+    # A row for floats is no advice to what is on a grid.
+    "group": 1000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that keeps a node from a signature: what kind it is, where, what was found and what is wanted."""
+
+    kind: Kind
+    place: str
+    found: str
+    wanted: str
+
+
+def mismatches(use: Use, signature: Signature, spec: OpSpec, target: Target) -> list[Mismatch]:
+    """Everything that keeps `use` from `signature`; nothing where it fits."""
+    found = [Mismatch("arch", "", target.name, f"v{signature.arch}")] if _too_new(signature, target) else []
+    if len(use.inputs) > len(signature.inputs) and not signature.repeats:
+        found.append(Mismatch("arity", "inputs", str(len(use.inputs)), f"at most {len(signature.inputs)}"))
+    if signature.runs == "float" and _grouped(use, spec):
+        found.append(Mismatch("group", "types", describe(use.inputs), "types that no integer kernel takes"))
+    for rule in signature.require:
+        failed = predicates.check(use.node, rule)
+        found += [] if failed is None else [Mismatch("check", "node", failed[1], failed[0])]
+    for index, operand in enumerate(use.inputs):
+        slot = signature.input(index)
+        if operand is not None and slot is not None:
+            axis = spec.weight_axis.at(_integers(use)) if slot.granularity == "channel" else None
+            found += _against(operand, slot, f"input {index} ({operand.name})", axis, spec)
+    for index, operand in enumerate(use.outputs):
+        found += _against(operand, signature.output(index), f"output {index} ({operand.name})", None, spec)
+    return found
+
+
+def nearest(use: Use, spec: OpSpec, target: Target) -> tuple[Signature, list[Mismatch]] | None:
+    """The signature that the node is closest to, with what keeps it from it; None where there is no signature."""
+    ranked = [(mismatches(use, signature, spec, target), signature) for signature in spec.signatures]
+    if not ranked:
+        return None
+    found, signature = min(ranked, key=lambda pair: sum(_COST[mismatch.kind] for mismatch in pair[0]))
+    return signature, found
+
+
+def _grouped(use: Use, spec: OpSpec) -> bool:
+    """Whether the device takes the node together with its Q/DQ nodes, as one piece."""
+    outputs = {operand.type for operand in use.outputs if operand.on_grid}
+    if spec.group == "never" or len(outputs) != 1 or not use.inputs:
+        return False
+    if spec.group == "first":
+        return use.inputs[0] is not None and use.inputs[0].on_grid and use.inputs[0].type in outputs
+    reals = [operand for operand in use.inputs if operand is not None and (operand.on_grid or operand.type == "float")]
+    activations = [operand for operand in reals if operand.on_grid or not operand.constant]
+    return all(operand.on_grid and operand.type in outputs for operand in activations)
+
+
+def _too_new(signature: Signature, target: Target) -> bool:
+    return target.arch is not None and signature.arch > target.arch
+
+
+def _against(operand: Operand, slot: Slot, place: str, axis: int | None, spec: OpSpec) -> Iterator[Mismatch]:
+    if slot.types == ("any",):
+        return
+    if slot.types == ("real",):
+        if not _is_real(operand):
+            yield Mismatch("type", place, str(operand), str(slot))
+        return
+    if operand.type not in slot.types:
+        yield Mismatch("type", place, str(operand), str(slot))
+        return
+    if slot.constant and not operand.constant:
+        yield Mismatch("constant", place, "computed", str(slot))
+    if not operand.on_grid:
+        return
+    if not _granular(operand, slot, spec):
+        yield Mismatch("granularity", place, f"one scale per {operand.granularity}", _allowed(slot, spec))
+    elif operand.granularity == "channel" and axis is not None and not _same_axis(operand, axis):
+        yield Mismatch("axis", place, f"scales along axis {operand.axis}", f"scales along axis {axis}")
+    if slot.symmetric and not operand.symmetric:
+        yield Mismatch("symmetry", place, f"zero point {_points(operand)}", "a zero point in the middle of the type")
+
+
+def _is_real(operand: Operand) -> bool:
+    """Whether the operand is a float, or what a device can make one: not int32, and not a scale per channel."""
+    if not operand.on_grid:
+        return operand.type == "float"
+    return operand.type != "int32" and operand.granularity == "tensor"
+
+
+def _granular(operand: Operand, slot: Slot, spec: OpSpec) -> bool:
+    if slot.types == ("int32",):
+        # The scales of a bias follow from those of the weight.
+        return operand.granularity != "block"
+    if operand.granularity == "tensor":
+        return slot.granularity == "tensor" or (slot.granularity == "channel" and not slot.only)
+    if operand.granularity != slot.granularity:
+        return False
+    return operand.granularity == "block" or spec.channel_rank in (None, operand.rank)
+
+
+def _allowed(slot: Slot, spec: OpSpec) -> str:
+    rank = f" of a weight of rank {spec.channel_rank}" if slot.granularity == "channel" and spec.channel_rank else ""
+    return f"one scale per {slot.granularity}{rank}"
+
+
+def _same_axis(operand: Operand, axis: int) -> bool:
+    if operand.axis == axis or operand.rank is None or operand.axis is None:
+        return operand.axis == axis
+    return operand.axis % operand.rank == axis % operand.rank
+
+
+def _points(operand: Operand) -> str:
+    assert operand.zero_point is not None, "only what is on a grid is compared"
+    distinct = sorted({int(point) for point in operand.zero_point.reshape(-1)})
+    return ", ".join(map(str, distinct[:3])) + (", …" if len(distinct) > 3 else "")
+
+
+def _integers(use: Use) -> dict[str, int]:
+    return {name: a.as_int() for name, a in use.node.attributes.items() if a.type.name == "INT"}

@@ -1,0 +1,205 @@
+"""Reads what stands at the inputs and outputs of a node, in the words of a target's table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.targets.spec import UNKNOWN, bounds, middle
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+# Operators that compute nothing on a device: they hold constants, or move numbers between grids.
+FREE = frozenset({"Constant", QUANTIZE, DEQUANTIZE})
+
+# Where a QLinear operator keeps the data, scale and zero point of each operand of the float operator; -1 is absent.
+_QLINEAR: Mapping[str, tuple[str, tuple[tuple[int, int, int], ...], tuple[int, int]]] = {
+    "QLinearConv": ("Conv", ((0, 1, 2), (3, 4, 5), (8, -1, -1)), (6, 7)),
+    "QLinearMatMul": ("MatMul", ((0, 1, 2), (3, 4, 5)), (6, 7)),
+}
+
+_INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.UINT64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """One input or output of a node: its type, and its grid where it has one."""
+
+    name: str
+    type: str
+    constant: bool = False
+    granularity: str = "tensor"
+    axis: int | None = None
+    rank: int | None = None
+    scale: np.ndarray | None = None
+    zero_point: np.ndarray | None = None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every zero point is the middle of the type."""
+        return self.zero_point is None or bool((self.zero_point == middle(self.type)).all())
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether these are integers with a scale."""
+        return self.scale is not None
+
+    def same_grid(self, other: Operand) -> bool:
+        """Whether both have the same type, scale and zero point; what has no grid shares none."""
+        if self.scale is None or other.scale is None or self.zero_point is None or other.zero_point is None:
+            return False
+        return (
+            self.type == other.type
+            and np.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
+            and np.array_equal(self.zero_point.reshape(-1), other.zero_point.reshape(-1))
+        )
+
+    def __str__(self) -> str:
+        words = [self.type, *(["constant"] if self.constant else [])]
+        words += ["symmetric"] if self.on_grid and self.symmetric else []
+        words += [self.granularity] if self.granularity != "tensor" else []
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """A node as a target sees it: the operator, its operands (None where absent), and what belongs to it.
+
+    `absorbed` are clipping nodes behind it that the grid of its output makes redundant.
+    """
+
+    node: ir.Node
+    domain: str
+    op: str
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand, ...]
+    absorbed: tuple[ir.Node, ...] = ()
+
+
+def use_of(node: ir.Node, clipping: frozenset[tuple[str, str]] = frozenset()) -> Use:
+    """How `node` is used; operators in `clipping` are part of their producer where its grid does their work."""
+    if node.domain == "" and node.op_type in _QLINEAR:
+        return _integer_use(node)
+    inputs = tuple(None if value is None else _input(value) for value in node.inputs)
+    outputs, absorbed = [], []
+    for value in node.outputs:
+        operand, taken = _output(value, clipping)
+        outputs.append(operand)
+        absorbed += taken
+    return Use(node, node.domain, node.op_type, inputs, tuple(outputs), tuple(absorbed))
+
+
+def _integer_use(node: ir.Node) -> Use:
+    op, places, (scale, zero_point) = _QLINEAR[node.op_type]
+    inputs = [_stored(node, *place) for place in places if query.input_(node, place[0]) is not None]
+    output = _on_grid(node.outputs[0], _at(node, scale), _at(node, zero_point), None, 0)
+    return Use(node, "", op, tuple(inputs), (output,))
+
+
+def _stored(node: ir.Node, data: int, scale: int, zero_point: int) -> Operand:
+    value = query.input_(node, data)
+    assert value is not None, "only present inputs are read"
+    # The channels of a QLinear weight are those that its scales are given for: of the filters, or of the columns.
+    axis = 0 if node.op_type == "QLinearConv" else -1
+    if scale < 0:
+        return Operand(_name(value), "int32", query.is_constant(value), rank=query.rank(value))
+    return _on_grid(value, _at(node, scale), _at(node, zero_point), axis, 0)
+
+
+def _at(node: ir.Node, index: int) -> ir.Value | None:
+    return query.input_(node, index) if index >= 0 else None
+
+
+def _input(value: ir.Value) -> Operand:
+    producer = value.producer()
+    if producer is not None and producer.op_type == DEQUANTIZE:
+        stored = producer.inputs[0]
+        assert stored is not None, "a DequantizeLinear has an input"
+        axis, block = query.int_(producer, "axis", 1), query.int_(producer, "block_size", 0)
+        return _on_grid(stored, query.input_(producer, 1), query.input_(producer, 2), axis, block)
+    return Operand(_name(value), _plain_type(value), query.is_constant(value), rank=query.rank(value))
+
+
+def _output(value: ir.Value, clipping: frozenset[tuple[str, str]]) -> tuple[Operand, list[ir.Node]]:
+    reader = query.only_consumer(value)
+    if reader is not None and (reader.domain, reader.op_type) in clipping:
+        behind = query.only_consumer(reader.outputs[0])
+        if behind is not None and behind.op_type == QUANTIZE:
+            grid = _quantized(behind)
+            if _within(grid, *_limits(reader)):
+                return grid, [reader]
+    if reader is not None and reader.op_type == QUANTIZE:
+        return _quantized(reader), []
+    return Operand(_name(value), _plain_type(value)), []
+
+
+def _quantized(node: ir.Node) -> Operand:
+    axis, block = query.int_(node, "axis", 1), query.int_(node, "block_size", 0)
+    return _on_grid(node.outputs[0], query.input_(node, 1), query.input_(node, 2), axis, block)
+
+
+def _on_grid(
+    value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None, axis: int | None, block: int
+) -> Operand:
+    dtype = value.dtype or (zero_point.dtype if zero_point is not None else None)
+    kind = UNKNOWN if dtype is None else dtype.name.lower()
+    steps = query.constant(scale)
+    granularity = "block" if block or steps is None else "channel" if steps.size > 1 else "tensor"
+    return Operand(
+        _name(value),
+        kind,
+        query.is_constant(value),
+        granularity,
+        axis if granularity != "tensor" else None,
+        query.rank(value),
+        # A scale that is computed is that of a block; its numbers matter to nobody here.
+        steps if steps is not None else np.ones(1, np.float32),
+        _zero_points(zero_point, steps),
+    )
+
+
+def _zero_points(value: ir.Value | None, steps: np.ndarray | None) -> np.ndarray:
+    points = query.constant(value)
+    if points is None:
+        return np.zeros(1 if steps is None else steps.shape, np.int64)
+    return points.astype(np.int64)
+
+
+def _limits(node: ir.Node) -> tuple[float, float]:
+    """What a clipping node cuts off: below the first number and above the second."""
+    if node.op_type == "Relu":
+        return 0.0, np.inf
+    low, high = (query.scalar(query.input_(node, index)) for index in (1, 2))
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _within(grid: Operand, low: float, high: float) -> bool:
+    """Whether the grid holds no number outside the limits, to within a thousandth of a step."""
+    if grid.scale is None or grid.zero_point is None or grid.scale.size != 1 or grid.type == UNKNOWN:
+        return False
+    step, zero = float(grid.scale.reshape(())), int(grid.zero_point.reshape(()))
+    least, greatest = bounds(grid.type)
+    slack = step / 1000
+    return (least - zero) * step >= low - slack and (greatest - zero) * step <= high + slack
+
+
+def _plain_type(value: ir.Value) -> str:
+    if value.dtype is None:
+        return UNKNOWN
+    if value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return "float"
+    if value.dtype in _INTEGERS:
+        return "index"
+    return value.dtype.name.lower()
+
+
+def _name(value: ir.Value) -> str:
+    return value.name or "?"
+
+
+def describe(operands: Sequence[Operand | None]) -> str:
+    """The operands in the words of a table."""
+    return ", ".join("-" if operand is None else str(operand) for operand in operands)

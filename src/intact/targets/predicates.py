@@ -1,0 +1,142 @@
+"""Requirements that types cannot say. A predicate's docstring is the rule; it returns the offending fact, or None.
+
+A table asks for one with `require = [{ check = "attribute_among", attribute = "mode", values = ["linear"] }]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from intact.errors import SettingsError
+from intact.graph import query
+
+Predicate = Callable[..., str | None]
+
+PREDICATES: dict[str, Predicate] = {}
+
+
+def predicate(function: Predicate) -> Predicate:
+    """Make a function known to tables under its name."""
+    PREDICATES[function.__name__] = function
+    return function
+
+
+def check(node: ir.Node, rule: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What `node` is required to be and what it is, where it does not meet `rule`; None where it does."""
+    function, arguments = find(rule)
+    found = function(node, **arguments)
+    return None if found is None else (requirement(rule), found)
+
+
+def meets(node: ir.Node, rules: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether `node` meets every rule."""
+    return all(check(node, rule) is None for rule in rules)
+
+
+def requirement(rule: Mapping[str, Any]) -> str:
+    """A rule of a table as a sentence."""
+    function, arguments = find(rule)
+    assert function.__doc__, f"the predicate {function.__name__} says no rule"
+    words = {name: _listed(value) for name, value in arguments.items()}
+    return function.__doc__.splitlines()[0].format(**words)
+
+
+def find(rule: Mapping[str, Any]) -> tuple[Predicate, dict[str, Any]]:
+    """The predicate that a rule names, and its arguments."""
+    name = rule.get("check", "")
+    if name not in PREDICATES:
+        raise SettingsError("S127", f"unknown check {name!r}", allowed=", ".join(sorted(PREDICATES)))
+    return PREDICATES[name], {key: value for key, value in rule.items() if key not in ("check", "source", "fix")}
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@predicate
+def attribute_among(node: ir.Node, *, attribute: str, values: list[Any], default: Any = None) -> str | None:
+    """The attribute {attribute} is one of: {values}."""
+    present = node.attributes.get(attribute)
+    value = default if present is None else present.value
+    value = value.decode() if isinstance(value, bytes) else value
+    return None if value in values else f"{attribute} is {value}"
+
+
+@predicate
+def every_int(node: ir.Node, *, attribute: str, value: int) -> str | None:
+    """Every number of the attribute {attribute} is {value}."""
+    numbers = query.ints(node, attribute)
+    return None if all(number == value for number in numbers) else f"{attribute} is {list(numbers)}"
+
+
+def _rank(node: ir.Node, index: int) -> int | None:
+    """The rank of an input, or of the integers behind it."""
+    value = query.input_(node, index)
+    producer = value.producer() if value is not None else None
+    found = query.rank(value)
+    if found is None and producer is not None and producer.op_type == "DequantizeLinear":
+        return query.rank(producer.inputs[0])
+    return found
+
+
+@predicate
+def rank_is(node: ir.Node, *, index: int, rank: int) -> str | None:
+    """Input {index} has {rank} dimensions."""
+    found = _rank(node, index)
+    return None if found is None or found == rank else f"input {index} has {found} dimensions"
+
+
+@predicate
+def rank_at_most(node: ir.Node, *, index: int, rank: int) -> str | None:
+    """Input {index} has at most {rank} dimensions."""
+    found = _rank(node, index)
+    return None if found is None or found <= rank else f"input {index} has {found} dimensions"
+
+
+def _constant_behind(node: ir.Node, index: int) -> ir.TensorProtocol | None:
+    """The tensor of a constant input, quantized or not."""
+    value = query.input_(node, index)
+    producer = value.producer() if value is not None else None
+    if producer is not None and producer.op_type == "DequantizeLinear":
+        return query.constant_tensor(producer.inputs[0])
+    return query.constant_tensor(value)
+
+
+@predicate
+def computed_input(node: ir.Node, *, index: int) -> str | None:
+    """Input {index} is not a constant."""
+    return None if _constant_behind(node, index) is None else f"input {index} is a constant"
+
+
+@predicate
+def one_element(node: ir.Node, *, index: int) -> str | None:
+    """Input {index} is a constant of one element."""
+    tensor = _constant_behind(node, index)
+    if tensor is None:
+        return f"input {index} is computed"
+    return None if tensor.size == 1 else f"input {index} has {tensor.size} elements"
+
+
+@predicate
+def not_depthwise(node: ir.Node) -> str | None:
+    """The convolution sums over more than one channel."""
+    group, weight = query.int_(node, "group", 1), _constant_behind(node, 1)
+    alone = group > 1 and weight is not None and weight.shape[1] == 1
+    return f"each of {group} channels has a filter of its own" if alone else None
+
+
+@predicate
+def padding_is_given(node: ir.Node) -> str | None:
+    """The number to pad with is an input, or no number is needed."""
+    needed = query.string(node, "mode", "constant") == "constant"
+    return "it pads with the default number" if needed and query.input_(node, 2) is None else None
+
+
+@predicate
+def fixed_shapes(node: ir.Node) -> str | None:
+    """Every dimension is known beforehand."""
+    free = [v.name for v in (*node.inputs, *node.outputs) if v is not None and v.shape and not v.shape.is_static()]
+    return f"dimensions of {free[0]} are free" if free else None

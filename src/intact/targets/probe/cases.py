@@ -1,0 +1,194 @@
+"""The questions that a probe asks: operators with a type in each place, expanded from `cases.toml`."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+ABSENT = "-"
+
+_SMALLEST_WITH_BLOCKS = 16
+
+# Types to ask for in the output where it differs from the input.
+_OTHER_OUTPUTS = {"uint8": ("uint16", "float"), "uint16": ("uint8", "float")}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A place of an operator: what may stand there, its shape, and the range of its values."""
+
+    role: str
+    shape: tuple[int, ...]
+    low: float = -0.75
+    high: float = 1.0
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Operand:
+        """An operand from its words in `cases.toml`."""
+        role, _, rest = text.partition(" ")
+        if role in ("ints", "floats"):
+            return _literal(role, rest)
+        shape, _, bounds = rest.partition(" ")
+        sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
+        low, _, high = bounds.partition("..")
+        return cls(role, sizes, float(low), float(high)) if bounds else cls(role, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An operator to ask about; see `cases.toml` for what the fields mean."""
+
+    name: str
+    op: str
+    domain: str
+    operands: tuple[Operand, ...]
+    own: tuple[float, float]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    cross: tuple[int, ...] = (0,)
+    tied: tuple[int, ...] = ()
+    outputs: int = 1
+    out_of: int = 0
+    axis: int = 0
+    moves: bool = False
+    apart: bool = False
+    fixed: bool = False
+    outs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question: a template with a slot for every operand and the outputs.
+
+    `grid` says how the output's grid relates to that of the input: `own`, `same`, `shifted` (a zero point where a
+    fixed output has none), or `apart` (inputs with different grids).
+    """
+
+    template: Template
+    slots: tuple[str, ...]
+    output: str
+    grid: str = "own"
+
+    @property
+    def name(self) -> str:
+        """The question in one line, which identifies it."""
+        grid = "" if self.grid == "own" else f", {self.grid} grid"
+        return f"{self.template.name} ({', '.join(self.slots)}) -> {self.output}{grid}"
+
+
+def block_axis(template: Template) -> int:
+    """The axis of a weight along which blocks lie: the one that is summed over."""
+    return template.axis - 1 if template.axis else 1
+
+
+def cases(ops: Sequence[str] | None = None) -> list[Case]:
+    """Every question, or those about operators in `ops`."""
+    return [case for template in templates() if ops is None or template.op in ops for case in _expand(template)]
+
+
+@cache
+def templates() -> tuple[Template, ...]:
+    """The operators of `cases.toml`."""
+    return tuple(_template(name, dict(entry)) for name, entry in _file()["op"].items())
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((resources.files(__package__) / "cases.toml").read_text(encoding="utf-8"))
+
+
+def _literal(role: str, text: str) -> Operand:
+    """Values, one-dimensional unless `scalar` or a shape (`4x1: 0,1,2,3`) says otherwise."""
+    shape, _, numbers = text.rpartition(": ") if ":" in text else ("", "", text.removeprefix("scalar "))
+    values = tuple(float(number) for number in numbers.split(","))
+    scalar = text.startswith("scalar ")
+    sizes = tuple(int(size) for size in shape.split("x")) if shape else () if scalar else (len(values),)
+    return Operand(role, sizes, values=values)
+
+
+def _template(name: str, entry: dict[str, Any]) -> Template:
+    domain, _, op = name.partition(": ")[0].rpartition("::")
+    operands = tuple(map(Operand.parse, entry.pop("in")))
+    low, high = entry.pop("own")
+    lists = {key: tuple(entry.pop(key)) for key in ("cross", "tied") if key in entry}
+    return Template(name, op, domain, operands, (low, high), **lists, **entry)
+
+
+def _expand(template: Template) -> Iterator[Case]:
+    """Crossed operands in every combination; then, for each activation, one change at a time."""
+    seen = set()
+    for slots in filter(lambda slots: _has_blocks(template, slots), _combinations(template)):
+        for case in _variants(template, slots):
+            if case.name not in seen:
+                seen.add(case.name)
+                yield case
+
+
+def _combinations(template: Template) -> Iterator[tuple[str, ...]]:
+    choices = [_choices(operand) for operand in template.operands]
+    free = [index for index in range(len(choices)) if index not in template.cross]
+    for crossed in itertools.product(*(choices[index] for index in template.cross)):
+        slots = [options[0] for options in choices]
+        for index, slot in zip(template.cross, crossed, strict=True):
+            slots[index] = slot
+        for index in template.tied:
+            slots[index] = slots[template.tied[0]]
+        slots = _follow(template, slots)
+        yield tuple(slots)
+        changes = [(i, slot) for i in free if template.operands[i].role == "b" for slot in choices[i][1:]]
+        for index, slot in changes if slots[1:2] in (["int8 constant channel symmetric"], ["float constant"]) else ():
+            yield (*slots[:index], slot, *slots[index + 1 :])
+
+
+def _has_blocks(template: Template, slots: tuple[str, ...]) -> bool:
+    """Whether weights that are to be quantized in blocks are large enough for it."""
+    shapes = [o.shape for o, slot in zip(template.operands, slots, strict=True) if "block" in slot.split()]
+    return all(shape[block_axis(template)] >= _SMALLEST_WITH_BLOCKS for shape in shapes)
+
+
+def _choices(operand: Operand) -> Sequence[str]:
+    if operand.role == "x":
+        activations: list[str] = _file()["activations"]
+        return activations
+    if operand.role in _file()["slots"]:
+        slots: list[str] = _file()["slots"][operand.role]
+        return slots
+    return (operand.role,)
+
+
+def _follow(template: Template, slots: list[str]) -> list[str]:
+    """Activations that are not crossed are like the first one; a float node has a float bias."""
+    first = slots[template.out_of]
+    like = [role in ("x", "y") and i not in template.cross for i, role in enumerate(o.role for o in template.operands)]
+    slots = [first if alike else slot for alike, slot in zip(like, slots, strict=True)]
+    if first == "float":
+        slots = [slot if o.role != "b" else "float constant" for o, slot in zip(template.operands, slots, strict=True)]
+    return slots
+
+
+def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
+    words = [word for word in slots[template.out_of].split() if word != "constant"]
+    output = " ".join(words)
+    plain = Case(template, slots, output)
+    yield plain
+    if output == "float":
+        return
+    if template.moves:
+        yield replace(plain, grid="same")
+    if template.apart:
+        yield replace(plain, grid="apart")
+    if template.fixed:
+        yield replace(plain, grid="shifted")
+    if template.outs and _is_plain(template, slots):
+        yield from (replace(plain, output=other) for other in _OTHER_OUTPUTS.get(output, ()))
+
+
+def _is_plain(template: Template, slots: tuple[str, ...]) -> bool:
+    """Whether all activations have one type, so that only the output is out of line."""
+    activations = {slot for o, slot in zip(template.operands, slots, strict=True) if o.role in ("x", "y")}
+    return len(activations) == 1

@@ -1,0 +1,164 @@
+"""Checks a model against a target's table: every violation, with what is required, found, cited and to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from intact.errors import TargetError
+from intact.graph import query
+from intact.results import Violation
+from intact.targets import predicates
+from intact.targets.match import Kind, Mismatch, nearest
+from intact.targets.operands import FREE, Operand, Use, describe, use_of
+from intact.targets.spec import OpSpec, Signature, Target
+
+# A code a kind of requirement, and what to do about it.
+_CODES: dict[Kind, str] = {
+    "type": "T102",
+    "arity": "T102",
+    "group": "T102",
+    "check": "T109",
+    "arch": "T103",
+    "symmetry": "T104",
+    "axis": "T105",
+    "granularity": "T105",
+    "constant": "T106",
+}
+UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
+
+_LENIENT = "--no-strict leaves this node on the CPU"
+_FIXES = {
+    "T102": f"quantize with --device {{backend}}, which chooses types that it takes; {_LENIENT}",
+    "T103": f"compile for {{wanted}} or newer, or choose a precision with other types; {_LENIENT}",
+    "T104": f"quantize with --device {{backend}}, which makes this symmetric; {_LENIENT}",
+    "T105": f"quantize with --device {{backend}}, which places scales so; {_LENIENT}",
+    "T109": f"change the operator, or quantize it to other types; {_LENIENT}",
+    "T106": f"fold what computes it into a constant; {_LENIENT}",
+}
+
+
+class Violations(TargetError):
+    """The target does not take the model; `violations` are all the reasons."""
+
+    def __init__(self, violations: Sequence[Violation], target: Target) -> None:
+        self.violations = tuple(violations)
+        first = violations[0]
+        nodes = len({violation.node for violation in violations})
+        listed = "".join(f"\n{violation}" for violation in violations)
+        super().__init__(
+            first.code,
+            f"{target.name} does not take {nodes} node{'s' if nodes != 1 else ''} of the model:{listed}",
+            fix="--no-strict goes on and leaves these nodes on the CPU",
+        )
+
+
+def validate(model: ir.Model, target: Target, *, strict: bool = True) -> tuple[Violation, ...]:
+    """Every requirement of `target` that a node of `model` does not meet; if `strict`, raised as `Violations`."""
+    found = tuple(violation for node in compute_nodes(model, target) for violation in violations_of(node, target))
+    if strict and found:
+        raise Violations(found, target)
+    return found
+
+
+def compute_nodes(model: ir.Model, target: Target) -> list[ir.Node]:
+    """The nodes that a target has to take: not constants, conversions, or what belongs to the node before it."""
+    nodes = [node for node in query.all_nodes(model) if node.op_type not in FREE]
+    absorbed = {taken for node in nodes for taken in use_of(node, target.clipping).absorbed}
+    return [node for node in nodes if node not in absorbed]
+
+
+def violations_of(node: ir.Node, target: Target) -> list[Violation]:
+    """What one node does not meet."""
+    use = use_of(node, target.clipping)
+    spec = target.op(use.domain, use.op)
+    if spec is None:
+        return [_unknown(use, target)]
+    closest = nearest(use, spec, target)
+    if closest is None:
+        return [_unknown(use, target)]
+    signature, mismatches = closest
+    if mismatches:
+        return list(_mismatched(use, spec, signature, mismatches, target))
+    return [*_checked(use, spec), *_fixed(use, spec, target), *_shared(use, spec, target)]
+
+
+def _violation(use: Use, code: str, requirement: str, found: str, source: str, fix: str) -> Violation:
+    return Violation(use.node.name or "?", use.node.op_type, requirement, found, source, fix, code)
+
+
+def _unknown(use: Use, target: Target) -> Violation:
+    name = f"{use.domain}::{use.op}" if use.domain else use.op
+    return _violation(
+        use,
+        UNKNOWN_OPERATOR,
+        f"{target.name} takes only operators of its table",
+        f"{name} is not among them",
+        target.table,
+        f"replace it by operators that the target takes (docs/targets/{target.backend}.md); {_LENIENT}",
+    )
+
+
+def _mismatched(
+    use: Use, spec: OpSpec, signature: Signature, mismatches: list[Mismatch], target: Target
+) -> Iterator[Violation]:
+    allowed = f"{target.name} takes {signature}"
+    source = f"{spec.source}; {signature.source}" if signature.source not in spec.source else spec.source
+    if all(operand is None or not operand.on_grid for operand in (*use.inputs, *use.outputs)):
+        fix = f"quantize it, or give it a form that the target takes; {_LENIENT}"
+        yield _violation(use, UNQUANTIZED, allowed, f"it is not quantized: ({describe(use.inputs)})", source, fix)
+        return
+    for mismatch in mismatches:
+        code = _CODES[mismatch.kind]
+        fix = _FIXES[code].format(backend=target.backend, wanted=mismatch.wanted)
+        if mismatch.kind == "arch":
+            combination = f"({describe(use.inputs)}) → {describe(use.outputs)}"
+            needed = f"{signature} needs {mismatch.wanted} or newer"
+            yield _violation(use, code, needed, f"{combination} on {target.name}", source, fix)
+        else:
+            yield _violation(use, code, allowed, f"{mismatch.place}: {mismatch.found}", source, fix)
+
+
+def _checked(use: Use, spec: OpSpec) -> Iterator[Violation]:
+    for rule in spec.require:
+        failed = predicates.check(use.node, rule)
+        if failed is not None:
+            fix = rule.get("fix", f"change the operator; {_LENIENT}")
+            yield _violation(use, CHECKED, failed[0], failed[1], rule.get("source", spec.source), fix)
+
+
+def _fixed(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
+    for output in use.outputs:
+        grid, must = spec.fixed.get(output.type), spec.must_fix.get(output.type)
+        if grid is None or must is None or output.scale is None or output.zero_point is None:
+            continue
+        scale, zero_point = float(output.scale.reshape(-1)[0]), int(output.zero_point.reshape(-1)[0])
+        # A scale that was stored as float32 and one that was written as a decimal may differ in the last bit.
+        wrong_scale = must == "both" and abs(scale - grid[0]) > grid[0] * 1e-6
+        if wrong_scale or zero_point != grid[1]:
+            wanted = f"scale {grid[0]:g} and " if must == "both" else ""
+            required = f"the output of {use.op} has {wanted}zero point {grid[1]}"
+            found = f"{output.name} has scale {scale:g} and zero point {zero_point}"
+            fix = f"quantize with --device {target.backend}, which fixes this grid; {_LENIENT}"
+            yield _violation(use, FIXED, required, found, spec.source, fix)
+
+
+def _shared(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
+    if spec.grid == "own" or not spec.must_share:
+        return
+    members = [operand for operand in use.inputs if operand is not None and operand.on_grid]
+    members = members[:1] if spec.grid == "input" else members
+    if not members:
+        return
+    for operand in (*members[1:], *use.outputs):
+        if operand.on_grid and not operand.same_grid(members[0]):
+            required = f"the output of {use.op} shares the grid of its input"
+            found = f"{operand.name} ({_numbers(operand)}) and {members[0].name} ({_numbers(members[0])}) differ"
+            fix = f"quantize with --device {target.backend}, which shares grids; {_LENIENT}"
+            yield _violation(use, SHARED, required, found, spec.source, fix)
+
+
+def _numbers(operand: Operand) -> str:
+    assert operand.scale is not None and operand.zero_point is not None, "only grids are compared"
+    return f"scale {float(operand.scale.reshape(-1)[0]):g}, zero point {int(operand.zero_point.reshape(-1)[0])}"

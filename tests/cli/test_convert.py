@@ -1,0 +1,85 @@
+"""`intact convert`: both forms of one model, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from intact.cli.main import app
+from intact.errors import SettingsError
+from intact.graph import io
+from intact.rewrite import conversion
+from intact.vendor import cpu
+from tests.rewrite.harness import Net, integers
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path):
+    net = Net()
+    grid = np.float32(0.05), np.uint8(120)
+    real = net.dequantize(net.quantize("x", *grid), *grid)
+    weight = net.dequantize(integers(RNG, np.int8, (8, 8, 3, 3)) // np.int8(8), 0.01, np.int8(0))
+    conv = net.dequantize(net.quantize(net.op("Conv", real, weight, pads=[1, 1, 1, 1]), *grid), *grid)
+    pooled = net.dequantize(net.quantize(net.op("MaxPool", conv, kernel_shape=[2, 2]), *grid), *grid)
+    y = net.dequantize(net.quantize(net.op("Sigmoid", pooled), 1 / 256, np.uint8(0)), 1 / 256, np.uint8(0))
+    path = tmp_path / "model.onnx"
+    io.save(net.model({"x": X}, y), path)
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["convert", *map(str, arguments)])
+
+
+def ops(path):
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def outputs(path):
+    return next(iter(cpu.Session(path).run({"x": X}).values()))
+
+
+def test_a_model_goes_to_qlinear_and_back(model, tmp_path):
+    there, back = tmp_path / "qlinear.onnx", tmp_path / "qdq.onnx"
+    assert run(model, "--to", "qlinear", "-o", there).exit_code == 0
+    assert ops(there) == {
+        "QuantizeLinear": 1,
+        "QLinearConv": 1,
+        "MaxPool": 1,
+        "QLinearSigmoid": 1,
+        "DequantizeLinear": 1,
+    }
+    assert run(there, "--to", "qdq", "-o", back).exit_code == 0
+    assert ops(back) == ops(model)
+    # A step of the convolution, 0.05, is at most a quarter of that after the Sigmoid; each may round once more.
+    for path in (there, back):
+        assert np.abs(outputs(path) - outputs(model)).max() <= 0.05 / 4 + 1 / 256
+
+
+def test_the_result_lists_rules_with_their_claims(model, tmp_path):
+    result = run(model, "--to", "qlinear", "-o", tmp_path / "out.onnx", "--json", "--quiet")
+    found = {row["rule"]: row["exactness"] for row in json.loads(result.stdout)["rules"]}
+    assert found["conv_to_qlinear"] == "within one step"
+    assert found["dequantize_after_move"] == "exact"
+
+
+@pytest.mark.parametrize("form", [None, "float", "QDQ"])
+def test_a_form_that_does_not_exist_is_refused_with_those_that_do(form):
+    with pytest.raises(SettingsError, match="unknown form") as caught:
+        conversion(form)
+    assert "qdq, qlinear" in caught.value.text()
+
+
+def test_a_file_that_intact_did_not_write_is_not_replaced(model, tmp_path):
+    taken = tmp_path / "taken.onnx"
+    taken.write_bytes(b"mine")
+    assert run(model, "--to", "qdq", "-o", taken).exit_code != 0
+    assert taken.read_bytes() == b"mine"

@@ -1,0 +1,206 @@
+"""What is wrong whatever the runtime: biases, scales, missing and useless quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intact import lint
+from intact.vendor import cpu
+from tests.lint.qdq import INT4, Graph
+from tests.lint.wrong import feeds, s8, s32, u8, weight
+
+LARGEST = 2**31 - 1
+
+
+def conv_with_bias(stored: int, *, kernel: int = 1) -> ir.Model:
+    """A Conv whose weights are `kernel` in each of 9 places, and whose input is up to 128 from its zero point."""
+    g = Graph()
+    w = g.dq(g.constant(np.full((1, 1, 3, 3), kernel, s8)), 2.0**-10, s8(0))
+    b = g.dq(g.constant(np.array([stored], s32)), 2.0**-15, s32(0))
+    y = g.op("Conv", g.qdq(g.input([1, 1, 8, 8]), 2.0**-5, u8(128)), w, b)
+    return g.model(g.qdq(y, 512.0, u8(128)))
+
+
+def qlinear_conv(stored: int) -> ir.Model:
+    g = Graph()
+    x = g.q(g.input([1, 1, 8, 8]), 0.1, u8(0))
+    w = g.constant(np.ones((1, 1, 3, 3), s8))
+    one = g.constant(np.float32(0.1))
+    inputs = [x, one, g.constant(u8(0)), w, one, g.constant(s8(0)), one, g.constant(u8(0))]
+    y = g.op("QLinearConv", *inputs, g.constant(np.array([stored], s32)))
+    return g.model(g.dq(y, 0.1, u8(0)))
+
+
+def shared_bias(second: float, *, one: bool = False) -> ir.Model:
+    """Two Convs with one bias, behind one DequantizeLinear grid or each behind its own."""
+    g = Graph()
+    w, stored = g.dq(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0)), g.constant(np.arange(4).astype(s32))
+    x = g.qdq(g.input([1, 4, 4, 4]), 2.0**-5, u8(128))
+    for scale, after in ((2.0**-5, second), (second, 1.0)):
+        bias = g.dq(stored, (2.0**-5 if one else scale) * 2.0**-7, s32(0))
+        x = g.qdq(g.op("Conv", x, w, bias), after, u8(128))
+    return g.model(x)
+
+
+def scaled(scale: float) -> ir.Model:
+    g = Graph()
+    return g.model(g.qdq(g.input([4]), scale, u8(0)))
+
+
+def chain(*, middle: bool, between: tuple[str, ...] = ()) -> ir.Model:
+    """Two quantized Convs, with a Q/DQ pair on the tensor between them or not."""
+    g = Graph()
+    w = g.dq(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0))
+    x = g.op("Conv", g.qdq(g.input([1, 4, 4, 4]), 2.0**-5, u8(128)), w)
+    for op in between:
+        x = g.op(op, x)
+    x = g.qdq(x, 2.0**-3, u8(128)) if middle else x
+    return g.model(g.qdq(g.op("Conv", x, w), 1.0, u8(128)))
+
+
+def unused(*, pair: bool) -> ir.Model:
+    g = Graph()
+    x = g.input([4])
+    quantized = g.q(x, 0.1, u8(128))
+    if pair:
+        g.dq(quantized, 0.1, u8(128))
+    return g.model(g.op("Relu", x))
+
+
+def float_stored(kind: int | None) -> ir.Model:
+    g = Graph()
+    values = np.linspace(-1, 1, 16 * 8, dtype=np.float32).reshape(16, 8)
+    zeros = np.zeros(8, s8) if kind is None else np.zeros(8)
+    w = g.qdq(g.constant(values), np.full(8, 1 / 7 if kind else 1 / 127), zeros, kind, axis=1)
+    return g.model(g.op("MatMul", g.qdq(g.input([4, 16]), 2.0**-12, np.uint16(32768)), w))
+
+
+def codes(model: ir.Model) -> set[str]:
+    return {finding.code for finding in lint.findings(model)}
+
+
+# 9 products of at most 128 · 1 leave this much for the bias.
+ROOM = LARGEST - 9 * 128
+
+CASES: dict[str, tuple[Callable[[], ir.Model], set[str]]] = {
+    "a bias that just fits": (lambda: conv_with_bias(ROOM), set()),
+    "a bias one unit too large": (lambda: conv_with_bias(ROOM + 1), {"Q111"}),
+    "a negative bias that just fits": (lambda: conv_with_bias(-ROOM), set()),
+    "a negative bias one unit too large": (lambda: conv_with_bias(-ROOM - 1), {"Q111"}),
+    "larger weights leave less room": (lambda: conv_with_bias(ROOM, kernel=2), {"Q111"}),
+    "a kernel's bias that fits": (lambda: qlinear_conv(LARGEST - 9 * 255), set()),
+    "a kernel's bias one unit too large": (lambda: qlinear_conv(LARGEST - 9 * 255 + 1), {"Q111"}),
+    "a bias shared at one scale": (lambda: shared_bias(2.0**-5), set()),
+    "a bias shared at two scales": (lambda: shared_bias(2.0**-4), {"Q112"}),
+    "a scale of zero": (lambda: scaled(0.0), {"Q113"}),
+    "a negative scale": (lambda: scaled(-0.5), {"Q113"}),
+    "an infinite scale": (lambda: scaled(np.inf), {"Q113"}),
+    "a scale that is no number": (lambda: scaled(np.nan), {"Q113"}),
+    "a denormal scale": (lambda: scaled(1e-39), {"Q114"}),
+    "the least normal scale": (lambda: scaled(float(np.finfo(np.float32).tiny)), set()),
+    "no grid between two Convs": (lambda: chain(middle=False), {"Q115"}),
+    "no grid behind a Relu between two Convs": (lambda: chain(middle=False, between=("Relu",)), {"Q115"}),
+    "a grid between two Convs": (lambda: chain(middle=True), set()),
+    "a grid behind a Relu between two Convs": (lambda: chain(middle=True, between=("Relu",)), set()),
+    "a QuantizeLinear that nothing uses": (lambda: unused(pair=False), {"Q116"}),
+    "a pair that nothing uses": (lambda: unused(pair=True), {"Q116"}),
+    "a weight stored as float": (lambda: float_stored(None), {"Q117"}),
+    "a 4-bit weight stored as float": (lambda: float_stored(INT4), {"Q117"}),
+}
+
+
+@pytest.mark.parametrize(("build", "expected"), CASES.values(), ids=CASES.keys())
+def test_the_check_finds_what_is_wrong_and_nothing_else(build: Callable[[], ir.Model], expected: set[str]) -> None:
+    assert codes(build()) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, (_, found) in CASES.items() if found & {"Q111", "Q116", "Q117"}])
+def test_the_repair_keeps_the_numbers(name: str) -> None:
+    model = CASES[name][0]()
+    if name.startswith("a kernel's"):
+        assert not any(finding.fixable for finding in lint.findings(model))
+        return
+    repaired = lint.fix(model).model
+    assert not lint.findings(repaired)
+    for row in feeds(model):
+        expected, got = cpu.run(model, row), cpu.run(repaired, row, optimize=True)
+        for name in expected:
+            np.testing.assert_array_equal(got[name], expected[name])
+
+
+def test_requantizing_to_the_same_grid_is_removed() -> None:
+    g = Graph()
+    same = g.qdq(g.qdq(g.input([4]), 0.1, u8(128)), 0.1, u8(128))
+    model = g.model(g.op("Relu", same))
+    assert codes(model) == {"Q116"}
+    kept = [node.op_type for node in lint.fix(model).model.graph]
+    assert kept == ["QuantizeLinear", "DequantizeLinear", "Relu"]
+
+
+def test_an_unused_pair_is_removed_and_recorded() -> None:
+    repaired = lint.fix(unused(pair=True))
+    assert [node.op_type for node in repaired.model.graph] == ["Relu"]
+    assert [item.rule for item in repaired.applications] == ["remove_dead_quantization"] * 2
+
+
+def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
+    repaired = lint.fix(float_stored(INT4)).model
+    stored = next(
+        node
+        for node in repaired.graph
+        if node.name and node.op_type == "DequantizeLinear" and node.inputs[0].const_value
+    )
+    assert stored.inputs[0].dtype == ir.DataType.INT4
+    expected = np.clip(np.rint(np.linspace(-1, 1, 128, dtype=np.float32) / np.float32(1 / 7)), -8, 7).reshape(16, 8)
+    np.testing.assert_array_equal(stored.inputs[0].const_value.numpy().astype(int), expected)
+
+
+@pytest.mark.parametrize("name", ["a scale of zero", "no grid between two Convs", "a bias shared at two scales"])
+def test_what_cannot_be_repaired_exactly_stays(name: str) -> None:
+    model, expected = CASES[name][0](), CASES[name][1]
+    assert codes(lint.fix(model).model) >= expected
+    assert not any(finding.fixable for finding in lint.findings(model))
+
+
+def test_a_bias_behind_one_grid_for_two_scales_is_split() -> None:
+    model = shared_bias(2.0**-4, one=True)
+    assert codes(model) == {"Q104", "Q112"}
+    repaired = lint.fix(model).model
+    assert not lint.findings(repaired)
+    for row in feeds(model):
+        expected, got = cpu.run(model, row), cpu.run(repaired, row, optimize=True)
+        assert all((got[name] == expected[name]).all() for name in expected)
+
+
+def test_the_worst_findings_come_first() -> None:
+    g = Graph()
+    x = g.q(g.input([4]), 0.0, u8(0))
+    g.q(g.dq(x, 0.0, u8(0)), 0.1, u8(0))
+    found = lint.findings(g.model(g.dq(x, 1e-39, u8(0))))
+    assert [finding.severity for finding in found] == sorted(
+        (finding.severity for finding in found), key=list(lint.Severity).index
+    )
+    assert {finding.severity for finding in found} == set(lint.Severity)
+
+
+def test_severities_compare() -> None:
+    error, warning, info = lint.Severity
+    assert error.at_least(warning) and warning.at_least(warning) and not info.at_least(warning)
+
+
+def test_nodes_inside_of_bodies_are_looked_at(tmp_path: Any) -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21]>
+        main (bool c, float[4] x) => (float[4] y) <float s = {0.0}, uint8 z = {0}> {
+            y = If (c) <
+                then_branch = a () => (float[4] u) { q = QuantizeLinear (x, s, z) u = DequantizeLinear (q, s, z) },
+                else_branch = b () => (float[4] v) { v = Relu (x) }
+            >
+        }"""
+    )
+    assert codes(model) == {"Q113"}

@@ -1,0 +1,232 @@
+"""Valid models that ONNX Runtime 1.31.1, with all its optimizations, computes wrongly or does not run.
+
+Scales are powers of two wherever a sum is involved: then every order of summation gives the same float, and "bit for
+bit" is a fair demand on float kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tests.lint.qdq import INT4, UINT4, Graph
+
+u8, s8, s32 = np.uint8, np.int8, np.int32
+X, Y = 2.0**-5, 0.5
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def weight(*shape: int) -> np.ndarray:
+    return rng().integers(-128, 128, shape).astype(s8)
+
+
+def scales(number: int) -> np.ndarray:
+    return (2.0 ** -(4.0 + np.arange(number) % 4)).astype(np.float32)
+
+
+def conv(
+    channels: int = 8, out: int = 8, *, group: int = 1, axis: int = 1, activation_axis: int | None = None
+) -> ir.Model:
+    g = Graph()
+    x = g.input([1, channels, 8, 8])
+    if activation_axis is None:
+        x = g.qdq(x, X, u8(128))
+    else:
+        x = g.qdq(x, scales(channels), np.full(channels, 128, u8), axis=activation_axis)
+    w = weight(out, channels // group, 3, 3)
+    number = w.shape[axis]
+    w = g.dq(
+        g.constant(w),
+        scales(number) if activation_axis is None else np.full(number, X),
+        np.zeros(number, s8),
+        axis=axis,
+    )
+    return g.model(g.qdq(g.op("Conv", x, w, group=group, pads=[1] * 4), Y, u8(128)))
+
+
+def biased_conv(ratio: float, *, channels: int = 1, x: float = 2.0**-11, w: float = 2.0**-10) -> ir.Model:
+    """A Conv whose bias scale is `ratio` times what it should be, small enough for ORT's absolute tolerance."""
+    g = Graph()
+    one = channels == 1
+    grid, zeros = (w, s8(0)) if one else (np.full(8, w), np.zeros(8, s8))
+    kernel = g.dq(g.constant(weight(8, 8, 3, 3)), grid, zeros, axis=0)
+    stored = g.constant((1 + np.arange(8)).astype(s32) * 10_001)
+    bias = g.dq(
+        stored, x * w * ratio if one else np.full(8, x * w * ratio), s32(0) if one else np.zeros(8, s32), axis=0
+    )
+    y = g.op("Conv", g.qdq(g.input([1, 8, 8, 8]), x, u8(128)), kernel, bias, pads=[1] * 4)
+    return g.model(g.qdq(y, 2.0**-11, u8(128)))
+
+
+def matmul(left: list[int], right: list[int], axis: int, *, rows: int | None = None, last: bool = True) -> ir.Model:
+    g = Graph()
+    x = g.input(left)
+    several = None if rows is None else (scales(left[rows]), np.full(left[rows], 128, u8))
+    x = g.qdq(x, X, u8(128)) if several is None else g.qdq(x, *several, axis=rows)
+    w = g.dq(g.constant(weight(*right)), scales(right[axis]), np.zeros(right[axis], s8), axis=axis)
+    y = g.op("MatMul", x, w)
+    return g.model(g.qdq(y, Y, u8(128)) if last else y)
+
+
+def blocks() -> ir.Model:
+    g = Graph()
+    w = g.dq(g.constant(weight(64, 32)), scales(64).reshape(2, 32), np.zeros((2, 32), s8), axis=0, block_size=32)
+    return g.model(g.qdq(g.op("MatMul", g.qdq(g.input([4, 64]), X, u8(128)), w), Y, u8(128)))
+
+
+def gemm(axis: int, **attributes: Any) -> ir.Model:
+    g = Graph()
+    w = g.dq(g.constant(weight(16, 16)), scales(16), np.zeros(16, s8), axis=axis)
+    return g.model(g.qdq(g.op("Gemm", g.qdq(g.input([4, 16]), X, u8(128)), w, **attributes), Y, u8(128)))
+
+
+def biased_gemm(ratio: float, zero: int = 0, *, last: bool = True) -> ir.Model:
+    g = Graph()
+    w = g.dq(g.constant(weight(16, 8)), 2.0**-5, s8(0))
+    bias = g.dq(g.constant(np.arange(8).astype(s32) * 501), X * 2.0**-5 * ratio, s32(zero))
+    y = g.op("Gemm", g.qdq(g.input([4, 16]), X, u8(128)), w, bias)
+    return g.model(g.qdq(y, Y, u8(128)) if last else y)
+
+
+def relu(kind: int, zero: int) -> ir.Model:
+    g = Graph()
+    return g.model(g.qdq(g.op("Relu", g.input([4, 16])), 0.25, zero, kind))
+
+
+def pointwise(op: str, *, several: str = "in", **attributes: Any) -> ir.Model:
+    """An operator with one scale for each channel on its first input (`in`) or on its output (`out`)."""
+    g = Graph()
+    x = g.input([1, 4, 8, 8])
+    channels = scales(4), np.full(4, 128, u8)
+    inputs = [g.qdq(x, *channels, axis=1) if several == "in" else g.qdq(x, X, u8(128))]
+    if op in ("Add", "Mul", "Concat", "Where"):
+        inputs.append(g.qdq(x, 2.0**-4, u8(100)))
+    if op == "Where":
+        inputs.insert(0, g.constant(rng().random((1, 4, 8, 8)) > 0.5))
+    y = g.op(op, *inputs, **attributes)
+    return g.model(g.qdq(y, *channels, axis=1) if several == "out" else g.qdq(y, X, u8(128)))
+
+
+def softmax(scale: float, zero: Any) -> ir.Model:
+    g = Graph()
+    middle = zero.dtype.type(0 if zero.dtype == s8 else 128)
+    return g.model(g.qdq(g.op("Softmax", g.qdq(g.input([64, 16]), 0.1, middle)), scale, zero))
+
+
+def weight_only(kind: int | None, per: str) -> ir.Model:
+    g = Graph()
+    integers = rng().integers(-8, 8, (64, 24)) if kind == INT4 else rng().integers(0, 16, (64, 24))
+    w = g.constant(weight(64, 24)) if kind is None else g.constant(integers, kind)
+    sizes = {"tensor": (), "column": (24,), "block": (2, 24)}[per]
+    zero = np.full(sizes, 0 if kind != UINT4 else 7)
+    attributes = {"tensor": {}, "column": {"axis": 1}, "block": {"axis": 0, "block_size": 32}}[per]
+    grid = np.asarray(0.01 + 0.01 * rng().random(sizes))
+    w = g.dq(w, grid, zero.astype(s8) if kind is None else zero, kind, **attributes)
+    return g.model(g.op("MatMul", g.input([5, 64]), w))
+
+
+def requantized(first: tuple[float, Any], second: tuple[float, Any]) -> ir.Model:
+    g = Graph()
+    return g.model(g.qdq(g.qdq(g.input([64, 16]), *first), *second))
+
+
+def overflowing(op: str) -> ir.Model:
+    """A float bias of 1.7e11 units of x_scale · w_scale."""
+    g = Graph()
+    shape, kernel = ([1, 4, 8, 8], (4, 4, 3, 3)) if op == "Conv" else ([4, 16], (16, 4))
+    w = g.dq(g.constant(weight(*kernel)), 2.0**-20, s8(0))
+    y = g.op(op, g.qdq(g.input(shape), X, u8(128)), w, g.constant(np.full(4, 5000, np.float32)))
+    return g.model(g.qdq(y, 128.0, u8(128)))
+
+
+def float_weight(op: str) -> ir.Model:
+    g = Graph()
+    shape, kernel = ([1, 4, 8, 8], (4, 4, 3, 3)) if op == "Conv" else ([4, 16], (16, 4))
+    spread = scales(4).reshape((4, 1, 1, 1) if op == "Conv" else (1, 4)) ** 2
+    w = g.constant((weight(*kernel) * spread).astype(np.float32))
+    y = g.op("Relu", g.op(op, g.qdq(g.input(shape), X, u8(128)), w))
+    return g.model(g.qdq(y, 2.0**-8, u8(0)))
+
+
+Case = tuple[str, Callable[[], ir.Model]]
+
+CASES: dict[str, Case] = {
+    "a Conv weight along its input channels": ("Q101", lambda: conv()),
+    "a Conv weight along its input channels, of another number": ("Q101", lambda: conv(out=16)),
+    "a grouped Conv weight along its input channels": ("Q101", lambda: conv(group=2)),
+    "a Conv weight along its height": ("Q101", lambda: conv(out=3, axis=2)),
+    "a square MatMul weight along its rows": ("Q102", lambda: matmul([4, 16], [16, 16], 0)),
+    "a MatMul weight along its rows, without Q": ("Q102", lambda: matmul([4, 16], [16, 8], 0, last=False)),
+    "a MatMul weight in blocks": ("Q102", blocks),
+    "a Gemm weight along its rows": ("Q102", lambda: gemm(0)),
+    "a transposed Gemm weight along its columns": ("Q102", lambda: gemm(1, transB=1)),
+    "a batch of weights along their columns": ("Q103", lambda: matmul([2, 4, 16], [2, 16, 8], 2)),
+    "a batch of weights along the batch": ("Q103", lambda: matmul([2, 4, 16], [2, 16, 8], 0, last=False)),
+    "rows with scales of their own": ("Q103", lambda: matmul([4, 16], [16, 8], 1, rows=0)),
+    "rows of a batch with scales of their own": ("Q103", lambda: matmul([2, 4, 16], [16, 8], 1, rows=1, last=False)),
+    "a Conv bias at twice its scale": ("Q104", lambda: biased_conv(2.0)),
+    "a Conv bias at half its scale, per channel": ("Q104", lambda: biased_conv(0.5, channels=8)),
+    "a Conv bias at 1.5 times its scale": ("Q104", lambda: biased_conv(1.5)),
+    "a Gemm bias at four times its scale": ("Q105", lambda: biased_gemm(4.0)),
+    "a Gemm bias at 0.75 times its scale": ("Q105", lambda: biased_gemm(0.75)),
+    "a Gemm bias with a zero point": ("Q105", lambda: biased_gemm(1.0, 900)),
+    "a Gemm bias at the wrong scale, without Q": ("Q105", lambda: biased_gemm(2.0, last=False)),
+    "a Relu before int4 around zero": ("Q106", lambda: relu(INT4, 0)),
+    "a Relu before uint4 with zero point 3": ("Q106", lambda: relu(UINT4, 3)),
+    "Sigmoid per channel": ("Q107", lambda: pointwise("Sigmoid")),
+    "Add per channel": ("Q107", lambda: pointwise("Add")),
+    "Mul per channel": ("Q107", lambda: pointwise("Mul")),
+    "LeakyRelu per channel": ("Q107", lambda: pointwise("LeakyRelu")),
+    "Softmax per channel": ("Q107", lambda: pointwise("Softmax", axis=-1)),
+    "Concat per channel": ("Q107", lambda: pointwise("Concat", axis=2)),
+    "Where per channel": ("Q107", lambda: pointwise("Where")),
+    "AveragePool per channel": ("Q107", lambda: pointwise("AveragePool", kernel_shape=[2, 2])),
+    "GlobalAveragePool per channel": ("Q107", lambda: pointwise("GlobalAveragePool")),
+    "Conv of activations per channel": ("Q107", lambda: conv(axis=0, activation_axis=1)),
+    "Add to a grid per channel": ("Q107", lambda: pointwise("Add", several="out")),
+    "Sigmoid to a grid per channel": ("Q107", lambda: pointwise("Sigmoid", several="out")),
+    "Softmax at 1/255": ("Q108", lambda: softmax(1 / 255, u8(0))),
+    "Softmax at 1/255, int8": ("Q108", lambda: softmax(1 / 255, s8(-128))),
+    "an int8 weight beside float activations": ("Q109", lambda: weight_only(None, "column")),
+    "an int4 weight beside float activations": ("Q109", lambda: weight_only(INT4, "tensor")),
+    "a uint4 weight in blocks beside float activations": ("Q109", lambda: weight_only(UINT4, "block")),
+    "two grids of different scales": ("Q110", lambda: requantized((0.1, u8(128)), (0.05, u8(128)))),
+    "two grids of different zero points": ("Q110", lambda: requantized((0.1, u8(128)), (0.1, u8(120)))),
+    "two grids of int8": ("Q110", lambda: requantized((0.1, s8(0)), (0.07, s8(3)))),
+    "a Conv bias that leaves int32": ("Q111", lambda: overflowing("Conv")),
+    "a Gemm bias that leaves int32": ("Q111", lambda: overflowing("Gemm")),
+    "a float Conv weight between grids": ("Q118", lambda: float_weight("Conv")),
+    "a float Gemm weight between grids": ("Q118", lambda: float_weight("Gemm")),
+}
+
+SOUND: dict[str, Callable[[], ir.Model]] = {
+    "a Conv weight along its output channels": lambda: conv(axis=0),
+    "a MatMul weight along its columns": lambda: matmul([2, 4, 16], [16, 8], 1),
+    "a Gemm weight along its columns": lambda: gemm(1),
+    "a transposed Gemm weight along its rows": lambda: gemm(0, transB=1),
+    "a Conv bias at its scale": lambda: biased_conv(1.0),
+    "a Conv bias whose scale was rounded otherwise": lambda: biased_conv(1.0 + 2.0**-24, x=0.0123, w=0.00456),
+    "a Gemm bias at its scale": lambda: biased_gemm(1.0),
+    "a Relu before int4 from zero": lambda: relu(INT4, -8),
+    "a Relu before uint4 from zero": lambda: relu(UINT4, 0),
+    "MaxPool per channel": lambda: pointwise("MaxPool", kernel_shape=[2, 2]),
+    "Softmax at 1/256": lambda: softmax(1 / 256, u8(0)),
+    "Softmax at 1/100": lambda: softmax(1 / 100, u8(0)),
+    "two grids of different types": lambda: requantized((0.1, u8(128)), (0.11, s8(3))),
+    "the same real grid in two types": lambda: requantized((0.1, u8(128)), (0.1, s8(0))),
+}
+
+
+def feeds(model: ir.Model, rows: int = 3) -> list[dict[str, np.ndarray]]:
+    """Inputs that fill the grid of the first QuantizeLinear, its ends included."""
+    generator = rng()
+    shape = tuple(int(size) for size in model.graph.inputs[0].shape)
+    first = next((node for node in model.graph if node.op_type == "QuantizeLinear"), None)
+    scale = 0.01 if first is None else float(np.max(first.inputs[1].const_value.numpy()))
+    return [{"x": (generator.uniform(-140, 140, shape) * scale).astype(np.float32)} for _ in range(rows)]

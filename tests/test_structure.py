@@ -1,0 +1,118 @@
+"""Promises about the whole: quick help, no special names, stable codes, no torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import intact
+from intact.cli import main as command
+from tests.zoo import ZOO
+
+ROOT = Path(intact.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+COMMANDS = typer.main.get_command(command.app).commands
+
+
+def child(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_help_loads_nothing_heavy():
+    code = """
+import sys
+sys.argv = ["intact", "--help"]
+from intact.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+heavy = {"numpy", "onnx", "onnx_ir", "onnxruntime", "pydantic", "jinja2", "joblib", "torch"} & set(sys.modules)
+print("loaded:", sorted(heavy))
+"""
+    assert child(code).endswith("loaded: []\n")
+
+
+def test_the_package_and_its_pipeline_need_no_torch_and_no_vendor_library():
+    vendors = "{'torch', 'onnxruntime_qnn', 'openvino'}"
+    code = f"import sys, intact, intact.pipeline; print(sorted({vendors} & set(sys.modules)))"
+    assert child(code) == "[]\n"
+
+
+def test_one_target_does_not_load_another():
+    code = "import sys, intact; intact.load_target('cpu'); print([m for m in sys.modules if 'targets.qnn' in m])"
+    assert child(code) == "[]\n"
+
+
+def test_importing_the_package_is_free():
+    assert child("import sys, intact; print('numpy' in sys.modules, 'onnx' in sys.modules)") == "False False\n"
+
+
+def test_every_public_name_is_there_and_no_other():
+    assert all(hasattr(intact, name) for name in intact.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'banana'"):
+        intact.banana  # noqa: B018
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_every_flag_has_help(name):
+    found = COMMANDS[name]
+    assert found.help and found.help[0].isupper()
+    assert [p.name for p in found.params if not getattr(p, "help", None)] == []
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if "model" in [p.name for p in COMMANDS[n].params]])
+def test_the_model_is_the_first_argument_and_onnx_says_the_same(name):
+    params = COMMANDS[name].params
+    assert params[0].name == "model" and "--onnx" in [flag for p in params for flag in p.opts]
+
+
+def strings(path: Path) -> list[str]:
+    """The constants of a file, without its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    docs = {id(n.body[0].value) for n in documented if n.body and isinstance(n.body[0], ast.Expr)}
+    constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [n.value for n in constants if id(n) not in docs]
+
+
+ARCHITECTURES = r"resnet|mobilenet|efficientnet|bert|\bvit\b|whisper|yolo|ultraface|digits|squeezenet|swin|clip_vision"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_model_or_layer_name_is_special(path):
+    special = re.compile("|".join([ARCHITECTURES, *ZOO]), re.IGNORECASE)
+    assert [text for text in strings(path) if special.search(text)] == []
+
+
+def test_a_code_means_one_thing():
+    """A code is used by one part of the program only, and its letter is that of its kind."""
+    users: dict[str, set[str]] = {}
+    for path in FILES:
+        part = path.relative_to(ROOT).parts[0]
+        for text in strings(path):
+            if re.fullmatch(r"[MSTEDOG]\d{3}", text):
+                users.setdefault(text, set()).add(part)
+    assert {code: parts for code, parts in users.items() if len(parts) > 1} == {}
+    assert len(users) > 50
+
+
+def test_library_code_never_prints():
+    """But for jobs of a child process: what they print is read by the process that started them."""
+    printing = []
+    for path in FILES:
+        calls = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+        names = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
+        if "print" in names and path.relative_to(ROOT).parts[0] != "cli" and path.name != "job.py":
+            printing.append(path.name)
+    assert printing == []
+
+
+def test_no_file_is_named_after_nothing():
+    assert not {"utils.py", "helpers.py", "common.py", "misc.py", "manager.py"} & {path.name for path in FILES}
