@@ -13,13 +13,14 @@ from pydoc_data.topics import topics
 
 import numpy as np
 
-TOPICS = ("specialnames", "compound", "formatstrings", "string-methods", "typesseq", "debugger")
+TOPICS = ("specialnames", "formatstrings", "string-methods", "typesseq", "typesmapping", "debugger")
 SPECIALS = ("[PAD]", "[CLS]", "[UNK]", "[MASK]")
 PAD, CLS, UNK, MASK = range(len(SPECIALS))
 
 LENGTH = 96
 SHORTEST = 60
 BLOCK = 128
+STEP = 10
 HELD_OUT = 4
 WORDS = 1200
 ENDINGS = 200
@@ -118,12 +119,12 @@ def _draw(runs: tuple[np.ndarray, ...], rng: np.random.Generator) -> np.ndarray:
 
 
 def held_out(text: Text, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Three windows of every held-out block and their topics."""
+    """Four windows of every held-out block, `STEP` pieces apart, and their topics."""
     rng = np.random.default_rng(seed)
     rows, labels = [], []
     for label, blocks in enumerate(text.test):
         for block in blocks:
-            for start in range(0, 3 * (BLOCK - LENGTH) // 2, (BLOCK - LENGTH) // 2):
+            for start in range(0, BLOCK - LENGTH, STEP):
                 rows.append(window(block, start, int(rng.integers(SHORTEST, LENGTH))))
                 labels.append(label)
     return np.stack(rows), np.array(labels)

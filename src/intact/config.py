@@ -141,6 +141,7 @@ class QuantConfig(Settings):
     nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
     exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
     overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
+    plan: str | None = Field(None, description="A plan file (see `intact plan`) whose settings and edits apply.")
     encodings: str | None = Field(
         None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
     )

@@ -21,9 +21,10 @@ from intact.environment import versions
 from intact.errors import ModelError, SettingsError
 from intact.graph import io, normalize, shapes, upgrade
 from intact.graph.rewriter import Rewritten
-from intact.quantize import boundary, detect, presets
+from intact.optimize.settle import settle_masks
+from intact.quantize import boundary, detect, plan_file, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, Stage
+from intact.results import Accuracy, Build, Form, Gate, QuantPlan, Stage
 from intact.rewrite import exactness
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -34,6 +35,9 @@ from intact.verify.compare import compare
 Outputs = Mapping[str, np.ndarray]
 
 PRODUCER = "intact"
+
+# The step of a Softmax output on a grid of this type: what is below half of it does not count.
+SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
@@ -213,7 +217,11 @@ def _quantize(
     model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: _Log
 ) -> ir.Model:
     with log.stage("quantize", len(inputs.calibration)) as (advance, details):
-        result = quantize.quantize(model, target, config, inputs.calibration, progress=advance)
+        settled = settle_masks(model, inputs.calibration, SOFTMAX_STEPS.get(config.activation_type, 2.0**-8))
+        log.warn(*settled.warnings)
+        result = quantize.quantize(
+            settled.model, target, config, inputs.calibration, ranges=settled.ranges, progress=advance
+        )
         details.update(
             nodes_quantized=len(result.plan.nodes),
             tensors_quantized=len(result.plan.tensors),
@@ -365,6 +373,26 @@ def _validate(
         "steps_moved": {rule: steps for rule, steps in found.moved.items() if steps > 0},
         "kernels_saturate": target.rewrite.saturates,
     }
+
+
+def write_plan(
+    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+) -> QuantPlan:
+    """Write the plan for the model at `path` into the file `output`; nothing is run, no data is needed."""
+    written_before = output.is_file() and output.read_bytes()[:200].startswith(plan_file.HEADER.encode()[:20])
+    publish.check_file(output, overwrite=overwrite, ours=written_before)
+    log = _Log(events or Silence())
+    source = _load(path, config.dims, log)
+    resolved = presets.resolve(config, quantized=source.quantized)
+    quant = resolved.quantization
+    if quant is None:
+        raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
+    target = presets.available(resolved)
+    _announce(resolved, target, log.events)
+    planned = quantize.plan(optimize.optimize(source.model).model, target, quant)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
+    return planned
 
 
 def verify_files(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intact.graph.rewriter import apply
-from intact.optimize.normalization import RULES
+from intact.optimize import optimize
+from intact.optimize.normalization import RARE, RULES
 from tests.graph.small import ops
 from tests.optimize.before_after import difference, given, rewritten
 
@@ -132,7 +133,7 @@ def with_opset(body: str, opset: int, **arrays: np.ndarray):
 
 @pytest.mark.parametrize("spelling", RMS)
 def test_a_root_mean_square_normalization_is_found(spelling):
-    result = apply(with_opset(RMS[spelling], 23), RULES)
+    result = apply(with_opset(RMS[spelling], 23), RARE)
     assert ops(result.model) == ["RMSNormalization"]
     assert difference(with_opset(RMS[spelling], 23), result.model) < TOLERANCE
 
@@ -147,6 +148,11 @@ def test_a_root_mean_square_normalization_is_found(spelling):
     ],
 )
 def test_a_root_mean_square_normalization_is_refused_with_a_reason(opset, arrays, reason):
-    result = apply(with_opset(RMS["div"], opset, **arrays), RULES)
+    result = apply(with_opset(RMS["div"], opset, **arrays), RARE)
     assert reason in {item.reason for item in result.refusals}
     assert result.applications == ()
+
+
+def test_a_root_mean_square_normalization_stays_in_pieces_unless_the_target_has_it():
+    assert "RMSNormalization" not in ops(optimize(with_opset(RMS["div"], 23)).model)
+    assert ops(optimize(with_opset(RMS["div"], 23), ops=lambda domain, op_type: True).model) == ["RMSNormalization"]

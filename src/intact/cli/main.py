@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from intact.cli import build, compile, convert, encodings, explain, inspect, lint, quantize, rewrite, schema, verify
+from intact.cli import (
+    build,
+    compile,
+    convert,
+    encodings,
+    explain,
+    inspect,
+    lint,
+    plan,
+    quantize,
+    rewrite,
+    schema,
+    verify,
+)
 
 INTERNAL_ERROR = 70
 
@@ -21,7 +34,7 @@ app = typer.Typer(
     epilog="Exit statuses: 0 done · 1 a gate failed · 2 usage or settings · 3 the model is bad · "
     "4 the target cannot take it · 5 the environment",
 )
-for command in (build, quantize, rewrite, convert, compile, verify, inspect, lint, explain, schema):
+for command in (build, plan, quantize, rewrite, convert, compile, verify, inspect, lint, explain, schema):
     app.command(command.NAME)(command.run)
 app.add_typer(encodings.app, name=encodings.NAME)
 

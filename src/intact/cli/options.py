@@ -92,6 +92,7 @@ QUANT = (
         "How ranges are chosen: minmax, percentile, entropy, mse or auto.",
         setting=("quant", "method"),
     ),
+    _option("plan", str | None, "A plan file, as `intact plan` writes it.", setting=("quant", "plan")),
     _option(
         "effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")
     ),

@@ -39,15 +39,18 @@ RULES: tuple[Rule, ...] = (
     *activation.RULES,
 )
 
+RARE: tuple[Rule, ...] = normalization.RARE
+
 
 def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
-    `ops` says whether the target has an operator, by domain and type; without it every fusion is made.
+    `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
+    to operators that few targets have.
     """
     result = model.clone()
     normalize.lift_constants(result)
-    rules = [rule for rule in RULES if ops is None or all(ops(*key) for key in rule.creates)]
+    rules = RULES if ops is None else [rule for rule in (*RULES, *RARE) if all(ops(*key) for key in rule.creates)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True

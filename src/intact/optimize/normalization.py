@@ -124,7 +124,10 @@ class FuseRmsNorm(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FuseLayerNorm(), ScaleLayerNorm(), ShiftLayerNorm(), FuseRmsNorm())
+RULES: tuple[Rule, ...] = (FuseLayerNorm(), ScaleLayerNorm(), ShiftLayerNorm())
+
+RARE: tuple[Rule, ...] = (FuseRmsNorm(),)
+"""Rules for operators that few targets have: used only where a target says that it does."""
 
 
 def _array(value: ir.Value) -> np.ndarray:

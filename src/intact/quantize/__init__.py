@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantConfig
-from intact.quantize import encodings
+from intact.quantize import encodings, plan_file
 from intact.quantize.improve import improve
 from intact.quantize.improve.smooth import smooth
 from intact.quantize.insert import insert
@@ -19,7 +20,7 @@ from intact.quantize.plan import plan
 from intact.quantize.rescue import Rescue, rescue
 from intact.quantize.resolve import resolve
 from intact.quantize.sketch import Sketch
-from intact.results import QuantPlan
+from intact.results import QuantPlan, Range
 from intact.targets.spec import Target
 
 Rows = Iterable[Mapping[str, np.ndarray]]
@@ -43,17 +44,26 @@ def quantize(
     config: QuantConfig,
     rows: Rows,
     *,
+    ranges: Mapping[str, Range] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> QuantizedModel:
-    """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`."""
+    """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`.
+
+    `ranges` are ranges of single tensors that are known beforehand; they need not be observed.
+    """
     start = time.perf_counter()
     notes: list[str] = []
+    types: dict[str, str] = {}
+    if config.plan is not None:
+        edited = plan_file.edits(Path(config.plan), model, target, config)
+        types |= edited.types
+        config = config.model_copy(update={"overrides": {**config.overrides, **edited.overrides}})
     # Given encodings are for the tensors of the model as it is: nothing may move between them.
     free = config.encodings is None
     if free and config.effort != "fast":
-        model, smoothed = smooth(model, plan(model, target, config), rows)
+        model, smoothed = smooth(model, plan(model, target, config, types), rows)
         notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
-    given = encodings.planned(model, target, config)
+    given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
     seen = observe(
         model, given.plan, rows, watched=_computed(model, given.plan) if eight_bits else (), progress=progress
@@ -61,7 +71,8 @@ def quantize(
     rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
     if rescued is not None:
         notes.append(str(rescued))
-        given = encodings.planned(model, target, config, rescued.types)
+        # What a plan says of a node stands; rescue decides about the others.
+        given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
     calibrated = time.perf_counter()
     if free and config.effort != "fast":
         model, resolved = improve(model, given.plan, seen, rows)
@@ -87,4 +98,4 @@ def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:
     ]
 
 
-__all__ = ["QuantizedModel", "Rescue", "quantize"]
+__all__ = ["QuantizedModel", "Rescue", "plan", "quantize"]

@@ -29,7 +29,13 @@ _NORMALIZATIONS = {
 }
 
 
-def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str] | None = None) -> QuantPlan:
+def plan(
+    model: ir.Model,
+    target: Target,
+    config: QuantConfig,
+    types: Mapping[str, str] | None = None,
+    ranges: Mapping[str, Range] | None = None,
+) -> QuantPlan:
     """The plan for `model` on `target`: every node that the target takes at these types, and its tensors' grids.
 
     `types` gives single nodes, by name, another activation type than the settings; `float` leaves a node alone.
@@ -44,7 +50,7 @@ def plan(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[st
             f"{config.activation_type} activations and {config.weight_type} weights",
             fix="choose another --precision, or see what the target takes in docs/targets",
         )
-    draft = _Draft(target, config, _base_types(chosen))
+    draft = _Draft(target, config, _base_types(chosen), ranges or {})
     for choice in chosen:
         draft.add(choice)
     result = draft.finish(chosen)
@@ -115,6 +121,7 @@ class _Draft:
     target: Target
     config: QuantConfig
     base: Mapping[str, str]
+    ranges: Mapping[str, Range]
     parent: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -126,6 +133,7 @@ class _Draft:
     symmetric: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
+    unclipped: set[str] = field(default_factory=set)
 
     def add(self, choice: Choice) -> None:
         """Put the inputs and outputs of one node on grids."""
@@ -262,6 +270,7 @@ class _Draft:
             symmetric=self.config.activation_symmetric or any(key in self.symmetric for key in keys),
             method="minmax" if any(key in self.unclipped for key in keys) else self.config.method,
             fixed=fixed.pop() if len(fixed) == 1 else None,
+            range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
         )
         return _overridden(grid, keys, self.config.overrides)
 
@@ -286,7 +295,7 @@ def _overridden(grid: Grid, names: list[str], overrides: Mapping[str, TensorOver
         dtype=override.dtype or grid.dtype,
         symmetric=grid.symmetric if override.symmetric is None else override.symmetric,
         method=override.method or grid.method,
-        range=bounds,
+        range=bounds or grid.range,
         fixed=None if bounds or override.dtype else grid.fixed,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 from intact.config import BuildConfig, Device, Precision, QuantConfig, merge
 from intact.errors import NotAvailable, SettingsError
+from intact.quantize import plan_file
 from intact.quantize.detect import Quantized
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -36,6 +38,8 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
     if quantized is not None:
         _refuse_contradiction(config, quantized)
         return _without_quantization(config, config.precision)
+    if config.quantization is not None and config.quantization.plan is not None:
+        return _with_plan(config, Path(config.quantization.plan))
     precision = config.precision or DEFAULT_PRECISION
     check_available(target, precision)
     preset = PRECISIONS[precision]
@@ -71,10 +75,24 @@ def check_available(target: Target, precision: str) -> None:
     raise SettingsError("S111", f"{precision} makes no sense on {target.backend}", allowed=works)
 
 
-def _with_preset(config: BuildConfig, precision: str, preset: dict[str, Any]) -> BuildConfig:
+def _with_preset(config: BuildConfig, precision: str | None, preset: dict[str, Any]) -> BuildConfig:
     inside_compile = config.compile.quant is not None
     layer = {"compile": {"quant": preset}} if inside_compile else {"quant": preset}
     return BuildConfig.from_dict(merge(layer, _asked(config), {"precision": precision}))
+
+
+def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
+    """The settings that a plan file was made with, under what the user set."""
+    if config.precision is not None:
+        raise SettingsError(
+            "S116", f"--precision {config.precision}: the plan {path} decides the types", fix="leave it out"
+        )
+    values = plan_file.read(path)
+    device, arch = values["target"].get("device"), values["target"].get("arch")
+    found = (config.compile.device, config.compile.arch if arch is not None else None)
+    if found != (device, arch):
+        raise SettingsError("S117", f"{path} is for {device} {arch or ''}, not for {found[0]} {found[1] or ''}")
+    return _with_preset(config, None, values["settings"])
 
 
 def _asked(config: BuildConfig) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> 
     return OpSpec(
         op=op,
         domain=domain,
-        signatures=tuple(_signature(row, source, entry.get("float_arch", 0)) for row in entry.get("take", ())),
+        signatures=tuple(_signature(row, source, entry.get("float_arch", 0)) for row in _rows(entry)),
         grid=entry.get("grid", "own"),
         start=entry.get("start", True),
         weight_axis=_axis(entry.get("weight_axis", 0)),
@@ -97,6 +97,11 @@ def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> 
         absorbed=entry.get("absorbed", False),
         group=entry.get("group", "all"),
     )
+
+
+def _rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The signatures of an operator: its own or its group's, and those that it has beyond them."""
+    return [*entry.get("take", ()), *entry.get("more", ())]
 
 
 def _signature(row: dict[str, Any], source: str, float_arch: int) -> Signature:

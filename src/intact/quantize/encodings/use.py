@@ -17,7 +17,7 @@ from intact.quantize import grid as arithmetic
 from intact.quantize.encodings.files import read
 from intact.quantize.encodings.given import Given
 from intact.quantize.plan import plan
-from intact.results import Encoding, Grid, QuantPlan, WeightPlan
+from intact.results import Encoding, Grid, QuantPlan, Range, WeightPlan
 from intact.targets.spec import Target
 
 _SHOWN = 8
@@ -38,12 +38,18 @@ class Planned:
         return [f"{name}: its given scale is raised, because the bias would not fit 32 bits" for name in grown]
 
 
-def planned(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str] | None = None) -> Planned:
+def planned(
+    model: ir.Model,
+    target: Target,
+    config: QuantConfig,
+    types: Mapping[str, str] | None = None,
+    ranges: Mapping[str, Range] | None = None,
+) -> Planned:
     """The plan for `model`; with `config.encodings`, every grid that the file has is fixed and not observed."""
     if config.encodings is None:
         if config.calibrate_missing:
             raise SettingsError("S163", "calibrate_missing has no effect without encodings", fix="give --encodings")
-        return Planned(plan(model, target, config, types))
+        return Planned(plan(model, target, config, types, ranges))
     given = read(Path(config.encodings))
     return use(model, target, config, given, config.encodings, types)
 

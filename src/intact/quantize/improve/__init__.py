@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.quantize.improve.rounding import correct_biases, round_weights
+from intact.quantize.improve.scales import COARSE, least_error_scales
 from intact.quantize.improve.study import best_candidates, studies
 from intact.quantize.observe import watch
 from intact.quantize.resolve import Resolved, candidates, resolve
@@ -34,10 +35,25 @@ def improve(
         watch(model, watchers, rows)
     best = best_candidates(plan, found)
     chosen = {grid: tries[grid][index] for grid, index in best.items()}
-    rounded = round_weights(resolve(model, plan, seen, chosen=chosen), plan, found, progress)
+    nearest = resolve(model, plan, seen, chosen=chosen)
+    scales = _coarse_scales(model, plan, nearest)
+    if scales:
+        nearest = resolve(model, plan, seen, scales, chosen)
+    rounded = round_weights(nearest, plan, found, progress)
     corrected, changed = correct_biases(model, plan, rounded, found, best)
-    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), chosen=chosen)
+    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
     return corrected, replace(final, constants={**final.constants, **_same_grids(plan, rounded, final)})
+
+
+def _coarse_scales(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> dict[tuple[str, int], Encoding]:
+    """Better scales for weights of few bits, by (node, input)."""
+    scales = {}
+    for weight in plan.weights:
+        tensor = model.graph.initializers[weight.tensor].const_value
+        if weight.dtype in COARSE and tensor is not None:
+            encoding, _ = resolved.constants[weight.node, weight.index]
+            scales[weight.node, weight.index] = least_error_scales(tensor.numpy().astype(np.float64), encoding)
+    return scales
 
 
 def _seen_again(model: ir.Model, seen: Mapping[str, Sketch], changed: tuple[str, ...]) -> dict[str, Sketch]:

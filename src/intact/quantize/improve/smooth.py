@@ -21,7 +21,7 @@ from intact.results import QuantPlan, WeightPlan
 _EXPONENTS = np.linspace(0.0, 1.0, 21)
 # The least gain in expected error that is worth it: folding is free, a Mul is one more operator to run.
 _WORTH_FOLDING = 1.1
-_WORTH_A_NODE = 1.5
+_WORTH_A_NODE = 2.0
 # Error feedback in rounding leaves about this share of the weights' error in the outputs.
 _AFTER_FEEDBACK = 0.4
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
@@ -162,10 +162,9 @@ class _Editor:
         producer = source.producer()
         assert producer is not None, "only a normalization folds"
         for index, value in enumerate(producer.inputs[1:], 1):
-            if value is not None:
-                array = query.constant(value)
-                assert array is not None, "only constants fold"
-                producer.replace_input_with(index, self._constant((array / scales).astype(np.float32), value.name))
+            array = query.constant(value)
+            if array is not None:
+                self._replace(producer, index, array / scales)
 
     def _multiply(self, source: ir.Value, site: _Site, scales: np.ndarray) -> None:
         factors = self._constant((1 / scales).astype(np.float32), f"{source.name}_smoothing")
@@ -186,8 +185,17 @@ class _Editor:
         assert array is not None, "planned weights are constants"
         view = linear(node, array, weight.index)
         assert view is not None, "only linear layers are smoothed"
-        scaled = view.weight(view.matrix(array) * scales).astype(np.float32)
-        node.replace_input_with(weight.index, self._constant(np.ascontiguousarray(scaled), weight.tensor))
+        self._replace(node, weight.index, view.weight(view.matrix(array) * scales))
 
-    def _constant(self, array: np.ndarray, name: str | None) -> ir.Value:
-        return edit.add_initializer(self.graph, array, self.names.take(f"{name}_smooth"))
+    def _replace(self, node: ir.Node, index: int, array: np.ndarray) -> None:
+        """Give a node another constant; under the same name, unless others read the old one."""
+        value = node.inputs[index]
+        assert value is not None, "only present inputs are replaced"
+        stored = np.ascontiguousarray(array, np.float32)
+        if len(value.uses()) == 1 and not value.is_graph_output():
+            value.const_value = ir.tensor(stored, name=value.name)
+        else:
+            node.replace_input_with(index, self._constant(stored, f"{value.name}_smooth"))
+
+    def _constant(self, array: np.ndarray, name: str) -> ir.Value:
+        return edit.add_initializer(self.graph, array, self.names.take(name))

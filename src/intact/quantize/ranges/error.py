@@ -30,7 +30,8 @@ def mean_squared_error(seen: Sketch, ranges: list[Range], grid: Grid) -> np.ndar
 
 def _distance(moments: list[np.ndarray], end: np.ndarray) -> np.ndarray:
     """Σ w·(v − end)² from Σ w, Σ w·v and Σ w·v²; rounding may leave it a little below zero."""
-    return np.maximum(moments[2] - 2 * end * moments[1] + end**2 * moments[0], 0.0)
+    total: np.ndarray = moments[2] - 2 * end * moments[1] + end**2 * moments[0]
+    return np.asarray(np.maximum(total, 0.0))
 
 
 def _ends(ranges: list[Range], grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

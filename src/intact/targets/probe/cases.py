@@ -59,6 +59,7 @@ class Template:
     apart: bool = False
     fixed: bool = False
     outs: bool = False
+    out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,9 @@ def _template(name: str, entry: dict[str, Any]) -> Template:
     domain, _, op = name.partition(": ")[0].rpartition("::")
     operands = tuple(map(Operand.parse, entry.pop("in")))
     low, high = entry.pop("own")
-    lists = {key: tuple(entry.pop(key)) for key in ("cross", "tied") if key in entry}
-    return Template(name, op, domain, operands, (low, high), **lists, **entry)
+    lists = (("cross", (0,)), ("tied", ()), ("out", ()))
+    cross, tied, out = (tuple(entry.pop(key, default)) for key, default in lists)
+    return Template(name, op, domain, operands, (low, high), cross=cross, tied=tied, out=out, **entry)
 
 
 def _expand(template: Template) -> Iterator[Case]:
@@ -172,6 +174,9 @@ def _follow(template: Template, slots: list[str]) -> list[str]:
 
 
 def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
+    if template.out:
+        yield from (Case(template, slots, output) for output in template.out)
+        return
     words = [word for word in slots[template.out_of].split() if word != "constant"]
     output = " ".join(words)
     plain = Case(template, slots, output)

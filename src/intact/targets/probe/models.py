@@ -19,6 +19,8 @@ BLOCK = 16
 
 _LITERALS = {"ints": np.int64, "floats": np.float32}
 _INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
+# Outputs that are on no grid.
+_OUTPUTS = {"float": ir.DataType.FLOAT, "index": ir.DataType.INT64, "bool": ir.DataType.BOOL}
 
 
 def model_of(case: Case) -> ir.Model:
@@ -105,11 +107,10 @@ class _Writer:
 
     def _output(self, index: int, value: ir.Value) -> ir.Value:
         """The graph output behind an output of the operator."""
-        value.name, value.dtype = f"result{index}", ir.DataType.FLOAT
-        slot = Slot.parse(self.case.output)
-        if slot.types != ("float",):
-            value = self._pair(value, self._output_grid(index, slot))
-        value.dtype = ir.DataType.FLOAT
+        value.name, value.dtype = f"result{index}", _OUTPUTS.get(self.case.output, ir.DataType.FLOAT)
+        if self.case.output not in _OUTPUTS:
+            value = self._pair(value, self._output_grid(index, Slot.parse(self.case.output)))
+            value.dtype = ir.DataType.FLOAT
         return value
 
     def _output_grid(self, index: int, slot: Slot) -> _Grid:

@@ -1,0 +1,48 @@
+"""Where the nodes of a model run, from the vendor's own library, with the reasons that it logs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact.errors import NotAvailable
+from intact.graph import io, normalize
+from intact.results import PlacedNode, Placement
+from intact.targets.spec import Target
+from intact.vendor import placement as placing
+from intact.vendor import qnn_client
+from intact.vendor.qnn_client import Attempt, Chip
+
+_MODEL = "model.onnx"
+
+
+def place_live(model: ir.Model, target: Target, *, timeout: float) -> Placement:
+    """Ask the library of `target` to take `model`: all of it if it can, otherwise with the rest on the CPU."""
+    if target.backend != "qnn":
+        raise NotAvailable("E131", f"{target.backend} has no library to ask here", fix="leave out --live")
+    named = model.clone()
+    normalize.name_nodes(named)
+    chip = Chip(target.arch, target.soc.id if target.soc is not None else None)
+    ops = placing.node_ops(named)
+    with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
+        io.save(named, Path(folder) / _MODEL)
+        attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=False, timeout=timeout)
+        if attempt.error is not None:
+            attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=True, timeout=timeout)
+    found = _failed(ops, attempt) if attempt.error is not None else _placed(ops, attempt)
+    compute = placing.compute_nodes(found.npu_nodes), placing.compute_nodes(found.cpu_nodes)
+    return Placement(tuple(compute[0]), tuple(compute[1]), found.partitions if compute[0] else 0)
+
+
+def _placed(ops: dict[str, str], attempt: Attempt) -> Placement:
+    pieces = sum(group["provider"] == qnn_client.PROVIDER for group in attempt.assigned)
+    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, attempt.reasons, pieces)
+
+
+def _failed(ops: dict[str, str], attempt: Attempt) -> Placement:
+    """Nothing runs where the compiler fails: nodes that it refused have their own reason, the others its error."""
+    why = {node.name: node.reason for node in placing.refused(ops, attempt.reasons)}
+    error = f"the compiler fails on the whole model: {attempt.error}"
+    return Placement((), tuple(PlacedNode(name, op, why.get(name, error)) for name, op in ops.items()), 0)

@@ -1,0 +1,52 @@
+"""Settles the depth of attention masks from the scores that are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.optimize import masks
+from intact.results import Range
+from intact.vendor import cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A model whose masks are just deep enough, and the range of scores that matters before each Softmax."""
+
+    model: ir.Model
+    ranges: Mapping[str, Range]
+    warnings: tuple[str, ...] = ()
+
+
+def settle_masks(model: ir.Model, rows: Iterable[Mapping[str, np.ndarray]], softmax_step: float) -> Settled:
+    """Choose the depth of every mask from the scores over `rows`; bounded, for masks of 0 and 1 and live rows."""
+    sites = masks.mask_sites(model)
+    depths = {name: site.depth for site in sites for name in site.scores}
+    if not depths:
+        return Settled(model, {})
+    axes = {value.name: axis for value, axis in _softmaxes(model)}
+    seen = {name: masks.Scores() for name in depths}
+    session = cpu.Session(model, optimize=True, outputs=list(depths))
+    for feeds in rows:
+        for name, array in session.run(feeds).items():
+            seen[name] |= masks.scores_of(array, depths[name], axes.get(name, -1))
+    result = masks.choose_mask_depth(model, seen, softmax_step)
+    return Settled(result, {name: masks.score_range(s, softmax_step) for name, s in seen.items()}, _dead(seen))
+
+
+def _softmaxes(model: ir.Model) -> list[tuple[ir.Value, int]]:
+    nodes = [node for node in model.graph if node.op_type == "Softmax" and node.inputs[0] is not None]
+    return [(node.inputs[0], query.int_(node, "axis", -1)) for node in nodes]  # type: ignore[misc]
+
+
+def _dead(seen: Mapping[str, masks.Scores]) -> tuple[str, ...]:
+    dead = {name: scores.dead_rows for name, scores in seen.items() if scores.dead_rows}
+    if not dead:
+        return ()
+    first = next(iter(dead))
+    return (f"{first}: {dead[first]} rows have every key masked; what a mask of finite depth gives there differs",)
