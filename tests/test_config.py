@@ -98,7 +98,10 @@ def test_defaults_are_those_that_the_documentation_states():
         "per_channel": True,
         "weight_symmetric": True,
         "activation_symmetric": False,
-        "method": "minmax",
+        "method": "auto",
+        "effort": "normal",
+        "rescue": True,
+        "plan": None,
         "samples": 128,
         "load_path": None,
         "distribution": "normal",
@@ -311,7 +314,7 @@ def test_every_setting_has_a_flag_but_what_only_a_file_can_hold():
 
 def test_a_line_shows_every_setting_that_has_a_value():
     line = BuildConfig(precision="uint8", quant=QuantConfig(nodes=("a",))).line()
-    for part in ("precision=uint8", "quant.method=minmax", "quant.per_channel=true", 'quant.nodes=["a"]'):
+    for part in ("precision=uint8", "quant.method=auto", "quant.per_channel=true", 'quant.nodes=["a"]'):
         assert part in line
     assert "load_path" not in line
 

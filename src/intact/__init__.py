@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from intact.pipeline import build
     from intact.results import Build
     from intact.targets.registry import load_target
+    from intact.targets.validate import validate
 
 _HOMES = {
     "Build": "intact.results",
@@ -27,6 +28,7 @@ _HOMES = {
     "load": "intact.graph.io",
     "load_target": "intact.targets.registry",
     "save": "intact.graph.io",
+    "validate": "intact.targets.validate",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "load",
     "load_target",
     "save",
+    "validate",
 ]
 
 

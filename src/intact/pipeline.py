@@ -16,6 +16,7 @@ import onnx_ir as ir
 from intact import compile as compiling
 from intact import data, lint, optimize, quantize, rewrite
 from intact.analyze import inspection
+from intact.analyze import report as analysis
 from intact.config import BuildConfig, CompileConfig, QuantConfig
 from intact.environment import versions
 from intact.errors import ModelError, SettingsError
@@ -26,7 +27,7 @@ from intact.quantize import boundary, detect, plan_file, presets
 from intact.report import html, manifest, publish
 from intact.results import Accuracy, Build, Form, Gate, QuantPlan, Stage
 from intact.rewrite import exactness
-from intact.targets.registry import load_target
+from intact.targets.registry import known_backends, load_target
 from intact.targets.spec import Target
 from intact.vendor import cpu
 from intact.verify import gates
@@ -434,6 +435,33 @@ def inspect_file(path: Path) -> dict[str, Any]:
     model = io.load(path)
     quantized = detect.detect(model)
     return {"path": str(path), **inspection.inspect(model), "quantized": str(quantized) if quantized else None}
+
+
+def analyze_file(
+    path: Path,
+    config: BuildConfig,
+    *,
+    live: bool = False,
+    every_device: bool = False,
+    events: Events | None = None,
+) -> list[dict[str, Any]]:
+    """Where the nodes of the model at `path` would run on the device of `config`, or on each that is known.
+
+    A float model is quantized first, with the settings that a build would use.
+    """
+    devices = [name for name in known_backends() if load_target(name).precisions] if every_device else [None]
+    return [_analyze(path, config if d is None else _for_device(config, d), live, events) for d in devices]
+
+
+def _for_device(config: BuildConfig, device: str) -> BuildConfig:
+    return config.model_copy(update={"compile": config.compile.model_copy(update={"device": device})})
+
+
+def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
+    prepared = prepare(path, config, events=events)
+    model = rewrite.rewrite(prepared.model, prepared.target).model
+    shapes.infer_shapes(model)
+    return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)
 
 
 def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class TestBuild:
         assert status == 0
         for part in ("nodes quantized", "calibrated on 18 samples (npz)", "SQNR dB", "manifest.json", "report.html"):
             assert part in out
-        assert "precision uint8: activations uint8, weights int8 per channel, minmax" in err
+        assert "precision uint8: activations uint8, weights int8 per channel, auto" in err
         assert max(map(len, out.splitlines())) < 400
 
     def test_json_is_the_manifest_and_nothing_else(self, build, tmp_path):

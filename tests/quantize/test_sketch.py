@@ -113,6 +113,10 @@ def test_its_size_does_not_grow_with_what_it_has_seen():
     assert seen.count == 4 * 10**5 and len(seen.rows) <= before + 8
 
 
-def test_sketches_of_two_kinds_do_not_merge():
-    with pytest.raises(AssertionError, match="one kind"):
-        sketch_of([1.0]).merge(sketch_of([1.0], histogram=False))
+def test_a_merged_sketch_has_a_histogram_if_both_have_one():
+    plain, full = Sketch(histogram=False), Sketch()
+    plain.add(np.float32([1, 2]))
+    full.add(np.float32([-3, 4]))
+    for merged in (plain.merge(full), full.merge(plain)):
+        assert (merged.histogram, merged.rows) == (False, {})
+        assert (merged.low, merged.high, merged.count) == (-3, 4, 4)

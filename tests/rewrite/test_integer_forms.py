@@ -43,6 +43,13 @@ def activation(zero=ZERO, *, also_integers=False, weight=None):
     return net.model({"x": np.zeros((1, 2), F32)}, y, *([net.op("Identity", q)] if also_integers else []))
 
 
+def moved_activation(zero=ZERO, *, quantized=True):
+    net = Net()
+    q = net.quantize("x", 0.02, zero) if quantized else net.op("Identity", "x")
+    y = net.dequantize(net.op("Transpose", q), 0.02, zero)
+    return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
+
+
 def operand(zero=ZERO, op="Add"):
     net = Net()
     constant = net.dequantize(integers(RNG, zero.dtype.type, (8, 8)), 0.05, zero)
@@ -98,6 +105,7 @@ FIRES = [
         ["BitwiseNot", "DequantizeLinear", "DequantizeLinear", "Add", "QuantizeLinear"],
     ),
     (signs.UnsignActivation(), activation(), ["QuantizeLinear", "DequantizeLinear"]),
+    (signs.UnsignMovedActivation(), moved_activation(), ["QuantizeLinear", *CONVERT, "Transpose", "DequantizeLinear"]),
     (signs.UnsignConstant(), operand(), ["DequantizeLinear", "DequantizeLinear", "Add"]),
     (signs.JoinShiftedGrids(), conversions(), ["QuantizeLinear"]),
     (signs.UnsignBeforeMove(), moved(), ["QuantizeLinear", *CONVERT, "Transpose"]),
@@ -116,6 +124,8 @@ REFUSES = [
     (signs.UnsignActivation(), activation(U8(3)), "the activation is not int8"),
     (signs.UnsignActivation(), activation(also_integers=True), "its integers go to other nodes"),
     (signs.UnsignActivation(saturates=True), activation(weight=LARGE), "may reach 51000, more than 32767"),
+    (signs.UnsignMovedActivation(), moved_activation(U8(3)), "the activation is not int8"),
+    (signs.UnsignMovedActivation(), moved_activation(quantized=False), "was not quantized just before"),
     (signs.UnsignConstant(), operand(U8(3)), "the constant is not int8"),
     (signs.UnsignConstant(), operand(op="MatMul"), "it does not stand beside an activation in uint8"),
     (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from intact.cli import (
+    analyze,
     build,
     compile,
     convert,
@@ -16,6 +17,7 @@ from intact.cli import (
     inspect,
     lint,
     plan,
+    probe,
     quantize,
     rewrite,
     schema,
@@ -34,7 +36,21 @@ app = typer.Typer(
     epilog="Exit statuses: 0 done · 1 a gate failed · 2 usage or settings · 3 the model is bad · "
     "4 the target cannot take it · 5 the environment",
 )
-for command in (build, plan, quantize, rewrite, convert, compile, verify, inspect, lint, explain, schema):
+for command in (
+    build,
+    plan,
+    quantize,
+    rewrite,
+    convert,
+    compile,
+    verify,
+    analyze,
+    inspect,
+    lint,
+    probe,
+    explain,
+    schema,
+):
     app.command(command.NAME)(command.run)
 app.add_typer(encodings.app, name=encodings.NAME)
 

@@ -18,7 +18,7 @@ from intact.quantize.insert import insert
 from intact.quantize.observe import observe
 from intact.quantize.plan import plan
 from intact.quantize.rescue import Rescue, rescue
-from intact.quantize.resolve import resolve
+from intact.quantize.resolve import check_constants, resolve
 from intact.quantize.sketch import Sketch
 from intact.results import QuantPlan, Range
 from intact.targets.spec import Target
@@ -60,8 +60,10 @@ def quantize(
         config = config.model_copy(update={"overrides": {**config.overrides, **edited.overrides}})
     # Given encodings are for the tensors of the model as it is: nothing may move between them.
     free = config.encodings is None
+    first = plan(model, target, config, types)
+    check_constants(model, first)
     if free and config.effort != "fast":
-        model, smoothed = smooth(model, plan(model, target, config, types), rows)
+        model, smoothed = smooth(model, first, rows)
         notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")

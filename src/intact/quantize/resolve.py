@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.quantize import grid as arithmetic
-from intact.quantize.ranges import METHODS
+from intact.quantize.ranges import METHODS, worth_trying
 from intact.quantize.sketch import Sketch
 from intact.results import BiasPlan, Encoding, Grid, QuantPlan, Range, WeightPlan
 
@@ -63,16 +63,22 @@ def resolve(
     return Resolved(tensors, constants)
 
 
+def check_constants(model: ir.Model, plan: QuantPlan) -> None:
+    """Refuse, before anything is run, a model with NaN or infinite values in a constant that is to be quantized."""
+    for tensor in dict.fromkeys([*(w.tensor for w in plan.weights), *(b.tensor for b in plan.biases)]):
+        value = model.graph.initializers[tensor].const_value
+        assert value is not None, "planned weights are constants"
+        _finite(tensor, value.numpy())
+
+
 def candidates(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, tuple[Encoding, ...]]:
     """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one."""
     merged = _merged(plan, seen)
     found = {}
     for name, grid in plan.grids.items():
         sketch = merged.get(name)
-        tries = [grid]
-        if grid.method == "auto" and sketch is not None:
-            tries = [replace(grid, method=method) for method in METHODS if method != "auto"]
-        found[name] = tuple(_encoding(attempt, sketch) for attempt in tries)
+        methods = worth_trying(grid) if sketch is not None else (grid.method,)
+        found[name] = tuple(_encoding(replace(grid, method=method), sketch) for method in methods)
     return found
 
 

@@ -60,17 +60,17 @@ class Sketch:
             self.rows[int(row)] = counts[row].copy() if known is None else known + counts[row]
 
     def merge(self, other: Sketch) -> Sketch:
-        """The sketch of everything that either has seen."""
-        assert self.histogram == other.histogram, "sketches of one tensor are of one kind"
+        """The sketch of everything that either has seen; it has a histogram if both have one."""
+        both = self.histogram and other.histogram
         merged = Sketch(
-            self.histogram,
+            both,
             min(self.low, other.low),
             max(self.high, other.high),
             self.count + other.count,
             self.nonfinite + other.nonfinite,
-            {row: counts.copy() for row, counts in self.rows.items()},
+            {row: counts.copy() for row, counts in self.rows.items()} if both else {},
         )
-        for row, counts in other.rows.items():
+        for row, counts in other.rows.items() if both else ():
             merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
         return merged
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -49,7 +51,7 @@ def overflow(x: Operand, w: Operand, channel_axis: int, levels: np.ndarray | Non
     if shape is None:
         return "the shape of the weight is unknown"
     bias = 0 if levels is None else int(np.abs(levels).max(initial=0))
-    terms = int(np.prod(shape)) // max(shape[channel_axis], 1)
+    terms = math.prod(shape) // max(shape[channel_axis], 1)
     if terms * 255 * x.reach + bias <= INT32_MAX:
         return None
     if not query.is_constant(w.q):

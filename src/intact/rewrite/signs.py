@@ -26,41 +26,79 @@ _ELEMENTWISE = ("Add", "Mul", "Sub", "Concat", "Where")
 
 
 class UnsignActivation(SaturationRule):
-    """DQ(Q(x, s, z), s, z) = DQ(Q(x, s, z + 128), s, z + 128) in uint8 instead of int8."""
+    """DQ(Q(x, t, y), s, z) = DQ(Q(x, t, y + 128), s, z + 128) in uint8 instead of int8."""
 
     exactness = EXACT
 
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
-        return op.DequantizeLinear(op.QuantizeLinear(x, s, z, _shared=True, _name="q"), s, z, _name="dq")
+        source = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="q")
+        return op.DequantizeLinear(source, s, z, _name="dq")
 
     def check(self, q: ir.Node, dq: ir.Node) -> str | None:
-        grid = written(q)
+        source, grid = written(q), read(dq)
+        if source.dtype != INT8:
+            return "the activation is not int8"
+        users = query.consumers(source.q)
+        if source.q.is_graph_output() or any(user.op_type != "DequantizeLinear" for user in users):
+            return "its integers go to other nodes than DequantizeLinear"
+        return not_one_grid(source=source, activation=grid) or _reader_saturates(self, dq)
+
+    def rewrite(self, op: Builder, x: ir.Value, q: ir.Node, dq: ir.Node) -> Any:
+        source, grid = written(q), read(dq)
+        integers: ir.Value = op.QuantizeLinear(x, source.scale, shifted_zero(op, source))
+        integers.dtype, integers.shape = UINT8, source.q.shape
+        return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))
+
+
+def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
+    """Why a product that reads the activation may saturate once it is uint8."""
+    for user in query.consumers(dq.outputs[0]) if rule.saturates else ():
+        producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
+        if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
+            continue
+        weight = read(producer)
+        if query.is_constant(weight.q) and weight.dtype == INT8:
+            axis = linear.gemm_axis(user) if user.op_type == "Gemm" else _LINEAR[user.op_type]
+            reason = rule.pairs_saturate(weight_of(weight), axis)
+            if reason is not None:
+                return reason
+    return None
+
+
+class UnsignMovedActivation(SaturationRule):
+    """DQ(move(q), s, z) = DQ(move(q + 128), s, z + 128) in uint8 instead of int8, where q was quantized just before."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+        move = op.node(MovementRule.ops, x, op.each(Var("rest", optional=True)), _name="move")
+        return op.DequantizeLinear(move, s, z, _name="dq")
+
+    def check(self, x: ir.Value, move: ir.Node, dq: ir.Node) -> str | None:
+        grid = read(dq)
         if grid.dtype != INT8:
             return "the activation is not int8"
-        users = query.consumers(grid.q)
-        if grid.q.is_graph_output() or any(user.op_type != "DequantizeLinear" for user in users):
-            return "its integers go to other nodes than DequantizeLinear"
-        return not_one_grid(activation=grid) or self._saturating(dq)
+        if len(move.outputs) > 1 or not _was_quantized(x):
+            return "what it moves was not quantized just before"
+        return not_one_grid(activation=grid) or _reader_saturates(self, dq)
 
-    def _saturating(self, dq: ir.Node) -> str | None:
-        for user in query.consumers(dq.outputs[0]) if self.saturates else ():
-            producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
-            if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
-                continue
-            weight = read(producer)
-            if query.is_constant(weight.q) and weight.dtype == INT8:
-                axis = linear.gemm_axis(user) if user.op_type == "Gemm" else _LINEAR[user.op_type]
-                reason = self.pairs_saturate(weight_of(weight), axis)
-                if reason is not None:
-                    return reason
-        return None
-
-    def rewrite(self, op: Builder, x: ir.Value, q: ir.Node) -> Any:
-        grid = written(q)
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
+        grid = read(dq)
         zero_point = shifted_zero(op, grid)
-        integers: ir.Value = op.QuantizeLinear(x, grid.scale, zero_point)
-        integers.dtype, integers.shape = UINT8, grid.q.shape
+        turned: ir.Value = op.QuantizeLinear(op.DequantizeLinear(x, *dq.inputs[1:]), grid.scale, zero_point)
+        turned.dtype, turned.shape = UINT8, x.shape
+        attributes: dict[str, Any] = dict(move.attributes)
+        integers: ir.Value = op.node(move.op_type, turned, *move.inputs[1:], **attributes)
+        integers.dtype, integers.shape = UINT8, move.outputs[0].shape
         return op.DequantizeLinear(integers, grid.scale, zero_point)
+
+
+def _was_quantized(x: ir.Value) -> bool:
+    """Whether integers come from a QuantizeLinear, perhaps through operators that only move them."""
+    producer = x.producer()
+    while producer is not None and producer.op_type in MovementRule.ops and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "QuantizeLinear"
 
 
 class UnsignConstant(Rule):
@@ -131,15 +169,9 @@ class UnsignBeforeMove(MovementRule):
         before, after = read(back), written(last)
         if after.dtype != UINT8:
             return "it does not become uint8"
-        if not self._was_quantized(x):
+        if not _was_quantized(x):
             return "what it moves was not quantized just before"
         return not_one_grid(first=before, second=after) or not_shifted(before, after) or self._no_kernel(move, after)
-
-    def _was_quantized(self, x: ir.Value) -> bool:
-        producer = x.producer()
-        while producer is not None and producer.op_type in self.ops and producer.inputs[0] is not None:
-            producer = producer.inputs[0].producer()
-        return producer is not None and producer.op_type == "QuantizeLinear"
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, back: ir.Node, last: ir.Node) -> Any:
         turned: ir.Value = op.QuantizeLinear(op.DequantizeLinear(x, *back.inputs[1:]), *last.inputs[1:])
@@ -163,4 +195,10 @@ def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
     return op.constant(shifted(np.ascontiguousarray(zeros)).reshape(zeros.shape), "zero_point")
 
 
-RULES: tuple[Rule, ...] = (JoinShiftedGrids(), UnsignActivation(), UnsignConstant(), UnsignBeforeMove())
+RULES: tuple[Rule, ...] = (
+    JoinShiftedGrids(),
+    UnsignActivation(),
+    UnsignMovedActivation(),
+    UnsignConstant(),
+    UnsignBeforeMove(),
+)

@@ -11,13 +11,13 @@ from intact.targets.operands import Operand, Use, describe
 from intact.targets.spec import OpSpec, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
-Kind = Literal["arch", "check", "symmetry", "axis", "granularity", "constant", "type", "arity", "group"]
+Kind = Literal["arch", "symmetry", "axis", "granularity", "check", "constant", "type", "arity", "group"]
 _COST: dict[Kind, int] = {
     "arch": 1,
-    "check": 1,
     "symmetry": 2,
     "axis": 3,
-    "granularity": 4,
+    "granularity": 6,
+    "check": 7,
     "constant": 8,
     "type": 16,
     "arity": 64,

@@ -48,7 +48,7 @@ def find(rule: Mapping[str, Any]) -> tuple[Predicate, dict[str, Any]]:
     """The predicate that a rule names, and its arguments."""
     name = rule.get("check", "")
     if name not in PREDICATES:
-        raise SettingsError("S127", f"unknown check {name!r}", allowed=", ".join(sorted(PREDICATES)))
+        raise SettingsError("S190", f"unknown check {name!r}", allowed=", ".join(sorted(PREDICATES)))
     return PREDICATES[name], {key: value for key, value in rule.items() if key not in ("check", "source", "fix")}
 
 

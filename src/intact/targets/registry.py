@@ -12,7 +12,7 @@ from typing import Any
 
 from intact.config import nearest
 from intact.errors import SettingsError
-from intact.targets.spec import Axis, Forms, OpSpec, Signature, Slot, Soc, Target
+from intact.targets.spec import Axis, Disagreement, Forms, OpSpec, Signature, Slot, Soc, Target
 
 ENTRY_POINTS = "intact.targets"
 
@@ -44,6 +44,21 @@ def known_backends() -> list[str]:
     """Names that `load_target` takes without a path."""
     shipped = [p.name.removesuffix(".toml") for p in resources.files(__package__).iterdir() if p.name.endswith(".toml")]
     return sorted({*shipped, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def known_archs(name: str) -> list[int]:
+    """The architectures of a backend, oldest first."""
+    return list(_table(name)[0]["target"].get("archs", []))
+
+
+def known_socs(name: str) -> list[Soc]:
+    """The chips of a backend, in the order of its table."""
+    return _socs(_table(name)[0])
+
+
+def disagreements(name: str) -> list[Disagreement]:
+    """Documented facts about a backend that probes contradict."""
+    return [Disagreement(**row) for row in _table(name)[0].get("disagreement", ())]
 
 
 @cache

@@ -105,7 +105,8 @@ def _mismatched(
 ) -> Iterator[Violation]:
     allowed = f"{target.name} takes {signature}"
     source = f"{spec.source}; {signature.source}" if signature.source not in spec.source else spec.source
-    if all(operand is None or not operand.on_grid for operand in (*use.inputs, *use.outputs)):
+    unquantized = all(operand is None or not operand.on_grid for operand in (*use.inputs, *use.outputs))
+    if unquantized and any(mismatch.kind != "arch" for mismatch in mismatches):
         fix = f"quantize it, or give it a form that the target takes; {_LENIENT}"
         yield _violation(use, UNQUANTIZED, allowed, f"it is not quantized: ({describe(use.inputs)})", source, fix)
         return

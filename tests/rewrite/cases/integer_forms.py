@@ -50,6 +50,14 @@ def activation(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{zero} {scale}", net.model({"x": x}, y), [{"x": x}])
 
 
+def moved_activation(rng: np.random.Generator) -> Iterator[Case]:
+    moves = (("Transpose", {"perm": [0, 2, 3, 1]}), ("MaxPool", {"kernel_shape": [2, 2]}), ("Flatten", {}))
+    for (op, attributes), zero in itertools.product(moves, zero_points(I8)):
+        net, x = Net(), rng.normal(0, 3, IMAGE).astype(np.float32)
+        y = net.dequantize(net.op(op, net.quantize("x", 0.05, zero), **attributes), 0.05, zero)
+        yield Case(f"{op} {zero}", net.model({"x": x}, y), [{"x": x}])
+
+
 def constant(rng: np.random.Generator) -> Iterator[Case]:
     for op, zero in itertools.product(("Add", "Mul", "Sub"), zero_points(I8)):
         net, x = Net(), every_level(U8, (256,))
@@ -183,6 +191,7 @@ CASES: dict[str, Generator] = {
     "clip_to_integer_clip": clip,
     "sub_to_add": sub,
     "unsign_activation": activation,
+    "unsign_moved_activation": moved_activation,
     "unsign_constant": constant,
     "join_shifted_grids": joined,
     "unsign_before_move": moved,

@@ -34,11 +34,12 @@ class _Channels:
     reach: np.ndarray | None = None
     squares: np.ndarray | None = None
     rows: int = 0
-    low: float = 0.0
-    high: float = 0.0
 
     def add(self, x: np.ndarray) -> None:
         flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
+        flat = flat[np.isfinite(flat).all(axis=1)]
+        if not len(flat):
+            return
         reach, squares = np.abs(flat).max(axis=0), np.square(flat, dtype=np.float64).sum(axis=0)
         self.reach = reach if self.reach is None else np.maximum(self.reach, reach)
         self.squares = squares if self.squares is None else self.squares + squares
@@ -66,7 +67,7 @@ def smooth(
     result = model.clone()
     editor = _Editor(result)
     done = []
-    for site in sites:
+    for site in (site for site in sites if site.seen.rows):
         exponent, gain = _best_exponent(site)
         if editor.apply(site, _scales(site, exponent), gain):
             done.append(site.tensor)

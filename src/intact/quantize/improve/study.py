@@ -44,6 +44,8 @@ class Study:
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
         columns = self.linear.columns(np.asarray(x, np.float32), self.moments.most)
+        finite = np.isfinite(columns).all(axis=(0, 2))
+        columns = columns if finite.all() else columns[:, finite]
         self.moments.add_columns(columns)
         step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
         for index, candidate in enumerate(self.candidates):

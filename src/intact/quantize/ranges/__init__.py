@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from intact.quantize.ranges.auto import Auto
+from intact.quantize.ranges.auto import FINE, Auto
 from intact.quantize.ranges.entropy import Entropy
 from intact.quantize.ranges.minmax import MinMax
 from intact.quantize.ranges.mse import MeanSquaredError
@@ -27,3 +27,10 @@ METHODS: dict[str, RangeMethod] = {
     "mse": MeanSquaredError(),
     "auto": Auto(),
 }
+
+
+def worth_trying(grid: Grid) -> tuple[str, ...]:
+    """The methods that a grid may be tried with: all of them under `auto`, otherwise the one that was chosen."""
+    if grid.method != "auto":
+        return (grid.method,)
+    return ("minmax",) if grid.dtype in FINE else tuple(name for name in METHODS if name != "auto")

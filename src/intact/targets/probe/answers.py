@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 # Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
 LEAST_SQNR_DB = 20.0
@@ -62,8 +62,7 @@ class Probed:
     @classmethod
     def _parse(cls, text: str) -> Probed:
         data = json.loads(text)
-        rows = {name: {int(arch): Answer(*cell) for arch, cell in row.items()} for name, row in data["answers"].items()}
-        return cls(data["library"], rows)
+        return cls(data["library"], {name: _cells(row) for name, row in data["answers"].items()})
 
 
 @cache
@@ -75,5 +74,13 @@ def shipped(backend: str) -> Probed | None:
 
 
 def _row(row: Mapping[int, Answer]) -> str:
-    cells = {str(arch): [a.verdict, a.reason, a.sqnr_db] for arch, a in sorted(row.items())}
-    return json.dumps(cells, ensure_ascii=False)
+    """A line of the file; architectures with the same answer share it."""
+    cells: dict[Answer, list[str]] = {}
+    for arch, answer in sorted(row.items()):
+        cells.setdefault(answer, []).append(str(arch))
+    shared = {" ".join(archs): [a.verdict, a.reason, a.sqnr_db] for a, archs in cells.items()}
+    return json.dumps(shared, ensure_ascii=False)
+
+
+def _cells(row: Mapping[str, list[Any]]) -> dict[int, Answer]:
+    return {int(arch): Answer(*cell) for archs, cell in row.items() for arch in archs.split()}

@@ -1,0 +1,67 @@
+"""`intact probe`: asks the vendor's library what it takes, operator by operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from intact.cli.options import TALK, Option, takes
+
+NAME = "probe"
+DEVICES = ("qnn",)
+PROBE = (
+    Option("device", str | None, typer.Option("--device", help="qnn. [default: qnn]", show_default=False)),
+    Option("op", list[str] | None, typer.Option("--op", help="Ask about this operator only; repeatable.")),
+    Option("arch", str | None, typer.Option("--arch", help="Architectures, as v68,v73. [default: all]")),
+    Option("output", Path | None, typer.Option("-o", "--output", help="The file of answers; it is continued.")),
+    Option("workers", int | None, typer.Option("--workers", help="Processes at a time. [default: 2]")),
+)
+
+
+@takes(PROBE, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Ask the vendor's library about every operator and type, and write its answers with its version.
+
+    An interrupted run goes on where it stopped: answers of the same version in the file are kept.
+
+    Example: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json
+    """
+    from intact.cli import console
+    from intact.errors import SettingsError
+    from intact.targets import probe
+    from intact.targets.probe.answers import Probed
+    from intact.targets.probe.cases import cases
+
+    device = values["device"] or DEVICES[0]
+    if device not in DEVICES:
+        raise SettingsError("S191", f"--device {device}: it has no library to ask", allowed=", ".join(DEVICES))
+    archs = _archs(device, values["arch"])
+    asked = cases(values["op"])
+    if not asked:
+        raise SettingsError("S192", f"--op {', '.join(values['op'])}: no case asks about it")
+    output: Path = values["output"] or Path(f"{device}-{probe.library().split()[-1]}.json")
+    known = Probed.read(output) if output.exists() else None
+    talk = console.Talk(quiet=values["quiet"] or values["as_json"])
+
+    def progress(done: int, total: int, so_far: Probed) -> None:
+        so_far.write(output)
+        talk.note(f"{done} of {total} questions answered")
+
+    found = probe.probe(asked, archs, known=known, progress=progress, workers=values["workers"] or probe.WORKERS)
+    found.write(output)
+    verdicts = [answer.verdict for row in found.answers.values() for answer in row.values()]
+    counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+    if values["as_json"]:
+        console.print_json({"library": found.library, "output": str(output), "answers": counts})
+    elif not values["quiet"]:
+        console.say(f"{found.library}: {', '.join(f'{count} {name}' for name, count in counts.items())}: {output}")
+
+
+def _archs(device: str, given: str | None) -> list[int]:
+    from intact.targets.registry import known_archs, load_target
+
+    names = given.split(",") if given is not None else [str(arch) for arch in known_archs(device)]
+    numbers = [load_target(device, arch=name.strip()).arch for name in names]
+    return [number for number in numbers if number is not None]

@@ -1,0 +1,108 @@
+"""Where nodes run: by the table alone, and the same by the vendor's library."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from intact import quantize, rewrite
+from intact.analyze.live import place_live
+from intact.analyze.placement import in_float, place
+from intact.analyze.report import analyze
+from intact.config import QuantConfig
+from intact.errors import NotAvailable
+from intact.graph import shapes
+from intact.quantize import presets
+from intact.targets.registry import load_target
+from tests.quantize.test_zoo import feeds, float_model
+from tests.targets.cases import model
+from tests.targets.test_validate import two_products
+from tests.zoo import ZOO
+
+PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"
+
+
+def names(nodes):
+    return {node.name for node in nodes}
+
+
+def test_a_node_that_is_not_taken_has_a_reason_and_a_fix():
+    placement = place(two_products(), load_target("qnn", arch=68))
+    (node,) = placement.cpu_nodes
+    assert node.name == "m" and "v73" in node.reason and "--no-strict" in node.reason
+    assert names(placement.npu_nodes) == {"n"} and placement.partitions == 1
+
+
+@pytest.mark.parametrize(("arch", "partitions", "percent"), [(68, 0, 0.0), (73, 1, 100.0)])
+def test_pieces_and_percentage(arch, partitions, percent):
+    found = analyze(model(PRODUCT)[0], load_target("qnn", arch=arch))
+    assert (found["partitions"], found["npu_percent"], found["method"]) == (partitions, percent, "table")
+
+
+CHAIN = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[1,4] x) => (float[1,4] y) <float s = {0.01}, uint8 z = {100}>
+{
+  xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
+  a = Tanh(xd)
+  aq = QuantizeLinear(a, s, z)  ad = DequantizeLinear(aq, s, z)
+  b = OPERATOR(ad)
+  bq = QuantizeLinear(b, s, z)  bd = DequantizeLinear(bq, s, z)
+  c = Tanh(bd)
+  cq = QuantizeLinear(c, s, z)  y = DequantizeLinear(cq, s, z)
+}
+"""
+
+
+@pytest.mark.parametrize(("operator", "partitions"), [("Sin", 1), ("Erf", 2)])
+def test_a_node_in_the_middle_that_is_not_taken_makes_two_pieces(operator, partitions):
+    built = ir.from_proto(onnx.parser.parse_model(CHAIN.replace("OPERATOR", operator)))
+    assert place(built, load_target("qnn")).partitions == partitions
+
+
+def test_what_the_npu_computes_in_float_is_told_apart():
+    target = load_target("qnn", arch=73)
+    assert names(in_float(model("Mish (uint8) -> uint8")[0], target)) == {"probed"}
+    assert names(in_float(model("Relu (uint8) -> uint8")[0], target)) == set()
+
+
+def test_a_device_without_a_library_here_has_no_live_answer():
+    with pytest.raises(NotAvailable):
+        place_live(two_products(), load_target("dml"), timeout=1)
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize(("arch", "off"), [(68, {"m"}), (73, set())])
+def test_the_library_gives_its_own_reason(arch, off):
+    placement = place_live(two_products(), load_target("qnn", arch=arch), timeout=300)
+    assert names(placement.cpu_nodes) == off
+    assert all("SFIXED_POINT_16" in node.reason for node in placement.cpu_nodes)
+
+
+@functools.cache
+def compiled_form(name, precision, arch):
+    target = load_target("qnn", arch=arch)
+    config = QuantConfig.from_dict(presets.PRECISIONS[precision])
+    result = rewrite.rewrite(quantize.quantize(float_model(name), target, config, feeds(name)[:4]).model, target).model
+    shapes.infer_shapes(result)
+    return result, target
+
+
+MATRIX = [
+    pytest.param(name, precision, arch, marks=[] if arch == 68 else [pytest.mark.slow])
+    for name in ZOO
+    for precision in ("uint8", "w8a16")
+    for arch in (68, 69, 73, 75, 79, 81)
+]
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize(("name", "precision", "arch"), MATRIX)
+def test_table_and_library_agree(name, precision, arch):
+    built, target = compiled_form(name, precision, arch)
+    static, live = place(built, target), place_live(built, target, timeout=600)
+    assert names(static.cpu_nodes) == names(live.cpu_nodes)
+    assert static.partitions == live.partitions

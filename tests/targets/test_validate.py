@@ -1,0 +1,159 @@
+"""Every kind of requirement: met at its limit, named past it, in strict and in lenient mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from intact.errors import TargetError
+from intact.graph import normalize
+from intact.targets.registry import load_target
+from intact.targets.validate import Violations, validate
+from tests.targets.cases import model
+
+CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
+PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"
+FOUR_BITS = "Conv (uint8, int4 constant channel symmetric, int32 constant) -> uint8"
+
+# Code, the case at the limit with its architecture, the case past it.
+LIMITS = [
+    ("T101", ("Tanh (uint8) -> uint8", 73), ("Erf (uint8) -> uint8", 73)),
+    ("T102", (CONV, 68), ("Conv (int8, uint8 constant, int32 constant) -> int8", 81)),
+    ("T102", ("Conv (uint8, int8 constant channel symmetric, -) -> uint8", 68), (CONV.replace("int32", "float"), 68)),
+    ("T103", (PRODUCT, 73), (PRODUCT, 69)),
+    ("T103", ("Gather (float, ints) -> float", 69), ("Gather (float, ints) -> float", 68)),
+    ("T104", (CONV, 68), ("Conv (uint8, int8 constant channel, int32 constant) -> uint8", 68)),
+    ("T104", (PRODUCT, 73), ("MatMul: both dynamic (uint16, int16) -> uint16", 73)),
+    ("T105", (FOUR_BITS, 68), (FOUR_BITS.replace("channel ", ""), 68)),
+    ("T107", ("Softmax (uint8) -> uint8", 73), ("Softmax (uint8) -> uint8, shifted grid", 73)),
+    ("T108", ("Reshape (uint8, ints) -> uint8, same grid", 73), ("Reshape (uint8, ints) -> uint8", 73)),
+    (
+        "T109",
+        ("Conv: 1-D (uint16, int4 constant channel symmetric, int32 constant) -> uint16", 73),
+        ("Conv: 3-D (uint16, int4 constant channel symmetric, int32 constant) -> uint16", 73),
+    ),
+    ("T111", ("Cast: of indices (index) -> float", 73), ("Transpose: of indices (index) -> index", 73)),
+]
+
+
+def violations(name, arch):
+    return validate(model(name)[0], load_target("qnn", arch=arch), strict=False)
+
+
+@pytest.mark.parametrize(("code", "limit", "past"), LIMITS)
+def test_a_requirement_is_met_at_its_limit_and_violated_past_it(code, limit, past):
+    assert violations(*limit) == ()
+    found = violations(*past)
+    assert {violation.code for violation in found} == {code}
+    for violation in found:
+        assert violation.node == "probed" and violation.source and violation.fix and violation.found
+
+
+@pytest.mark.parametrize(("code", "limit", "past"), LIMITS)
+def test_strict_raises_what_lenient_returns(code, limit, past):
+    target = load_target("qnn", arch=past[1])
+    with pytest.raises(Violations) as caught:
+        validate(model(past[0])[0], target)
+    assert caught.value.violations == violations(*past)
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, TargetError)
+    assert caught.value.status == 4 and code in str(caught.value)
+    assert validate(model(limit[0])[0], load_target("qnn", arch=limit[1])) == ()
+
+
+def test_sixteen_by_sixteen_bits_on_v68_names_v73():
+    (violation,) = violations(PRODUCT, 68)
+    assert "v73" in violation.requirement and "v73" in violation.fix
+
+
+def test_scales_along_another_axis_are_a_violation():
+    built, node = model(CONV)
+    weight = node.inputs[1].producer()
+    weight.attributes["axis"] = ir.AttrInt64("axis", 1)
+    (violation,) = validate(built, load_target("qnn"), strict=False)
+    assert violation.code == "T105" and "axis 1" in violation.found
+
+
+def test_a_weight_that_is_computed_is_a_violation():
+    built, node = model("LayerNormalization (uint8, uint8 constant, int32 constant) -> uint8")
+    node.replace_input_with(1, node.inputs[0])
+    assert [violation.code for violation in validate(built, load_target("qnn"), strict=False)] == ["T106"]
+
+
+def test_every_violation_of_a_node_is_listed():
+    built, node = model("Conv (uint8, int8 constant channel, int32 constant) -> uint8")
+    node.inputs[1].producer().attributes["axis"] = ir.AttrInt64("axis", 1)
+    found = validate(built, load_target("qnn"), strict=False)
+    assert {violation.code for violation in found} == {"T104", "T105"}
+
+
+TWO_PRODUCTS = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[1,4,8] a, float[1,8,4] b, float[1,4,8] c, float[1,8,4] d) => (float[1,4,4] y, float[1,4,4] z)
+<float s = {0.01}, int16 i = {0}, uint8 u = {7}>
+{
+  aq = QuantizeLinear(a, s, i)  ad = DequantizeLinear(aq, s, i)
+  bq = QuantizeLinear(b, s, i)  bd = DequantizeLinear(bq, s, i)
+  m = MatMul(ad, bd)
+  mq = QuantizeLinear(m, s, i)  y = DequantizeLinear(mq, s, i)
+  cq = QuantizeLinear(c, s, u)  cd = DequantizeLinear(cq, s, u)
+  dq = QuantizeLinear(d, s, u)  dd = DequantizeLinear(dq, s, u)
+  n = MatMul(cd, dd)
+  nq = QuantizeLinear(n, s, u)  z = DequantizeLinear(nq, s, u)
+}
+"""
+
+
+def two_products():
+    """An int16 product, which V68 does not take, beside a uint8 one, which it does; nodes are named by their output."""
+    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(TWO_PRODUCTS)))
+    for node in built.graph:
+        node.name = node.outputs[0].name
+    return built
+
+
+@pytest.mark.parametrize(("arch", "nodes"), [(68, ["m"]), (73, [])])
+def test_a_violation_names_its_node_and_no_other(arch, nodes):
+    found = validate(two_products(), load_target("qnn", arch=arch), strict=False)
+    assert [violation.node for violation in found] == nodes
+
+
+@pytest.mark.parametrize(("zero_point", "grouped"), [(0, True), (40, False)])
+def test_a_relu_belongs_to_its_producer_where_the_grid_does_its_work(zero_point, grouped):
+    built, node = model("Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8")
+    quantize = node.outputs[0].consumers()[0]
+    relu = ir.Node("", "Relu", [node.outputs[0]], name="relu")
+    relu.outputs[0].name, relu.outputs[0].dtype = "relu_output", ir.DataType.FLOAT
+    built.graph.insert_after(node, relu)
+    quantize.replace_input_with(0, relu.outputs[0])
+    zero = quantize.inputs[2]
+    zero.const_value = ir.tensor(np.array(zero_point, np.uint8), name=zero.name)
+    found = validate(built, load_target("qnn"), strict=False)
+    assert [violation.node for violation in found] == ([] if grouped else ["probed"])
+
+
+def test_results_of_one_architecture_do_not_leak_into_another():
+    built, _ = model(PRODUCT)
+    codes = [bool(validate(built, load_target("qnn", arch=arch), strict=False)) for arch in (68, 73, 68, 81)]
+    assert codes == [True, False, True, False]
+
+
+QLINEAR = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[1,8,4,4] x) => (uint8[1,8,4,4] y)
+<float s = {0.1}, uint8 z = {3}> { y = QLinearConv(x, s, z, w, ws, wz, s, z) }
+"""
+
+
+@pytest.mark.parametrize(("point", "codes"), [(0, []), (1, ["T104"])])
+def test_a_qlinear_operator_meets_the_rows_of_its_float_operator(point, codes):
+    proto = onnx.parser.parse_model(QLINEAR)
+    values = {
+        "w": np.ones((8, 8, 1, 1), np.int8),
+        "ws": np.linspace(0.1, 0.2, 8, dtype=np.float32),
+        "wz": np.full(8, point, np.int8),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
+    found = validate(ir.from_proto(proto), load_target("qnn"), strict=False)
+    assert [violation.code for violation in found] == codes
