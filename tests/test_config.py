@@ -18,6 +18,7 @@ from intact.cli import options
 from intact.config import (
     BuildConfig,
     CompileConfig,
+    Device,
     QuantConfig,
     Settings,
     TensorOverride,
@@ -56,7 +57,8 @@ def _numbers(kind, limits):
     above = any(hasattr(limit, "gt") for limit in limits)
     if kind is int:
         return st.integers(least + above, least + 10**7)
-    return st.floats(least, 1e9, exclude_min=above)
+    most = min((limit.le for limit in limits if hasattr(limit, "le")), default=1e9)
+    return st.floats(least, most, exclude_min=above)
 
 
 def settings_of(kind):
@@ -70,6 +72,8 @@ def _consistent(kind, values):
     if kind is TensorOverride:
         ends = [values.pop(end, None) for end in ("low", "high")]
         values |= dict(zip(("low", "high"), sorted(ends), strict=True)) if None not in ends else {}
+    if kind is CompileConfig and values.get("device") not in (None, *get_args(Device)):
+        values["device"] += ".toml"
     if kind is BuildConfig and values.get("quant") is not None:
         values.get("compile", {}).pop("quant", None)
     return values
@@ -289,7 +293,7 @@ def test_a_file_with_something_else_than_a_table_is_a_settings_error(tmp_path, f
         ({"dim": ["=3"]}, "expected name=value"),
         ({"ep_option": ["x"]}, "expected name=value"),
         ({"precision": "banana"}, "precision = 'banana'.*'w8a16'"),
-        ({"device": "banana"}, "'qnn'"),
+        ({"device": "banana"}, "unknown device 'banana'.*qnn"),
         ({"method": "banana"}, "'percentile'"),
     ],
 )

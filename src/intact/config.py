@@ -11,8 +11,9 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -34,6 +35,8 @@ Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
 Effort = Literal["fast", "normal", "high"]
 Distribution = Literal["normal", "uniform"]
 Device = Literal["cpu", "qnn", "openvino", "dml"]
+# Installed packages add targets under this name: an entry point of it loads the path of a table.
+TARGET_ENTRY_POINTS = "intact.targets"
 Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16"]
 
 
@@ -142,6 +145,9 @@ class QuantConfig(Settings):
     exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
     overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
     plan: str | None = Field(None, description="A plan file (see `intact plan`) whose settings and edits apply.")
+    block_size: int = Field(
+        0, ge=0, description="Scales of int4 weights for blocks of this many values (LPBQ); 0: per channel."
+    )
     encodings: str | None = Field(
         None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
     )
@@ -153,7 +159,9 @@ class QuantConfig(Settings):
 class CompileConfig(Settings):
     """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
 
-    device: Device = Field("cpu", description="What the model is compiled for.")
+    device: str = Field(
+        "cpu", description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table."
+    )
     arch: str | None = Field(None, description="Architecture of the device, for example v73; None: its default.")
     soc: str | None = Field(None, description="Chip, for example SM8550; it decides the architecture.")
     assume_vnni: bool | None = Field(
@@ -163,6 +171,15 @@ class CompileConfig(Settings):
     io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
     quant: QuantConfig | None = Field(None, description="Quantize a float model with these settings first.")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        known = [*get_args(Device), *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))]
+        if value not in known and not value.endswith(".toml"):
+            allowed = f"{', '.join(known)}, or the path of a table (.toml)"
+            raise ValueError(f"unknown device {value!r}{nearest(value, known)} (allowed: {allowed})")
+        return value
 
 
 class BuildConfig(Settings):
@@ -174,6 +191,10 @@ class BuildConfig(Settings):
         None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )
     min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
+    require_npu: float | None = Field(
+        None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
+    )
+    strict: bool = Field(True, description="Refuse a model with nodes that the NPU does not take; False: warn only.")
     images: ImageConfig = Field(ImageConfig(), description="How inputs that are images are prepared.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()

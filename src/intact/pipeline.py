@@ -1,4 +1,4 @@
-"""The order of the stages, and nothing else: load → optimize → quantize → rewrite → compile → verify."""
+"""The order of the stages, and nothing else: load → optimize → quantize → rewrite → validate → compile → verify."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from intact.graph.rewriter import Rewritten
 from intact.optimize.settle import settle_masks
 from intact.quantize import boundary, detect, plan_file, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, QuantPlan, Stage
-from intact.rewrite import exactness
+from intact.results import Accuracy, Build, Form, Gate, Placement, QuantPlan, Stage
+from intact.rewrite import exactness, reference, zero_point_notes
 from intact.targets.registry import known_backends, load_target
 from intact.targets.spec import Target
+from intact.targets.validate import left_to_cpu, validate
 from intact.vendor import cpu
 from intact.verify import gates
 from intact.verify.compare import compare
@@ -144,8 +145,8 @@ def _load(path: Path, dims: Mapping[str, int] | None, log: _Log) -> Source:
 def _check_upgrade(path: Path, model: ir.Model) -> float | None:
     """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
     rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
-    before = _run(cpu.Session(path), rows)
-    accuracy = compare("upgraded", "onnxruntime", before, _run(cpu.Session(model), rows))
+    before = _run(_session(path), rows)
+    accuracy = compare("upgraded", "onnxruntime", before, _run(_session(model), rows))
     noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
     least = min(noisy, default=None)
     if least is not None and least < LEAST_UPGRADE_SQNR:
@@ -250,14 +251,16 @@ def build(
     The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`.
     """
     publish.check_folder(output, overwrite=overwrite)
-    presets.available(config)
-    environment = versions(config.compile.device)
+    target = presets.available(config)
+    _check_gates(config, target)
+    environment = versions(target.backend)
     log = _Log(events or Silence())
     prepared = _prepare(path, config, log)
     with log.stage("rewrite") as (_, details):
         repaired = _repair(prepared, log)
         rewritten = rewrite.rewrite(repaired.model, prepared.target)
         details.update(_validate(repaired.model, rewritten, prepared.target, prepared.inputs))
+        details["requantized_weights"] = _tell_zero_points(rewritten, prepared.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
     with publish.staged(output, overwrite=overwrite) as folder:
@@ -266,7 +269,8 @@ def build(
             for file in io.save(stamped(prepared.model), folder / "model.qdq.onnx"):
                 kinds[file.name] = "portable quantized model"
         deployed = _deployable(prepared, rewritten.model, log)
-        compiled = _compile(prepared, deployed, folder, log)
+        on_cpu = _check_target(prepared, deployed.model, log)
+        compiled = _compile(prepared, deployed, on_cpu, folder, log)
         kinds |= {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
         accuracy = _verify(prepared, rewritten, deployed, compiled, log) if verify else ()
         if not verify:
@@ -274,6 +278,11 @@ def build(
             if prepared.config.min_sqnr is not None:
                 log.warn("min_sqnr is not checked: compile does not verify")
         return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
+
+
+def _check_gates(config: BuildConfig, target: Target) -> None:
+    if config.require_npu is not None and not target.npu:
+        raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
 
 
 def quantize_file(
@@ -345,6 +354,7 @@ def _rewrite_to(
     with log.stage("rewrite"):
         rewritten = rewrite.rewrite(source.model, target, exact=exact)
         validation = _validate(source.model, rewritten, target, inputs, exact=exact)
+    requantized = _tell_zero_points(rewritten, target, log)
     shapes.infer_shapes(rewritten.model)
     refusals = () if explain is None else rewrite.explain(rewritten.model, target, explain, exact=exact)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -355,9 +365,18 @@ def _rewrite_to(
         "rules": rewrite.counts(rewritten.applications),
         "operators": rewrite.operators(source.model, rewritten.model),
         "validation": validation,
+        "requantized_weights": requantized,
         "explain": [asdict(refusal) for refusal in refusals],
         "warnings": log.warnings,
     }
+
+
+def _tell_zero_points(rewritten: Rewritten, target: Target, log: _Log) -> list[dict[str, Any]]:
+    """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
+    for note in zero_point_notes.notes(rewritten.applications, target):
+        log.events.note(note)
+    log.warn(*zero_point_notes.warnings(rewritten, target))
+    return zero_point_notes.requantized(rewritten.model)
 
 
 def _validate(
@@ -397,7 +416,7 @@ def write_plan(
 
 
 def verify_files(
-    reference: Path,
+    reference_path: Path,
     candidate: Path,
     *,
     data_path: str | None = None,
@@ -409,14 +428,14 @@ def verify_files(
     config = config or BuildConfig()
     log = _Log(events or Silence())
     inputs = data.load(
-        io.load(reference), data_path, samples=QuantConfig().samples, test_source=test_path, images=config.images
+        io.load(reference_path), data_path, samples=QuantConfig().samples, test_source=test_path, images=config.images
     )
     if inputs.test.kind == "synthetic":
         log.warn("no --data: the models are compared on synthetic inputs")
     log.warn(*inputs.warnings)
     rows = list(inputs.test)
     with log.stage("verify"):
-        expected = _run(cpu.Session(reference), rows)
+        expected = _run(_session(reference_path), rows)
         form, runtime, outputs = _run_file(candidate, rows, config)
         accuracy = compare(form, runtime, expected, outputs)
     return accuracy, None if config.min_sqnr is None else gates.sqnr_gate(accuracy, config.min_sqnr)
@@ -424,7 +443,7 @@ def verify_files(
 
 def _run_file(path: Path, rows: list[data.Feeds], config: BuildConfig) -> tuple[Form, str, Iterable[Outputs]]:
     if not any(node.op_type == "EPContext" for node in io.load(path).graph):
-        return "quantized", "onnxruntime, no optimizations", _run(cpu.Session(path), rows)
+        return "quantized", "onnxruntime, no optimizations", _run(_session(path), rows)
     target = load_target("qnn", arch=config.compile.arch, soc=config.compile.soc)
     outputs = _run_compiled(path, rows, target, config.compile)
     return "compiled", f"simulator of {target.name}", outputs
@@ -519,7 +538,29 @@ def _deployable(prepared: Prepared, model: ir.Model, log: _Log) -> boundary.Inte
     return deployed
 
 
-def _compile(prepared: Prepared, deployed: boundary.IntegerIO, folder: Path, log: _Log) -> compiling.Compiled:
+def _check_target(prepared: Prepared, model: ir.Model, log: _Log) -> dict[str, str]:
+    """The nodes that the NPU does not take, with the reasons; strict settings refuse them instead."""
+    target = prepared.target
+    if not target.npu:
+        log.skip("validate", f"{target.name} has no NPU that could refuse a node")
+        return {}
+    described = model.clone()
+    normalize.name_nodes(described)
+    shapes.infer_shapes(described)
+    with log.stage("analyze") as (_, details):
+        found = analysis.analyze(described, target)
+        details.update({key: found[key] for key in ("compute_nodes", "npu_percent", "partitions", "float_nodes")})
+    with log.stage("validate") as (_, details):
+        violations = validate(described, target, strict=prepared.config.strict)
+        details["violations"] = [asdict(violation) for violation in violations]
+        off = left_to_cpu(described, target, violations)
+    log.warn(*(f"{violation}" for violation in violations))
+    return off
+
+
+def _compile(
+    prepared: Prepared, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: _Log
+) -> compiling.Compiled:
     config, target = prepared.config.compile, prepared.target
     with log.stage("compile") as (_, details):
         compiled = compiling.compile(
@@ -529,6 +570,7 @@ def _compile(prepared: Prepared, deployed: boundary.IntegerIO, folder: Path, log
             arch=target.arch,
             soc_id=target.soc.id if target.soc is not None else None,
             ep_options=config.ep_options,
+            on_cpu=on_cpu,
             timeout=config.timeout,
         )
         details["runtime"] = compiled.runtime
@@ -548,18 +590,27 @@ def _verify(
     accuracy: list[Accuracy] = []
     with log.stage("verify") as (_, details):
         details["samples"] = len(rows)
-        reference = _run(cpu.Session(prepared.source.path), rows)
+        given = _run(_session(prepared.source.path), rows)
         forms: list[tuple[Form, ir.Model]] = []
         if prepared.calibrated or prepared.source.quantized is not None:
             forms.append(("quantized", prepared.model))
         if rewritten.applications:
             forms.append(("rewritten", rewritten.model))
         for form, model in forms:
-            accuracy += compare(form, "onnxruntime, no optimizations", reference, _run(cpu.Session(model), rows))
+            accuracy += compare(form, "onnxruntime, no optimizations", given, _run(_session(model), rows))
         feeds = [deployed.quantize(row) for row in rows]
         outputs = _run_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
-        accuracy += compare("compiled", compiled.runtime, reference, map(deployed.dequantize, outputs))
+        accuracy += compare("compiled", compiled.runtime, given, map(deployed.dequantize, outputs))
     return tuple(accuracy)
+
+
+def _gates(config: BuildConfig, accuracy: tuple[Accuracy, ...], placement: Placement) -> tuple[Gate, ...]:
+    checked = []
+    if config.min_sqnr is not None and accuracy:
+        checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
+    if config.require_npu is not None:
+        checked.append(gates.placement_gate(placement, config.require_npu))
+    return tuple(checked)
 
 
 def _run_compiled(
@@ -574,6 +625,13 @@ def _run_compiled(
         ep_options=config.ep_options,
         timeout=config.timeout,
     )
+
+
+def _session(model_or_path: ir.Model | Path) -> cpu.Session:
+    """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers."""
+    model = io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path
+    known = reference.runnable(model)
+    return cpu.Session(model_or_path if known is model else known)
 
 
 def _run(session: cpu.Session, rows: list[data.Feeds]) -> list[Outputs]:
@@ -592,7 +650,6 @@ def _finish(
     log: _Log,
 ) -> Build:
     config, calibration = prepared.config, prepared.inputs.calibration
-    checked = (gates.sqnr_gate(accuracy, config.min_sqnr),) if config.min_sqnr is not None and accuracy else ()
     result = Build(
         source_path=str(prepared.source.path),
         source_sha256=prepared.source.sha256,
@@ -607,7 +664,7 @@ def _finish(
         placement=compiled.placement,
         io=deployed.ports(),
         accuracy=accuracy,
-        gates=checked,
+        gates=_gates(config, accuracy, compiled.placement),
         artifacts=publish.artifacts(folder, kinds),
         warnings=tuple(log.warnings),
     )

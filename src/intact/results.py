@@ -101,10 +101,17 @@ class QuantPlan:
     conversions: Mapping[str, Conversion]
     observed: tuple[str, ...]
 
-    def entry(self, tensor: str, node: str) -> str:
-        """The entry of `tensors` that a node reads a tensor from."""
-        converted = f"{tensor}:{self.nodes[node]}"
-        return converted if converted in self.conversions else tensor
+    def entry(self, tensor: str, node: str, index: int) -> str:
+        """The entry of `tensors` that an input of a node reads a tensor from."""
+        prefix = f"{tensor}:"
+        return next(
+            (
+                entry
+                for entry in (f"{prefix}{dtype}" for dtype in ("uint8", "int8", "uint16", "int16"))
+                if entry in self.conversions and (node, index) in self.conversions[entry].readers
+            ),
+            tensor,
+        )
 
     def source(self, entry: str) -> str:
         """The tensor that an entry of `tensors` is about."""

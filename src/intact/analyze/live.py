@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -11,8 +12,8 @@ from intact.errors import NotAvailable
 from intact.graph import io, normalize
 from intact.results import PlacedNode, Placement
 from intact.targets.spec import Target
+from intact.vendor import pinning, qnn_client
 from intact.vendor import placement as placing
-from intact.vendor import qnn_client
 from intact.vendor.qnn_client import Attempt, Chip
 
 _MODEL = "model.onnx"
@@ -31,9 +32,20 @@ def place_live(model: ir.Model, target: Target, *, timeout: float) -> Placement:
         attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=False, timeout=timeout)
         if attempt.error is not None:
             attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=True, timeout=timeout)
+        if attempt.error is not None and attempt.reasons:
+            attempt = _without_refused(named, Path(folder), attempt, chip, timeout)
     found = _failed(ops, attempt) if attempt.error is not None else _placed(ops, attempt)
     compute = placing.compute_nodes(found.npu_nodes), placing.compute_nodes(found.cpu_nodes)
     return Placement(tuple(compute[0]), tuple(compute[1]), found.partitions if compute[0] else 0)
+
+
+def _without_refused(model: ir.Model, folder: Path, failed: Attempt, chip: Chip, timeout: float) -> Attempt:
+    """The rest of the model: ONNX Runtime cannot put back on the CPU what it had changed for the NPU by itself."""
+    refused = placing.refused(placing.node_ops(model), failed.reasons)
+    pinning.pin(model, {node.name for node in refused})
+    io.save(model, folder / _MODEL)
+    attempt = qnn_client.compile_context(folder, _MODEL, None, chip, fallback=True, pinned=True, timeout=timeout)
+    return replace(attempt, reasons={**failed.reasons, **attempt.reasons})
 
 
 def _placed(ops: dict[str, str], attempt: Attempt) -> Placement:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from intact.cli import options
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, OUTPUT, PLACEMENT, QUANT, TALK, TARGET, takes
 
 NAME = "build"
-SETTINGS = (TARGET, QUANT, DATA, DIMS, COMPILE, GATES)
+SETTINGS = (TARGET, QUANT, DATA, DIMS, COMPILE, GATES, PLACEMENT)
+FIXES = {
+    "min_sqnr": "try --precision w8a16, another --method, or more calibration data",
+    "require_npu": "change the nodes that are named, or see intact analyze",
+}
 
 
-@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, GATES, DIMS, COMPILE, CONFIG, TALK)
+@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, GATES, PLACEMENT, DIMS, COMPILE, CONFIG, TALK)
 def run(values: dict[str, Any]) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
@@ -34,5 +38,5 @@ def run(values: dict[str, Any]) -> None:
             "G101",
             "; ".join(f"{gate.name}: {gate.detail}" for gate in failed),
             allowed=", ".join(f"{gate.name} {gate.limit:g}" for gate in failed),
-            fix="try --precision w8a16, another --method, or more calibration data; the artifacts are in place",
+            fix="; ".join((*(FIXES[gate.name] for gate in failed), "the artifacts are in place")),
         )

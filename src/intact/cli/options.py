@@ -34,7 +34,7 @@ MODEL = (
 )
 CONFIG = (_option("config", Path | None, "A TOML or JSON file of settings; flags override it."),)
 TARGET = (
-    _option("device", str | None, "cpu, qnn, openvino or dml. [default: cpu]", setting=("compile", "device")),
+    _option("device", str | None, "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]", setting=("compile", "device")),
     _option("arch", str | None, "Architecture, for example v73. [default for qnn: v73]", setting=("compile", "arch")),
     _option("soc", str | None, "Chip, for example SM8550; it decides the architecture.", setting=("compile", "soc")),
     _option(
@@ -118,10 +118,22 @@ QUANT = (
         setting=("quant", "per_channel"),
     ),
     _option(
+        "block_size",
+        int | None,
+        "Scales of int4 weights for blocks of this many values (LPBQ). [default: 0, one per channel]",
+        setting=("quant", "block_size"),
+    ),
+    _option(
         "weight_symmetric",
         bool | None,
         "Weights with zero point 0, or not.",
         flags=("--weight-symmetric/--weight-asymmetric",),
+        setting=("quant", "weight_symmetric"),
+    ),
+    _option(
+        "weight_symmetry",
+        str | None,
+        "symmetric or asymmetric: the same as --weight-symmetric and --weight-asymmetric.",
         setting=("quant", "weight_symmetric"),
     ),
     _option(
@@ -160,6 +172,13 @@ QUANT = (
 )
 COMPILE = (
     _option(
+        "strict",
+        bool | None,
+        "Refuse nodes that the NPU does not take, or warn and leave them on the CPU. [default: strict]",
+        flags=("--strict/--no-strict",),
+        setting=("strict",),
+    ),
+    _option(
         "ep_option",
         list[str] | None,
         "Option of the vendor's provider, as key=value; repeatable.",
@@ -177,6 +196,9 @@ COMPILE = (
 )
 GATES = (
     _option("min_sqnr", float | None, "Gate: least SQNR in dB of every output of every form.", setting=("min_sqnr",)),
+)
+PLACEMENT = (
+    _option("require_npu", float | None, "Gate: least percent of compute nodes on the NPU.", setting=("require_npu",)),
 )
 OUTPUT = (
     _option("output", Path, "Where the result goes.", flags=("-o", "--output")),
@@ -230,6 +252,7 @@ def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
     """What the user set, in flags over a file, as a BuildConfig that knows nothing else."""
     from intact.config import BuildConfig, merge, read_settings
 
+    _check_symmetry(values)
     file = read_settings(values["config"]) if values.get("config") is not None else {}
     flags: dict[str, Any] = {}
     for option in (option for group in groups for option in group):
@@ -242,14 +265,34 @@ def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
     return BuildConfig.from_dict(merge(file, flags))
 
 
+def _check_symmetry(values: dict[str, Any]) -> None:
+    """Two flags for one setting may both be given, if they agree."""
+    from intact.errors import SettingsError
+
+    flag, text = values.get("weight_symmetric"), values.get("weight_symmetry")
+    if flag is not None and text is not None and flag is not _symmetric(text):
+        raise SettingsError("S148", f"--weight-symmetry {text} and the flag beside it disagree", fix="leave one out")
+
+
 def _plain(name: str, value: Any) -> Any:
     if name == "dim":
         # The last "=" splits: a dimension may be called "a=b", a size may not.
         pairs = [text.rpartition("=") for text in _with_equals("--dim", value)]
         return {key: _integer(key, size) for key, _, size in pairs}
+    if name == "weight_symmetry":
+        return _symmetric(value)
     if name == "ep_option":
         return {key: rest for key, _, rest in (text.partition("=") for text in _with_equals("--ep-option", value))}
     return value
+
+
+def _symmetric(text: str) -> bool:
+    from intact.errors import SettingsError
+
+    known = {"symmetric": True, "asymmetric": False}
+    if text not in known:
+        raise SettingsError("S147", f"--weight-symmetry {text!r} is not known", allowed=", ".join(known))
+    return known[text]
 
 
 def _with_equals(flag: str, values: list[str]) -> list[str]:

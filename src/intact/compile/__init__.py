@@ -35,13 +35,23 @@ def compile(
     arch: int | None = None,
     soc_id: int | None = None,
     ep_options: Mapping[str, str] | None = None,
+    on_cpu: Mapping[str, str] | None = None,
     timeout: float,
 ) -> Compiled:
-    """Compile `model` for `device` into `folder`, as model.onnx and what belongs to it."""
+    """Compile `model` for `device` into `folder`, as model.onnx and what belongs to it.
+
+    `on_cpu` names nodes that are to stay on the CPU, each with the reason.
+    """
     backend = _backend(device)
     folder.mkdir(parents=True, exist_ok=True)
     compiled: Compiled = backend.compile(
-        model, folder=folder, arch=arch, soc_id=soc_id, ep_options=dict(ep_options or {}), timeout=timeout
+        model,
+        folder=folder,
+        arch=arch,
+        soc_id=soc_id,
+        ep_options=dict(ep_options or {}),
+        on_cpu=dict(on_cpu or {}),
+        timeout=timeout,
     )
     return compiled
 

@@ -26,6 +26,7 @@ def compile(
     arch: int | None,
     soc_id: int | None,
     ep_options: Mapping[str, str],
+    on_cpu: Mapping[str, str],
     timeout: float,
 ) -> Compiled:
     """Save `model` and make sure that ONNX Runtime takes it; architecture, chip and time limit mean nothing here."""

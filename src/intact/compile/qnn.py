@@ -11,11 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.compile import Compiled
-from intact.errors import TargetError
+from intact.errors import TargetError, ToolchainError
 from intact.graph import io, normalize
 from intact.results import PlacedNode, Placement
 from intact.vendor import placement as placing
 from intact.vendor import qnn_client
+from intact.vendor.pinning import pin
 from intact.vendor.qnn_client import Attempt, Chip
 
 # Constant names: the compiler hashes the path of what it reads.
@@ -33,6 +34,7 @@ def compile(
     arch: int | None,
     soc_id: int | None,
     ep_options: Mapping[str, str],
+    on_cpu: Mapping[str, str],
     timeout: float,
 ) -> Compiled:
     """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
@@ -40,17 +42,17 @@ def compile(
     # Nodes are told apart by name.
     named = model.clone()
     normalize.name_nodes(named)
+    pin(named, on_cpu)
     chip = Chip(arch, soc_id, ep_options)
     with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
         work = Path(name)
         io.save(named, work / SOURCE)
-        attempt = whole = _attempt(work, chip, timeout, fallback=False)
-        if whole.error is not None:
-            attempt = _attempt(work, chip, timeout, fallback=True)
-        placement = _placement(named, attempt, work)
+        attempt, refusal = _compile(work, chip, on_cpu, timeout)
+        placement = _placement(named, attempt, on_cpu, work)
         _refuse_nothing_on_npu(placement, chip)
+        _refuse_pinned_on_npu(placement, on_cpu)
         files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
-    warnings = () if whole.error is None else (_left_on_cpu(placement, whole.error),)
+    warnings = () if refusal is None else (_left_on_cpu(placement, refusal),)
     return Compiled(folder / MODEL, files, placement, warnings, _runtime(chip))
 
 
@@ -67,20 +69,32 @@ def run(
     return qnn_client.run(path, samples, Chip(arch, soc_id, ep_options), timeout=timeout)
 
 
-def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool) -> Attempt:
+def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
+    """The compilation that counts, and why it is not of the whole model."""
+    if on_cpu:
+        return _attempt(work, chip, timeout, fallback=True, pinned=True), "other nodes are left to the CPU"
+    whole = _attempt(work, chip, timeout)
+    if whole.error is None:
+        return whole, None
+    return _attempt(work, chip, timeout, fallback=True), whole.error
+
+
+def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool = False, pinned: bool = False) -> Attempt:
     shutil.rmtree(work / OUTPUT, ignore_errors=True)  # what a failed attempt left
     (work / OUTPUT).mkdir()
-    return qnn_client.compile_context(work, SOURCE, f"{OUTPUT}/{MODEL}", chip, fallback=fallback, timeout=timeout)
+    return qnn_client.compile_context(
+        work, SOURCE, f"{OUTPUT}/{MODEL}", chip, fallback=fallback, pinned=pinned, timeout=timeout
+    )
 
 
-def _placement(model: ir.Model, attempt: Attempt, work: Path) -> Placement:
+def _placement(model: ir.Model, attempt: Attempt, on_cpu: Mapping[str, str], work: Path) -> Placement:
     ops = placing.node_ops(model)
     if attempt.error is not None:
         raise _compiler_failed(attempt.error, placing.refused(ops, attempt.reasons))
     # ORT writes no context file where the NPU gets nothing.
     context = work / OUTPUT / MODEL
     partitions = sum(node.op_type == "EPContext" for node in ir.load(context).graph) if context.exists() else 0
-    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, attempt.reasons, partitions)
+    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, {**attempt.reasons, **on_cpu}, partitions)
 
 
 def _move(file: Path, folder: Path) -> Path:
@@ -103,6 +117,16 @@ def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
         return
     nodes = _listed(placing.compute_nodes(placement.cpu_nodes))
     raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
+
+
+def _refuse_pinned_on_npu(placement: Placement, on_cpu: Mapping[str, str]) -> None:
+    moved = [node.name for node in placement.npu_nodes if node.name in on_cpu]
+    if moved:
+        raise ToolchainError(
+            "E111",
+            f"{', '.join(moved)}: this onnxruntime does not leave these nodes on the CPU",
+            fix="install a newer onnxruntime: nodes are assigned by annotation",
+        )
 
 
 def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:

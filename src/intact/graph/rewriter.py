@@ -34,11 +34,13 @@ class Exactness(enum.StrEnum):
     EXACT = "exact"
     WITHIN_ONE_STEP = "within one step"
     BOUNDED = "bounded"
+    NEAR = "near"
 
 
 EXACT = Exactness.EXACT
 WITHIN_ONE_STEP = Exactness.WITHIN_ONE_STEP
 BOUNDED = Exactness.BOUNDED
+NEAR = Exactness.NEAR
 
 
 class Rule:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantConfig
-from intact.quantize import encodings, plan_file
+from intact.quantize import blocks, encodings, plan_file
 from intact.quantize.improve import improve
 from intact.quantize.improve.smooth import smooth
 from intact.quantize.insert import insert
@@ -63,7 +63,7 @@ def quantize(
     first = plan(model, target, config, types)
     check_constants(model, first)
     if free and config.effort != "fast":
-        model, smoothed = smooth(model, first, rows)
+        model, smoothed = smooth(model, first, rows, by_nodes=not target.npu)
         notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
@@ -76,12 +76,15 @@ def quantize(
         # What a plan says of a node stands; rescue decides about the others.
         given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
     calibrated = time.perf_counter()
+    blocked = blocks.split(model, given.plan, target, config)
+    notes += blocked.notes
     if free and config.effort != "fast":
-        model, resolved = improve(model, given.plan, seen, rows)
+        model, resolved = improve(model, blocked.rest, seen, rows)
     else:
-        resolved = resolve(model, given.plan, seen, given.weights)
+        resolved = resolve(model, blocked.rest, seen, given.weights)
+    resolved = blocks.resolve(model, blocked, resolved, config.block_size)
     result = insert(model, given.plan, resolved)
-    warnings = (*given.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
+    warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
     return QuantizedModel(
         result, given.plan, tuple(notes), warnings, calibrated - start, time.perf_counter() - calibrated
     )

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.config import QuantConfig
 from intact.graph import query
+from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 FLOAT = "float"
@@ -22,6 +23,11 @@ class Choice:
     spec: OpSpec
     signature: Signature
     activation: str
+
+    def input_type(self, index: int) -> str:
+        """The type in which the node reads an activation: its own, unless the signature wants another there."""
+        slot = self.signature.input(index)
+        return self.activation if slot is None or self.activation in slot.types else slot.types[0]
 
 
 def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> list[Choice]:
@@ -38,7 +44,18 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
                 taken.add(choice.node)
                 on_grid.update(grid_inputs(choice))
                 on_grid.update(grid_outputs(choice))
+    _drop_idle(candidates, taken)
     return [choice for choice in candidates if choice.node in taken]
+
+
+def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
+    """Leave out what was only followed to a place where nothing is quantized: its rounding would serve nobody."""
+    for choice in reversed(candidates):
+        if choice.spec.start or choice.node not in taken:
+            continue
+        readers = (reader for value in choice.node.outputs for reader in value.consumers())
+        if not any(reader in taken for reader in readers):
+            taken.discard(choice.node)
 
 
 def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mapping[str, str]) -> Choice | None:
@@ -46,10 +63,16 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
     wanted = types.get(node.name or "", config.activation_type)
     if spec is None or wanted == FLOAT or not _wanted(node, config):
         return None
-    fitting = [s for s in target.signatures(spec) if _fits(node, s, wanted)]
+    fitting = [s for s in target.signatures(spec) if _fits(node, s, wanted) and _obeys(node, s, config)]
     exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
     signature = next(iter(exact or fitting), None)
     return None if signature is None else Choice(node, spec, signature, wanted)
+
+
+def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
+    """Whether what the settings say of weights, and what the table says of the node, allow a signature."""
+    granular = [slot for slot in _weight_slots(node, signature) if slot.only or slot.granularity == "block"]
+    return (config.per_channel or not granular) and predicates.meets(node, signature.require)
 
 
 def _wanted(node: ir.Node, config: QuantConfig) -> bool:
@@ -97,19 +120,23 @@ def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
     if not any(slot is not None and is_on_grid(slot) and not slot.constant for slot, _ in inputs):
         return False
     outputs = [(signature.output(i), value) for i, value in enumerate(node.outputs)]
-    return all(_fits_input(slot, value, wanted) for slot, value in inputs) and all(
+    first = next((i for i, (slot, _) in enumerate(inputs) if slot is not None and is_on_grid(slot)), 0)
+    return all(_fits_input(slot, value, wanted, i > first) for i, (slot, value) in enumerate(inputs)) and all(
         not is_on_grid(slot) or (_is_real(value) and wanted in slot.types) for slot, value in outputs
     )
 
 
-def _fits_input(slot: Slot | None, value: ir.Value, wanted: str) -> bool:
+def _fits_input(slot: Slot | None, value: ir.Value, wanted: str, convertible: bool) -> bool:
+    """Whether a value can stand in a slot; operands after the first may be converted to another type for it."""
     if slot is None:
         return False
     if not is_on_grid(slot):
         return _fits_unquantized(slot, value)
     if not _is_real(value):
         return False
-    return query.is_constant(value) if slot.constant else wanted in slot.types
+    if slot.constant or wanted in slot.types:
+        return query.is_constant(value) if slot.constant else True
+    return convertible and not query.is_constant(value)
 
 
 def _fits_unquantized(slot: Slot, value: ir.Value) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import edit
-from intact.quantize import grid
+from intact.quantize import blocks, grid
 from intact.quantize.resolve import Resolved
 from intact.results import Encoding, QuantPlan
 
@@ -51,7 +51,7 @@ class _Writer:
             if (node.name or "", index) in self.resolved.constants:
                 encoding, integers = self.resolved.constants[node.name or "", index]
             elif value.const_value is not None:
-                encoding = self.resolved.tensors[self.plan.entry(value.name, node.name or "")]
+                encoding = self.resolved.tensors[self.plan.entry(value.name, node.name or "", index)]
                 integers = grid.quantize(value.const_value.numpy(), encoding)
             else:
                 continue
@@ -110,15 +110,17 @@ class _Writer:
         return index in self.plan.uses.get(node.name or "", ())
 
     def _dequantize(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> ir.Value:
-        node = self._node("DequantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+        scale, zero_point = self._grid(encoding, name)
+        node = self._node("DequantizeLinear", [value, scale, zero_point], encoding, name)
         node.outputs[0].dtype = ir.DataType.FLOAT
         node.outputs[0].shape = value.shape
-        self._place(node, after)
+        self._place(node, after or scale.producer())
         return node.outputs[0]
 
     def _node(self, op: str, inputs: list[ir.Value], encoding: Encoding, name: str) -> ir.Node:
         # Operators take one scale as a scalar, whatever the axis; the attribute is there only where it means something.
         attributes = {"axis": encoding.axis} if encoding.axis is not None else {}
+        attributes |= {"block_size": encoding.block_size} if encoding.block_size else {}
         node = ir.node(op, inputs, attributes, name=self.names.take(f"{name}_{op}"))
         suffix = "quantized" if op == "QuantizeLinear" else "dequantized"
         node.outputs[0].name = self.names.take(f"{name}_{suffix}")
@@ -134,16 +136,34 @@ class _Writer:
         """Scale and zero point as initializers, the same ones for every tensor on this grid."""
         key = _key(encoding)
         if key not in self._parameters:
-            scale = edit.add_initializer(self.graph, encoding.scale, self.names.take(f"{name}_scale"))
+            if encoding.block_size:
+                scale = self._block_scales(encoding, name)
+            else:
+                scale = edit.add_initializer(self.graph, encoding.scale, self.names.take(f"{name}_scale"))
             zero_point = edit.add_initializer(
                 self.graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
             )
             self._parameters[key] = (scale, zero_point)
         return self._parameters[key]
 
+    def _block_scales(self, encoding: Encoding, name: str) -> ir.Value:
+        """The scales of blocks: unsigned integers times one scale per channel, without a zero point."""
+        assert encoding.axis is not None, "blocks lie along an axis"
+        steps, multiples = blocks.factors(encoding)
+        inputs = [
+            edit.add_initializer(self.graph, multiples, self.names.take(f"{name}_block_scale_quantized")),
+            edit.add_initializer(self.graph, steps, self.names.take(f"{name}_channel_scale")),
+        ]
+        attributes = {"axis": 1 - encoding.axis}
+        node = ir.node("DequantizeLinear", inputs, attributes, name=self.names.take(f"{name}_block_scale"))
+        node.outputs[0].name = self.names.take(f"{name}_block_scale_dequantized")
+        node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, inputs[0].shape
+        self._place(node, None)
+        return node.outputs[0]
+
 
 def _key(encoding: Encoding) -> tuple[object, ...]:
-    return encoding.dtype, encoding.axis, encoding.scale.tobytes(), encoding.zero_point.tobytes()
+    return encoding.dtype, encoding.axis, encoding.block_size, encoding.scale.tobytes(), encoding.zero_point.tobytes()
 
 
 def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:

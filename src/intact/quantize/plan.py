@@ -18,7 +18,7 @@ from intact.targets.spec import Slot, Target
 # An activation whose only effect is to cut values off: the grid after it does that, so it stays with its producer.
 _CLIPPING = {("", "Relu"), ("", "Clip")}
 # They divide by the size of what they read, so that cutting off its largest values would shift every other.
-_NORMALIZATIONS = {
+NORMALIZATIONS = {
     "LayerNormalization",
     "RMSNormalization",
     "InstanceNormalization",
@@ -100,9 +100,9 @@ def _base_types(chosen: list[Choice]) -> dict[str, str]:
         for value in grid_outputs(choice):
             types[_name(value)] = choice.activation
     for choice in chosen:
-        for source in choice.node.inputs:
+        for index, source in enumerate(choice.node.inputs):
             if source is not None:
-                types.setdefault(_name(source), choice.activation)
+                types.setdefault(_name(source), choice.input_type(index))
     return types
 
 
@@ -145,7 +145,7 @@ class _Draft:
         self.uses[node.name or ""] = tuple(index for index, key in enumerate(keys) if key is not None)
         self.nodes[node.name or ""] = choice.activation
         tensors = [key for key in keys if key]
-        if node.op_type in _NORMALIZATIONS:
+        if node.op_type in NORMALIZATIONS:
             self.unclipped.update(tensors[:1])
         if spec.grid != "own":
             self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
@@ -186,12 +186,13 @@ class _Draft:
             )
 
     def _read(self, tensor: str, choice: Choice, index: int) -> str:
-        if self.base[tensor] == choice.activation:
-            return self._entry(tensor, choice.activation)
-        key = f"{tensor}:{choice.activation}"
+        dtype = choice.input_type(index)
+        if self.base[tensor] == dtype:
+            return self._entry(tensor, dtype)
+        key = f"{tensor}:{dtype}"
         known = self.conversions.get(key, Conversion(tensor, ()))
         self.conversions[key] = replace(known, readers=(*known.readers, (choice.node.name or "", index)))
-        return self._entry(key, choice.activation)
+        return self._entry(key, dtype)
 
     def _weight(self, choice: Choice, slot: Slot, index: int, value: ir.Value) -> WeightPlan:
         override = self.config.overrides.get(_name(value), TensorOverride())
@@ -205,7 +206,12 @@ class _Draft:
         axis = choice.spec.weight_axis.at(_integers(choice.node)) % rank if channels else None
         # Zero points other than 0 are for types that the settings chose; another type comes with its own custom.
         symmetric = symmetric if dtype == wanted else slot.symmetric or dtype.startswith("int")
-        return WeightPlan(choice.node.name or "", index, _name(value), dtype, symmetric or slot.symmetric, axis)
+        symmetric = symmetric or (slot.symmetric and not self._rewritten(choice, axis))
+        return WeightPlan(choice.node.name or "", index, _name(value), dtype, symmetric, axis)
+
+    def _rewritten(self, choice: Choice, axis: int | None) -> bool:
+        """Whether rewriting for the target takes zero points of each channel out of the weight again."""
+        return axis is not None and choice.node.op_type in self.target.rewrite.makes_symmetric
 
     def _keep_with_producer(self, choice: Choice) -> None:
         """Leave out the grid between a producer and a Relu or Clip that is its only reader.

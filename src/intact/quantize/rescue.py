@@ -1,7 +1,8 @@
 """Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
 
 A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that
-all its other values drown. The measure is the signal-to-noise ratio of the tensor on its own grid.
+all its other values drown. The measure is the signal-to-noise ratio of the tensor on its own grid. On an NPU the
+residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.quantize.choose import FLOAT
+from intact.quantize.plan import NORMALIZATIONS
 from intact.quantize.ranges import METHODS
 from intact.quantize.ranges.error import mean_squared_error
 from intact.quantize.sketch import Sketch
@@ -48,7 +50,9 @@ def rescue(
     Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
     """
     limit = LEAST_DB["npu" if target.npu else "cpu"]
-    noisy = {name: db for name, db in signal_to_noise(plan, seen).items() if db < limit}
+    ratios = signal_to_noise(plan, seen)
+    streams = _residual_streams(model) if target.npu else set()
+    noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in _grids(plan, noisy)}
     types: dict[str, str] = {}
     for node in model.graph:
@@ -59,6 +63,13 @@ def rescue(
         if current in _WIDER and any(value in poor for value in touched):
             types[node.name or ""] = _WIDER[current] if target.npu else FLOAT
     return Rescue(types, noisy) if types else None
+
+
+def _residual_streams(model: ir.Model) -> set[str]:
+    """Sums that a normalization reads: whatever layers add to them, and round, adds up to the end of the network."""
+    read = {node.inputs[0] for node in model.graph if node.op_type in NORMALIZATIONS}
+    sums = {value: value.producer() for value in read if value is not None}
+    return {value.name or "" for value, node in sums.items() if node is not None and node.op_type == "Add"}
 
 
 def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, float]:

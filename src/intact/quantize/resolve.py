@@ -86,7 +86,7 @@ def _entry_of_input(plan: QuantPlan, node: ir.Node) -> str:
     """The entry of the plan that a node reads as its first input."""
     value = node.inputs[0]
     assert value is not None and value.name, "a node with a quantized bias has a first input"
-    return plan.entry(value.name, node.name or "")
+    return plan.entry(value.name, node.name or "", 0)
 
 
 def _merged(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, Sketch]:

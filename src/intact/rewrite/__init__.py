@@ -24,6 +24,7 @@ from intact.rewrite import (
     scaling,
     to_qdq,
     to_qlinear,
+    zero_points,
 )
 from intact.rewrite.target_rule import TargetRule
 from intact.targets.registry import load_target
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "gemm": gemm.RULES,
     "to_qlinear": to_qlinear.RULES,
     "to_qdq": to_qdq.RULES,
+    "zero_points": zero_points.RULES,
 }
 
 # What `conversion` applies: operators in the other form, and what stands in the way of that.
@@ -76,7 +78,11 @@ def rules_for(target: Target, *, exact: bool = False) -> tuple[Rule, ...]:
     named = [rule for name in forms.rules for rule in _named(name, forms)]
     fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in named]
     able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates)]
-    return tuple(rule for rule in able if not exact or rule.exactness is EXACT)
+    return tuple(rule for rule in able if not exact or rule.exactness is EXACT or _keeps_integers(rule))
+
+
+def _keeps_integers(rule: Rule) -> bool:
+    return isinstance(rule, TargetRule) and rule.exact_in_integers
 
 
 def conversion(form: str | None) -> Target:

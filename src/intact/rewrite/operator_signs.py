@@ -260,12 +260,11 @@ class SignSecondOperand(SaturationRule):
             return "it is not a product of uint8 with uint8"
         return not_one_grid(second=second, quantized=written(q)) or self.pairs_saturate(None, -1)
 
-    def rewrite(
-        self, op: Builder, s: ir.Value, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None
-    ) -> Any:
+    def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> Any:
         _, second = _products(node)
         zero_point = shifted_zero(op, second)
-        value = op.QuantizeLinear(q.inputs[0], s, zero_point)
+        # The product may take the integers for another scale than they were written with: each keeps its own.
+        value = op.QuantizeLinear(q.inputs[0], q.inputs[1], shifted_zero(op, written(q)))
         value.dtype, value.shape = INT8, q.outputs[0].shape
         for move in (move1, move2):
             if move is not None:

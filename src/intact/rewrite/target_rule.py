@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from intact.graph.rewriter import Rule
 from intact.targets.spec import Forms
@@ -10,6 +10,9 @@ from intact.targets.spec import Forms
 
 class TargetRule(Rule):
     """A rule that fits itself to what a target takes."""
+
+    exact_in_integers: ClassVar[bool] = False
+    """Whether integer kernels find the same sums, though floats between DQ and Q may round otherwise."""
 
     def for_target(self, forms: Forms) -> Self:
         """The same rule, limited to what the target has."""

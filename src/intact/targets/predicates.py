@@ -112,6 +112,21 @@ def computed_input(node: ir.Node, *, index: int) -> str | None:
 
 
 @predicate
+def blocks_as_fused(node: ir.Node, *, index: int) -> str | None:
+    """The scales of blocks of input {index} are uint8 times one scale per channel, and zero points are given."""
+    value = query.input_(node, index)
+    weight = value.producer() if value is not None else None
+    if weight is None or weight.op_type != "DequantizeLinear" or query.constant(query.input_(weight, 1)) is not None:
+        return None
+    scale = query.input_(weight, 1)
+    inner = scale.producer() if scale is not None else None
+    stored = inner.inputs[0] if inner is not None and inner.op_type == "DequantizeLinear" else None
+    if not query.is_constant(stored) or stored is None or stored.dtype != ir.DataType.UINT8:
+        return "its scales are not made of uint8 constants"
+    return None if query.input_(weight, 2) is not None else "it has no zero points"
+
+
+@predicate
 def one_element(node: ir.Node, *, index: int) -> str | None:
     """Input {index} is a constant of one element."""
     tensor = _constant_behind(node, index)

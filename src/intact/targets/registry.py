@@ -10,11 +10,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from intact.config import nearest
+from intact.config import TARGET_ENTRY_POINTS, nearest
 from intact.errors import SettingsError
 from intact.targets.spec import Axis, Disagreement, Forms, OpSpec, Signature, Slot, Soc, Target
-
-ENTRY_POINTS = "intact.targets"
 
 
 def load_target(
@@ -34,7 +32,7 @@ def load_target(
         npu=table["target"]["npu"],
         precisions=table.get("precisions", {}),
         later=table.get("later", {}),
-        ops=_ops(name),
+        ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),
         table=origin,
         rewrite=_forms(table.get("rewrite", {}), origin, vnni),
     )
@@ -43,7 +41,7 @@ def load_target(
 def known_backends() -> list[str]:
     """Names that `load_target` takes without a path."""
     shipped = [p.name.removesuffix(".toml") for p in resources.files(__package__).iterdir() if p.name.endswith(".toml")]
-    return sorted({*shipped, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return sorted({*shipped, *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))})
 
 
 def known_archs(name: str) -> list[int]:
@@ -61,14 +59,19 @@ def disagreements(name: str) -> list[Disagreement]:
     return [Disagreement(**row) for row in _table(name)[0].get("disagreement", ())]
 
 
-@cache
 def _table(name: str) -> tuple[dict[str, Any], str]:
+    """A table and where it comes from; a file that a user may edit is read every time."""
     if name.endswith(".toml"):
         return _read(Path(name).read_text(encoding="utf-8") if Path(name).is_file() else None, name), name
+    return _installed(name)
+
+
+@cache
+def _installed(name: str) -> tuple[dict[str, Any], str]:
     shipped = resources.files(__package__) / f"{name}.toml"
     if shipped.is_file():
         return _read(shipped.read_text(encoding="utf-8"), name), f"targets/{name}.toml"
-    for point in entry_points(group=ENTRY_POINTS, name=name):
+    for point in entry_points(group=TARGET_ENTRY_POINTS, name=name):
         path = Path(str(point.load()))
         return _read(path.read_text(encoding="utf-8"), name), str(path)
     raise SettingsError(
@@ -86,8 +89,11 @@ def _read(text: str | None, name: str) -> dict[str, Any]:
 
 
 @cache
-def _ops(name: str) -> Mapping[tuple[str, str], OpSpec]:
-    table, origin = _table(name)
+def _installed_ops(name: str) -> Mapping[tuple[str, str], OpSpec]:
+    return _ops(*_installed(name))
+
+
+def _ops(table: dict[str, Any], origin: str) -> Mapping[tuple[str, str], OpSpec]:
     specs = [_op(key, entry, table, origin) for key, entry in table.get("op", {}).items()]
     return {(spec.domain, spec.op): spec for spec in specs}
 
@@ -148,6 +154,8 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None) -> Forms:
         kernels=frozenset((domain, op) for domain, _, op in kernels),
         moves={op: frozenset(types.split("|")) for op, types in entry.get("moves", {}).items()},
         saturates=entry.get("saturates_without") == "vnni" and _lacks_vnni(vnni),
+        makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
+        weight_zero_points=entry.get("weight_zero_points", "any"),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
 

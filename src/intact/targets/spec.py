@@ -176,7 +176,8 @@ class Forms:
     A rule that creates an operator applies only where `kernels` lists it. `moves` says in which types an operator
     that only moves values has an integer kernel. `form` is how a quantized operator is written: between Q/DQ nodes
     (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
-    products in 16 bits.
+    products in 16 bits. The zero points of a weight with scales per channel may be `any`, `one` for all channels, or
+    the `middle` of the type; weights of the operators in `makes_symmetric` come to that by rewriting.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
@@ -184,6 +185,8 @@ class Forms:
     kernels: frozenset[tuple[str, str]] = frozenset()
     moves: Mapping[str, frozenset[str]] = field(default_factory=dict)
     saturates: bool = False
+    weight_zero_points: Literal["any", "one", "middle"] = "any"
+    makes_symmetric: frozenset[str] = frozenset()
     source: str = ""
 
 

@@ -28,11 +28,12 @@ _CODES: dict[Kind, str] = {
 }
 UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
 
+_ALL_LENIENT = "--no-strict goes on and leaves these nodes on the CPU"
 _LENIENT = "--no-strict leaves this node on the CPU"
 _FIXES = {
     "T102": f"quantize with --device {{backend}}, which chooses types that it takes; {_LENIENT}",
     "T103": f"compile for {{wanted}} or newer, or choose a precision with other types; {_LENIENT}",
-    "T104": f"quantize with --device {{backend}}, which makes this symmetric; {_LENIENT}",
+    "T104": f"intact rewrite --device {{backend}} makes weights symmetric, and so does quantizing for it; {_LENIENT}",
     "T105": f"quantize with --device {{backend}}, which places scales so; {_LENIENT}",
     "T109": f"change the operator, or quantize it to other types; {_LENIENT}",
     "T106": f"fold what computes it into a constant; {_LENIENT}",
@@ -42,7 +43,7 @@ _FIXES = {
 class Violations(TargetError):
     """The target does not take the model; `violations` are all the reasons."""
 
-    def __init__(self, violations: Sequence[Violation], target: Target) -> None:
+    def __init__(self, violations: Sequence[Violation], target: Target, fix: str = _ALL_LENIENT) -> None:
         self.violations = tuple(violations)
         first = violations[0]
         nodes = len({violation.node for violation in violations})
@@ -50,7 +51,7 @@ class Violations(TargetError):
         super().__init__(
             first.code,
             f"{target.name} does not take {nodes} node{'s' if nodes != 1 else ''} of the model:{listed}",
-            fix="--no-strict goes on and leaves these nodes on the CPU",
+            fix=fix,
         )
 
 
@@ -60,6 +61,25 @@ def validate(model: ir.Model, target: Target, *, strict: bool = True) -> tuple[V
     if strict and found:
         raise Violations(found, target)
     return found
+
+
+def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]) -> dict[str, str]:
+    """The nodes that stay on the CPU because of `violations`, by name, with the reasons; all of them is an error.
+
+    A clipping node that belongs to one of them stays with it.
+    """
+    reasons: dict[str, list[str]] = {}
+    for violation in violations:
+        reasons.setdefault(violation.node, []).append(f"[{violation.code}] {violation.found}; {violation.requirement}")
+    nodes = compute_nodes(model, target)
+    if violations and all(node.name in reasons for node in nodes):
+        raise Violations(violations, target, fix="no compute node is left for the NPU, so that --no-strict cannot help")
+    off = {name: "; ".join(found) for name, found in reasons.items()}
+    for node in nodes:
+        if node.name in reasons:
+            absorbed = use_of(node, target.clipping).absorbed
+            off |= {taken.name or "?": f"it belongs to {node.name}, which stays on the CPU" for taken in absorbed}
+    return off
 
 
 def compute_nodes(model: ir.Model, target: Target) -> list[ir.Node]:

@@ -64,6 +64,11 @@ class Session:
         return dict(zip(names, values, strict=True))
 
 
+def version() -> tuple[int, ...]:
+    """The major and minor version of ONNX Runtime."""
+    return tuple(int(part) for part in ort.__version__.split(".")[:2])
+
+
 def run(
     model: ir.Model,
     feeds: Mapping[str, np.ndarray],

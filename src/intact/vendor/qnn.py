@@ -13,6 +13,7 @@ import onnxruntime_qnn
 
 from intact.errors import SettingsError, ToolchainError
 from intact.vendor.ort_message import sentence
+from intact.vendor.pinning import SETTING
 
 PROVIDER = "QNNExecutionProvider"
 
@@ -31,6 +32,8 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
     # Without ORT's own optimizations every node keeps its name, and what is on the CPU is listed as it is.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "0" if request["fallback"] else "1")
+    if request["pinned"]:
+        options.add_session_config_entry(*SETTING)
     if request["context"] is not None:
         options.add_session_config_entry("ep.context_enable", "1")
         options.add_session_config_entry("ep.context_embed_mode", "0")

@@ -39,13 +39,28 @@ class Attempt:
 
 
 def compile_context(
-    folder: Path, model: str, context: str | None, chip: Chip, *, fallback: bool, timeout: float
+    folder: Path,
+    model: str,
+    context: str | None,
+    chip: Chip,
+    *,
+    fallback: bool,
+    pinned: bool = False,
+    timeout: float,
 ) -> Attempt:
     """Compile `model` into the EPContext model `context`, both relative to `folder`.
 
-    Without `context` nothing is written. With `fallback` nodes may stay on the CPU, and the reasons are read.
+    Without `context` nothing is written. With `fallback` nodes may stay on the CPU, and the reasons are read; with
+    `pinned` those that are annotated so (see `pinning`) have to.
     """
-    request = {"folder": str(folder), "model": model, "context": context, "fallback": fallback, "verbose": fallback}
+    request = {
+        "folder": str(folder),
+        "model": model,
+        "context": context,
+        "fallback": fallback,
+        "pinned": pinned,
+        "verbose": fallback,
+    }
     reply = _call("compile_context", request, chip, timeout)
     return Attempt(reply.result["error"], reply.result["assigned"], qnn_log.reasons(reply.log))
 

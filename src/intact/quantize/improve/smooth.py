@@ -18,10 +18,11 @@ from intact.quantize.improve.linear import MatrixProduct, linear
 from intact.quantize.observe import watch
 from intact.results import QuantPlan, WeightPlan
 
-_EXPONENTS = np.linspace(0.0, 1.0, 21)
-# The least gain in expected error that is worth it: folding is free, a Mul is one more operator to run.
-_WORTH_FOLDING = 1.1
-_WORTH_A_NODE = 2.0
+# Beyond 0.7 every channel would end at the limit of the grid, with no room for values that calibration has not seen.
+_EXPONENTS = np.linspace(0.0, 0.7, 15)
+# How many times less error must be expected: smoothing takes room from channels that new values may need, and where no
+# channel stands out it costs more than it gains (measured on trained and random transformers).
+_WORTH_IT = 2.5
 # Error feedback in rounding leaves about this share of the weights' error in the outputs.
 _AFTER_FEEDBACK = 0.4
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
@@ -57,15 +58,19 @@ class _Site:
 
 
 def smooth(
-    model: ir.Model, plan: QuantPlan, rows: Iterable[Mapping[str, np.ndarray]]
+    model: ir.Model, plan: QuantPlan, rows: Iterable[Mapping[str, np.ndarray]], *, by_nodes: bool
 ) -> tuple[ir.Model, tuple[str, ...]]:
-    """A copy of `model` that computes the same with smoother inputs of its layers; the tensors smoothed are named."""
+    """A copy of `model` that computes the same with smoother inputs of its layers; the tensors smoothed are named.
+
+    `by_nodes` allows a Mul where scales do not fold: it pays where the Mul is computed in float.
+    """
     sites = _sites(model, plan)
     if not sites:
         return model, ()
     watch(model, {site.tensor: [site.seen.add] for site in sites}, rows)
     result = model.clone()
-    editor = _Editor(result)
+    # A Mul between integers would round once more: it pays only behind a tensor that is computed in float.
+    editor = _Editor(result, _produced(model, plan) if by_nodes else None)
     done = []
     for site in (site for site in sites if site.seen.rows):
         exponent, gain = _best_exponent(site)
@@ -90,6 +95,12 @@ def _sites(model: ir.Model, plan: QuantPlan) -> list[_Site]:
         site.layers.append(weight)
         site.matrices.append(np.asarray(view.matrix(tensor.numpy())[0], np.float64))
     return list(sites.values())
+
+
+def _produced(model: ir.Model, plan: QuantPlan) -> set[str]:
+    """The tensors that quantized nodes write as integers."""
+    nodes = [node for node in model.graph if node.name in plan.nodes]
+    return {value.name or "" for node in nodes for value in node.outputs if value.name in plan.tensors}
 
 
 def _scales(site: _Site, exponent: float) -> np.ndarray:
@@ -127,8 +138,9 @@ def _expected_error(site: _Site, scales: np.ndarray) -> float:
 class _Editor:
     """Writes scales into a copy of the model."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, on_grid: set[str] | None) -> None:
         self.graph = model.graph
+        self.on_grid = on_grid
         self.names = edit.Names(model)
         self.nodes = {node.name: node for node in model.graph}
 
@@ -137,7 +149,8 @@ class _Editor:
         source = self.nodes[site.layers[0].node].inputs[0]
         assert source is not None, "a layer has an input"
         folds = self._folds(source, site)
-        if gain < (_WORTH_FOLDING if folds else _WORTH_A_NODE):
+        by_node = self.on_grid is not None and source.name not in self.on_grid
+        if gain < _WORTH_IT or not (folds or by_node):
             return False
         if folds:
             self._fold(source, scales)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from intact.quantize.grid import LIMITS
 from intact.quantize.improve.linear import Linear, Moments, linear
+from intact.quantize.ranges.auto import WORTH_CLIPPING
 from intact.results import Encoding, QuantPlan, WeightPlan
 
 # Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
@@ -76,7 +77,7 @@ def studies(model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[
         source = node.inputs[0]
         assert tensor is not None and source is not None and source.name, "planned weights are constants"
         view = linear(node, tensor.numpy(), weight.index)
-        entry = plan.entry(source.name, weight.node)
+        entry = plan.entry(source.name, weight.node, 0)
         if view is None or entry not in plan.tensors or source.const_value is not None:
             continue
         matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
@@ -94,7 +95,13 @@ def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
     for study in seen:
         grid = plan.tensors[study.entry]
         totals[grid] = totals.get(grid, 0.0) + study.disturbance
-    return {grid: int(np.argmin(total)) for grid, total in totals.items()}
+    return {grid: _worth_it(total) for grid, total in totals.items()}
+
+
+def _worth_it(disturbance: np.ndarray) -> int:
+    """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
+    best = int(np.argmin(disturbance))
+    return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
 
 
 def round_to_grid(values: np.ndarray, encoding: Encoding) -> np.ndarray:

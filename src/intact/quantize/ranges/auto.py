@@ -14,6 +14,9 @@ from intact.quantize.sketch import Sketch
 from intact.results import Grid, Range
 
 FINE = ("uint16", "int16")
+# How many times less error a range must have than min–max: clipping costs more where errors add up over layers, and
+# on values that calibration has not seen, than the error of one tensor shows.
+WORTH_CLIPPING = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +33,6 @@ class Auto:
             return MinMax().range_of(seen, grid)
         methods = (MinMax(), Percentile(), MeanSquaredError())
         ranges = [method.range_of(seen, grid) for method in methods]
-        return ranges[int(np.argmin(mean_squared_error(seen, ranges, grid)))]
+        errors = mean_squared_error(seen, ranges, grid)
+        best = int(np.argmin(errors))
+        return ranges[best] if errors[best] * WORTH_CLIPPING < errors[0] else ranges[0]

@@ -1,0 +1,122 @@
+"""Products of activations and a weight on integers, whatever operator computes them: operands, axes, zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.builder import Builder
+from intact.graph.pattern import OpKey, Patterns, Var
+from intact.rewrite import linear
+from intact.rewrite.operand import INT8, MICROSOFT, UINT8, Operand, type_name
+
+CONVOLUTIONS: tuple[OpKey, ...] = (("", "QLinearConv"), ("", "ConvInteger"))
+MATRICES: tuple[OpKey, ...] = (
+    ("", "QLinearMatMul"),
+    ("", "MatMulInteger"),
+    (MICROSOFT, "QGemm"),
+    (MICROSOFT, "MatMulIntegerToFloat"),
+)
+
+# Which inputs are the integers, the scale (if any) and the zero point of the activations, and of the weight.
+_PLACES: Mapping[str, tuple[tuple[int, int | None, int], tuple[int, int | None, int]]] = {
+    "QLinearConv": ((0, 1, 2), (3, 4, 5)),
+    "ConvInteger": ((0, None, 2), (1, None, 3)),
+    "QLinearMatMul": ((0, 1, 2), (3, 4, 5)),
+    "MatMulInteger": ((0, None, 2), (1, None, 3)),
+    "QGemm": ((0, 1, 2), (3, 4, 5)),
+    "MatMulIntegerToFloat": ((0, 2, 4), (1, 3, 5)),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """A product on integers: Σ (x - x_zero_point)·(w - w_zero_point) along `x_axis` of x and `w_axis` of w."""
+
+    node: ir.Node
+    x: Operand
+    w: Operand
+    x_axis: int
+    w_axis: int
+    group: int = 1
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each output channel of a convolution sees one input channel only."""
+        shape = query.static_shape(self.w.q)
+        return self.group > 1 and shape is not None and shape[1] == 1
+
+    def with_weight(self, op: Builder, weight: np.ndarray, x: ir.Value | None = None) -> Any:
+        """The same operator with an int8 weight of zero point 0, and perhaps other activations."""
+        (data, _, _), (integers, _, zero) = _PLACES[self.node.op_type]
+        inputs = list(self.node.inputs)
+        inputs[data] = inputs[data] if x is None else x
+        inputs[integers] = op.constant(weight.astype(np.int8), "weight")
+        inputs[zero] = self._no_zero_point(op)
+        attributes: dict[str, Any] = dict(self.node.attributes)
+        return op.node(self.node.op_type, *inputs, _domain=self.node.domain, **attributes)
+
+    def _no_zero_point(self, op: Builder) -> ir.Value | None:
+        """Zero points that are all 0, in the shape that they had; ConvInteger has no kernel for several."""
+        zeros = query.constant(self.w.zero_point)
+        assert zeros is not None, "zero points are checked to be constant first"
+        return None if self.w.scale is None else op.constant(np.zeros(zeros.shape, np.int8), "weight_zero_point")
+
+
+def product(node: ir.Node) -> Product:
+    """The operands and axes of an integer operator of `CONVOLUTIONS` or `MATRICES`."""
+    channel_axis = 0 if (node.domain, node.op_type) in CONVOLUTIONS else -1
+    x_axis, w_axis, group = (1, 1, query.int_(node, "group", 1)) if channel_axis == 0 else (-1, -2, 1)
+    if node.op_type == "QGemm":
+        channel_axis = linear.gemm_axis(node)
+        x_axis, w_axis = 0 if query.int_(node, "transA", 0) else 1, 1 - channel_axis
+    x, w = (_operand(node, place, channel_axis) for place in _PLACES[node.op_type])
+    return Product(node, x, w, x_axis, w_axis, group)
+
+
+def _operand(node: ir.Node, place: tuple[int, int | None, int], axis: int) -> Operand:
+    q, zero_point = query.input_(node, place[0]), query.input_(node, place[2])
+    assert q is not None, f"{node.op_type} has an input {place[0]}"
+    scale = None if place[1] is None else query.input_(node, place[1])
+    return Operand(q, scale, zero_point, q.dtype or (None if zero_point is None else zero_point.dtype), axis)
+
+
+def matches(op: Patterns, keys: tuple[OpKey, ...]) -> Any:
+    """Any operator of these types, whatever its inputs; it binds to `node`."""
+    inputs = op.each(Var("inputs", optional=True))
+    return op.any_of(*(op.node(op_type, inputs, _domain=domain, _name="node") for domain, op_type in keys))
+
+
+def not_constant(found: Product) -> str | None:
+    """Why the weight minus its zero points is not known, or not of 8 bits."""
+    if found.w.zero_point is None:
+        return "the weight has no zero point"
+    if not query.is_constant(found.w.zero_point):
+        return "the zero points of the weight are computed, not constant"
+    if not query.is_constant(found.w.q):
+        return "the weight is computed, not constant"
+    if found.w.dtype not in (UINT8, INT8):
+        return f"the weight is {type_name(found.w)}, not of 8 bits"
+    return None
+
+
+def not_distinct(found: Product) -> str | None:
+    """Why there is nothing to do about the zero points of a weight; text for a weight that is computed, too."""
+    reason = not_constant(found)
+    if reason is None and np.unique(found.w.zeros()).size == 1:
+        return "the weight has the same zero point in every channel"
+    return reason
+
+
+def centred(found: Product) -> np.ndarray:
+    """w - zero_point of a constant weight; zero points that have the rank of the weight broadcast as they are."""
+    zeros, integers = query.constant(found.w.zero_point), query.constant(found.w.q)
+    assert zeros is not None and integers is not None, "the weight is checked to be constant first"
+    if zeros.ndim == integers.ndim:
+        return np.asarray(integers.astype(np.int64) - zeros.astype(np.int64))
+    return found.w.centred()

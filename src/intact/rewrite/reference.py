@@ -1,0 +1,96 @@
+"""Convolutions that ONNX Runtime refuses, in a slow form that every version of it runs, to compare others with.
+
+`Σ x·(w - z_c) = Σ x·w - z_c · Σ x`: the textbook correction term, in int32 throughout. It shares no arithmetic with
+the rewrites that are held against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import integer, query, rewriter
+from intact.graph.builder import Builder
+from intact.graph.pattern import Patterns
+from intact.graph.rewriter import EXACT, Rule
+from intact.rewrite.operand import INT32, not_one_grid, produced
+from intact.rewrite.product import Product, matches, not_distinct, product
+from intact.vendor import cpu
+
+# The first version whose QLinearConv takes zero points that differ by channel; its ConvInteger never does.
+FIRST_WITH_DISTINCT = (1, 27)
+
+
+class CorrectConvInteger(Rule):
+    """ConvInteger(x, w - z_c) = ConvInteger(x, w) - z_c · ConvInteger(x, 1)."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return matches(op, (("", "ConvInteger"),))
+
+    def check(self, node: ir.Node) -> str | None:
+        return not_distinct(product(node))
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        return _sums(op, product(node))
+
+
+class CorrectQLinearConv(Rule):
+    """QLinearConv(x, w - z_c) = Q((ConvInteger(x, w) - z_c · ConvInteger(x, 1) + b) · m)."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return matches(op, (("", "QLinearConv"),))
+
+    def check(self, node: ir.Node) -> str | None:
+        found = product(node)
+        known = query.is_constant(found.w.scale)
+        reason = None if known else "the scale of the weight is computed, not constant"
+        return not_distinct(found) or reason or not_one_grid(input=found.x, output=produced(node, 6))
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        found, y, bias = product(node), produced(node, 6), query.input_(node, 8)
+        sums = _sums(op, found)
+        if bias is not None:
+            sums = op.Add(sums, op.Reshape(bias, op.constant(np.array(_shape(found)), "shape")))
+        scale = integer.multiplier(found.x.scales()[0], found.w.scales(), y.scales()[0])
+        factor = op.constant(scale.reshape(_shape(found)), "multiplier")
+        one = op.constant(np.array(1, np.float32), "one")
+        return op.QuantizeLinear(op.Mul(op.Cast(sums, to=int(ir.DataType.FLOAT)), factor), one, y.grid(op)[1])
+
+
+def _sums(op: Builder, found: Product) -> Any:
+    weight = query.constant(found.w.q)
+    assert weight is not None, "the weight is checked to be constant first"
+    ones = op.constant(np.ones_like(weight), "ones")
+    attributes: dict[str, Any] = dict(found.node.attributes)
+    plain = op.ConvInteger(found.x.q, found.w.q, found.x.zero_point, **attributes)
+    inputs = op.ConvInteger(found.x.q, ones, found.x.zero_point, **attributes)
+    zeros = op.constant(found.w.zeros().reshape(_shape(found)).astype(INT32.numpy()), "zero_points")
+    return op.Sub(plain, op.Mul(inputs, zeros))
+
+
+def _shape(found: Product) -> list[int]:
+    rank = query.rank(found.w.q)
+    assert rank is not None, "a constant has a rank"
+    return [-1, *[1] * (rank - 2)]
+
+
+_RULES: dict[str, Rule] = {"ConvInteger": CorrectConvInteger(), "QLinearConv": CorrectQLinearConv()}
+
+
+def runnable(model: ir.Model, version: tuple[int, ...] | None = None) -> ir.Model:
+    """`model` itself, or a copy of it that ONNX Runtime of this version runs, with the same integers."""
+    refused = refused_by(version or cpu.version())
+    if not any(node.op_type in refused for node in query.all_nodes(model)):
+        return model
+    return rewriter.apply(model.clone(), [rule for op, rule in _RULES.items() if op in refused]).model
+
+
+def refused_by(version: tuple[int, ...]) -> frozenset[str]:
+    """The operators that a version of ONNX Runtime refuses where zero points of the weight differ by channel."""
+    return frozenset({"ConvInteger"} if version >= FIRST_WITH_DISTINCT else {"ConvInteger", "QLinearConv"})

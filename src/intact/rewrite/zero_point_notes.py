@@ -1,0 +1,72 @@
+"""What was done about zero points that differ by channel, what could not be, and what it cost: for whoever builds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.rewriter import Rewritten
+from intact.results import Application
+from intact.rewrite import zero_points
+from intact.rewrite.product import CONVOLUTIONS, product
+from intact.rewrite.reference import refused_by
+from intact.rewrite.symmetric import WEIGHT_SQNR
+from intact.targets.spec import Target
+from intact.vendor import cpu
+
+_NAMES = frozenset(rule.name for rule in zero_points.RULES)
+
+
+def notes(applications: Iterable[Application], target: Target) -> list[str]:
+    """A sentence on the weights that were rewritten, and why; none where nothing was."""
+    found = Counter(item.rule for item in applications if item.rule in _NAMES)
+    if not found:
+        return []
+    done = ", ".join(f"{rule} ({count})" for rule, count in found.items())
+    return [f"weights whose zero points differ by channel: {done}, because {_why(target)}"]
+
+
+def _why(target: Target) -> str:
+    if target.rewrite.weight_zero_points == "middle":
+        return f"{target.name} takes zero point 0 only"
+    version = cpu.version()
+    refused = " and ".join(sorted(refused_by(version)))
+    return f"ONNX Runtime {'.'.join(map(str, version))} refuses them in {refused}, and is slow with them elsewhere"
+
+
+def warnings(rewritten: Rewritten, target: Target) -> list[str]:
+    """A sentence for each convolution that the CPU refuses and no rule could change, with the reason."""
+    if target.backend != "cpu":
+        return []
+    reasons = {item.node: item.reason for item in rewritten.refusals if item.rule == "duplicate_conv_input"}
+    refused = refused_by(cpu.version())
+    return [
+        f"{node.name} ({node.op_type}): ONNX Runtime refuses zero points that differ by channel, "
+        f"and it stays as it is: {reasons[node.name or '']}"
+        for node in query.all_nodes(rewritten.model)
+        if node.op_type in refused and (node.name or "") in reasons and _may_differ(node)
+    ]
+
+
+def _may_differ(node: ir.Node) -> bool:
+    """Whether a convolution has several zero points for its weight, or may have."""
+    if (node.domain, node.op_type) not in CONVOLUTIONS:
+        return False
+    weight = product(node).w
+    if weight.zero_point is None:
+        return False
+    if query.is_constant(weight.zero_point):
+        return len(set(weight.zeros().tolist())) > 1
+    shape = query.static_shape(weight.zero_point)
+    return shape is None or any(size > 1 for size in shape)
+
+
+def requantized(model: ir.Model) -> list[dict[str, Any]]:
+    """The layers whose weight was requantized, with the SQNR in dB that each of its channels keeps."""
+    marked = ((node, node.metadata_props.get(WEIGHT_SQNR)) for node in query.all_nodes(model))
+    return [{"node": node.name, "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]

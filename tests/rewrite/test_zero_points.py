@@ -1,0 +1,359 @@
+"""Zero points that differ by channel: every combination is bit-exact with the reference, before and after rewriting.
+
+A sample of the combinations runs always, all of them with `-m slow`, there on ONNX Runtime 1.26 as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from intact import pipeline, rewrite
+from intact.config import BuildConfig
+from intact.errors import ModelError
+from intact.graph import io, query, rewriter
+from intact.rewrite import depthwise, exactness, symmetric, zero_points
+from intact.rewrite.copies import copy_indices, fits, split
+from intact.rewrite.reference import runnable
+from intact.rewrite.zero_point_notes import notes, requantized, warnings
+from intact.targets.registry import load_target
+from intact.targets.validate import validate
+from intact.vendor import cpu
+from tests.rewrite.cases.zero_points import GROUPS, KINDS, convolution, product
+from tests.rewrite.harness import Case, Net, fired, integers, refused
+from tests.rewrite.interpreter import evaluate
+from tests.zoo import ZOO, data
+
+U8, I8 = np.uint8, np.int8
+CPU, QNN = load_target("cpu", vnni=True), load_target("qnn", arch=73)
+ZEROS = {
+    "distinct": lambda zeros: zeros,
+    "uniform": lambda zeros: np.full_like(zeros, zeros[2]),
+    "zero": np.zeros_like,
+}
+PLACES = {
+    "pads": lambda n: {"pads": [1, 0, 2][:n] + [0, 2, 1][:n]},
+    "strides": lambda n: {"strides": [2, 1, 3][:n]},
+    "dilations": lambda n: {"dilations": [2, 1, 2][:n]},
+    "all": lambda n: {"pads": [1] * 2 * n, "strides": [1, 2, 1][:n], "dilations": [2] * n},
+    "auto_pad": lambda n: {"auto_pad": "SAME_LOWER", "strides": [2] * n},
+}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One cell of the matrix."""
+
+    kind: int
+    form: str
+    spatial: int
+    bias: bool
+    zeros: str
+    place: str
+
+    def __str__(self) -> str:
+        act, wt = KINDS[self.kind]
+        bias = "bias" if self.bias else "none"
+        return f"{act.__name__}-{wt.__name__}-{self.form}-{self.spatial}d-{bias}-{self.zeros}-{self.place}"
+
+    def case(self) -> Case:
+        rng = np.random.default_rng([self.kind, self.spatial, self.bias])
+        attributes = PLACES[self.place](self.spatial)
+        options = {"bias": self.bias, "zeros": ZEROS[self.zeros], "attributes": attributes}
+        return convolution(rng, *KINDS[self.kind], self.form, self.spatial, "QLinearConv", **options)
+
+
+MATRIX = [Combination(*cell) for cell in itertools.product(range(3), GROUPS, (1, 2, 3), (True, False), ZEROS, PLACES)]
+SAMPLE = [MATRIX[index] for index in np.random.default_rng(6).choice(len(MATRIX), 60, replace=False)]
+
+
+def hold(case: Case) -> ir.Model:
+    """Assert that the model and its rewritten form give the integers of the reference; return the latter."""
+    after = rewrite.rewrite(case.model, CPU, exact=True).model
+    for feeds in case.feeds:
+        (expected,) = evaluate(case.model, feeds).values()
+        (numpy_after,) = evaluate(after, feeds).values()
+        np.testing.assert_array_equal(numpy_after, expected)
+        (before,) = cpu.run(runnable(case.model), feeds).values()
+        np.testing.assert_array_equal(before, expected)
+        for optimize in (False, True):
+            (found,) = cpu.run(after, feeds, optimize=optimize).values()
+            np.testing.assert_array_equal(found, expected)
+    return after
+
+
+def has_distinct_weights(model: ir.Model) -> bool:
+    places = {"QLinearConv": 5, "ConvInteger": 3}
+    found = [query.constant(query.input_(node, places[node.op_type])) for node in model.graph if node.op_type in places]
+    return any(zeros is not None and np.unique(zeros).size > 1 for zeros in found)
+
+
+@pytest.mark.parametrize("combination", SAMPLE, ids=str)
+def test_a_convolution_is_bit_exact_before_and_after_rewriting(combination):
+    assert not has_distinct_weights(hold(combination.case()))
+
+
+@pytest.mark.slow
+def test_every_combination_is_bit_exact_before_and_after_rewriting():
+    for combination in MATRIX:
+        assert not has_distinct_weights(hold(combination.case())), combination
+
+
+@pytest.mark.parametrize(("act", "wt"), KINDS)
+@pytest.mark.parametrize("form", GROUPS)
+def test_conv_integer_runs_after_rewriting_though_onnxruntime_refuses_it_before(act, wt, form):
+    case = convolution(np.random.default_rng(1), act, wt, form, 2, "ConvInteger")
+    with pytest.raises(ModelError):
+        cpu.run(case.model, case.feeds[0])
+    assert not has_distinct_weights(hold(case))
+
+
+@pytest.mark.parametrize(
+    ("form", "narrow", "rules"),
+    [
+        ("dense", False, {"duplicate_conv_input"}),
+        ("group 2", False, {"duplicate_conv_input"}),
+        ("depthwise", False, {"conv_through_float"}),
+        ("multiplier 2", False, {"conv_through_float"}),
+        ("dense", True, {"absorb_zero_points"}),
+        ("depthwise", True, {"absorb_zero_points"}),
+    ],
+)
+@pytest.mark.parametrize("op", ["QLinearConv", "Conv"])
+def test_the_cpu_gets_the_cheapest_form(form, narrow, rules, op):
+    case = convolution(np.random.default_rng(2), U8, I8, form, 2, op, narrow=narrow)
+    done = rewrite.rewrite(case.model, CPU)
+    names = {rule.name for rule in zero_points.RULES} - {"depthwise_to_qlinear"}
+    assert {item.rule for item in done.applications} & names == rules
+    assert not has_distinct_weights(done.model)
+
+
+def test_rewriting_twice_changes_nothing():
+    for form, op in itertools.product(GROUPS, ("QLinearConv", "ConvInteger", "Conv")):
+        once = rewrite.rewrite(convolution(np.random.default_rng(3), U8, U8, form, 2, op).model, CPU).model
+        assert not rewrite.rewrite(once, CPU).applications
+
+
+def test_without_vnni_every_convolution_goes_through_float():
+    case = convolution(np.random.default_rng(2), U8, I8, "dense", 2)
+    done = rewrite.rewrite(case.model, load_target("cpu", vnni=False))
+    assert done.applications[0].rule == "conv_through_float"
+
+
+class TestParts:
+    @pytest.mark.parametrize("bits", [4, 8, 16])
+    def test_every_difference_is_a_sum_of_parts_that_fit(self, bits):
+        span = 2**bits - 1
+        for weight in (np.arange(-span, span), np.arange(-span, span + 1)):
+            parts = split(weight, bits)
+            assert all(fits(part, bits) for part in parts)
+            np.testing.assert_array_equal(sum(parts), weight)
+            assert len(parts) == (3 if weight.max() == span else 2)
+
+    @pytest.mark.parametrize(("weight", "inside"), [(127, True), (128, False), (-128, True), (-129, False)])
+    def test_eight_bits_end_where_int8_does(self, weight, inside):
+        assert fits(np.array([weight])) is inside
+
+    def test_copies_of_a_group_stand_together(self):
+        assert copy_indices(2, 2, 2).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+class TestRefusals:
+    def test_a_weight_that_is_computed_is_refused(self):
+        net = Net()
+        w, wz = integers(np.random.default_rng(0), U8, (4, 8, 3, 3)), np.arange(4, dtype=U8)
+        y = net.op("ConvInteger", "x", "w", U8(3), wz)
+        model = net.model({"x": np.zeros((1, 8, 6, 6), U8), "w": w}, y)
+        assert refused(zero_points.DuplicateConvInput(), model) == "the weight is computed, not constant"
+        (text,) = warnings(rewrite.rewrite(model, CPU), CPU)
+        assert "the weight is computed, not constant" in text
+
+    def test_zero_points_that_are_computed_are_refused(self):
+        net = Net()
+        y = net.op("ConvInteger", "x", np.ones((4, 8, 3, 3), U8), U8(3), "wz")
+        model = net.model({"x": np.zeros((1, 8, 6, 6), U8), "wz": np.zeros(4, U8)}, y)
+        assert (
+            refused(zero_points.AbsorbZeroPoints(), model) == "the zero points of the weight are computed, not constant"
+        )
+
+    def test_one_zero_point_for_all_channels_stays(self):
+        case = convolution(np.random.default_rng(0), U8, U8, "dense", 2, zeros=ZEROS["uniform"])
+        assert "the same zero point in every channel" in refused(zero_points.DuplicateConvInput(), case.model)
+
+    @pytest.mark.parametrize(("taps", "goes"), [(258, True), (259, False)])
+    def test_floats_hold_sums_below_two_to_the_24(self, taps, goes):
+        net = Net()
+        w = np.full((2, 1, taps), 255, U8)
+        y = net.op("ConvInteger", "x", w, U8(0), np.array([0, 1], U8), group=2)
+        model = net.model({"x": np.zeros((1, 2, 300), U8)}, y)
+        rule = depthwise.ConvIntegerThroughFloat()
+        if goes:
+            assert fired(rule, model)
+        else:
+            assert refused(rule, model) == f"sums may reach {taps * 255 * 255}, beyond the whole numbers of float32"
+
+    def test_dense_convolutions_do_not_go_through_float(self):
+        case = convolution(np.random.default_rng(0), U8, U8, "dense", 2)
+        assert "a copy of the input is faster" in refused(depthwise.ConvThroughFloat(), case.model)
+
+    def test_a_weight_that_would_keep_less_than_40_db_is_not_requantized(self):
+        """Small numbers beside a large one are lost on a grid that is half as fine."""
+        net, weight, zeros = Net(), np.ones((400, 2), U8) * np.array([1, 2], U8), np.array([0, 1], U8)
+        weight[0] = 255
+        data, matrix = net.dequantize("x", 0.02, U8(3)), net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
+        model = net.model({"x": np.zeros((1, 400), U8)}, net.op("MatMul", data, matrix))
+        assert "dB (least channel" in refused(symmetric.RequantizeWeight(), model)
+        assert fired(symmetric.DuplicateDequantizedInput(), model)
+
+
+class TestBias:
+    @pytest.mark.parametrize("size", [2**23, 2**30])
+    def test_a_bias_that_floats_do_not_hold_is_added_to_the_integers(self, size):
+        rng = np.random.default_rng(0)
+        case = convolution(rng, U8, I8, "depthwise", 2)
+        bias = case.model.graph.node(0).inputs[8]
+        bias.const_value = ir.tensor(rng.integers(size - 9, size, 8).astype(np.int32), name=bias.name)
+        hold(case)
+
+
+class TestMatrices:
+    @pytest.mark.parametrize("op", ["QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat"])
+    def test_the_cpu_takes_a_zero_point_for_each_column(self, op):
+        case = product(np.random.default_rng(0), U8, I8, op)
+        names = {rule.name for rule in zero_points.RULES}
+        assert not names & {item.rule for item in rewrite.rewrite(case.model, CPU).applications}
+        (found,), (expected,) = (run(case.model, case.feeds[0]).values() for run in (cpu.run, evaluate))
+        np.testing.assert_array_equal(found, expected)
+
+
+class TestNpu:
+    def test_validation_names_the_rewrite(self):
+        case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv")
+        (violation,) = validate(case.model, QNN, strict=False)
+        assert violation.code == "T104" and "intact rewrite --device qnn" in violation.fix
+
+    @pytest.mark.parametrize("form", GROUPS)
+    @pytest.mark.parametrize("exact", [True, False])
+    def test_a_convolution_becomes_one_that_the_npu_takes(self, form, exact):
+        case = convolution(np.random.default_rng(0), U8, I8, form, 2, "Conv")
+        done = rewrite.rewrite(case.model, QNN, exact=exact)
+        pipeline.shapes.infer_shapes(done.model)
+        assert validate(done.model, QNN, strict=False) == ()
+        rule = "duplicate_dequantized_input" if exact else "requantize_weight"
+        assert rule in {item.rule for item in done.applications}
+        assert "takes zero point 0 only" in notes(done.applications, QNN)[0]
+
+    def test_the_error_of_every_channel_is_reported(self):
+        case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv")
+        (row,) = requantized(rewrite.rewrite(case.model, QNN).model)
+        assert len(row["weight_sqnr_db"]) == 12 and min(row["weight_sqnr_db"]) > 40
+
+    def test_rounding_keeps_the_sum_of_a_channel(self):
+        rows = np.random.default_rng(0).normal(0, 30, (5, 27))
+        moved = symmetric._rounded_with_sum(rows).sum(axis=1) - rows.sum(axis=1)
+        assert np.abs(moved).max() <= 0.5
+
+
+@pytest.mark.parametrize("version", [(1, 26), (1, 31)])
+def test_the_reference_is_right_in_every_version(version):
+    for op in ("QLinearConv", "ConvInteger"):
+        case = convolution(np.random.default_rng(0), I8, I8, "group 2", 2, op)
+        model = runnable(case.model, version)
+        assert (model is case.model) == (op == "QLinearConv" and version >= (1, 27))
+        (found,), (expected,) = cpu.run(model, case.feeds[0]).values(), evaluate(case.model, case.feeds[0]).values()
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_claim_of_40_db_that_data_contradict_is_found():
+    case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv", to_grid=False)
+
+    class Halve(symmetric.RequantizeWeight):
+        """Conv(x, w) ≈ Conv(x, w) / 2, which is wrong."""
+
+        def rewrite(self, op, node, x, w):
+            return op.Mul(super().rewrite(op, node, x, w), op.constant(np.array(0.5, np.float32)))
+
+    done = rewriter.apply(case.model.clone(), [Halve()])
+    with pytest.raises(exactness.GateFailed, match=r"halve at .* dB of 30"):
+        exactness.validate(case.model, done, [Halve()], case.feeds)
+
+
+def asymmetric_cnn(folder: Path) -> Path:
+    """A MobileNet in miniature with a zero point for every channel of every weight, and 16-bit activations."""
+    model = ZOO["depthwise_cnn"]()
+    onnx.save(model, folder / "model.onnx")
+    np.savez(folder / "rows.npz", **data(model, 16))
+    quant = {"weight_symmetric": False, "activation_type": "uint16", "load_path": str(folder / "rows.npz")}
+    config = BuildConfig.from_dict({"quant": quant, "compile": {"device": "qnn"}})
+    pipeline.quantize_file(folder / "model.onnx", config, folder / "asymmetric.onnx")
+    return folder / "asymmetric.onnx"
+
+
+def test_the_quantizer_gives_each_channel_its_zero_point_where_a_rewrite_exists(tmp_path):
+    model = io.load(asymmetric_cnn(tmp_path))
+    weights = [
+        query.constant(node.inputs[2])
+        for conv in model.graph
+        if conv.op_type in ("Conv", "Gemm") and (node := conv.inputs[1].producer()) is not None
+    ]
+    assert len(weights) == 12 and all(np.unique(zeros).size > 1 for zeros in weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exact", "least"), [(True, 50), (False, 35)])
+def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, exact, least):
+    pytest.importorskip("onnxruntime_qnn")
+    source, rows = asymmetric_cnn(tmp_path), str(tmp_path / "rows.npz")
+    config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
+    pipeline.rewrite_file(source, config, tmp_path / "rewritten.onnx", exact=exact)
+    made = pipeline.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
+    assert made.placement.partitions == 1 and not made.placement.cpu_nodes
+    (accuracy,), _ = pipeline.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config)
+    assert accuracy.sqnr_db > least
+
+
+RUNNER = """
+import json, sys, pathlib, numpy as np, onnxruntime as ort
+assert ort.__version__.startswith("1.26."), ort.__version__
+folder, wrong, options = pathlib.Path(sys.argv[1]), [], ort.SessionOptions()
+options.log_severity_level = 4
+for path in sorted(folder.glob("*.onnx")):
+    arrays = np.load(path.with_suffix(".npz"))
+    try:
+        (found,) = ort.InferenceSession(path, options).run(None, {"x": arrays["x"]})
+    except Exception as error:
+        wrong.append(f"{path.stem}: {error}")
+        continue
+    wrong += [] if np.array_equal(found, arrays["y"]) else [path.stem]
+print(json.dumps(wrong))
+"""
+
+
+@pytest.mark.slow
+def test_onnxruntime_1_26_runs_every_rewritten_combination(tmp_path):
+    """In an environment of its own: it refuses every unrewritten one with distinct zero points."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    asked = [python, "-m", "pip", "install", "--quiet", "onnxruntime==1.26.0"]
+    installed = subprocess.run(asked, capture_output=True, text=True, timeout=600)
+    if installed.returncode:
+        pytest.skip(f"onnxruntime 1.26.0 cannot be installed for {sys.version.split()[0]}: {installed.stderr[-200:]}")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for number, combination in enumerate(MATRIX):
+        case = combination.case()
+        (expected,) = evaluate(case.model, case.feeds[0]).values()
+        io.save(rewrite.rewrite(case.model, CPU, exact=True).model, folder / f"{number}.onnx")
+        np.savez(folder / f"{number}.npz", x=case.feeds[0]["x"], y=expected)
+    ran = subprocess.run([python, "-c", RUNNER, folder], capture_output=True, text=True, timeout=900, check=True)
+    assert json.loads(ran.stdout) == []
