@@ -167,6 +167,9 @@ class CompileConfig(Settings):
     assume_vnni: bool | None = Field(
         None, description="Whether the x86 CPU that will run the model has VNNI; None: what this one has."
     )
+    assume_ort: str | None = Field(
+        None, description="The version of ONNX Runtime that will run the model on a CPU; None: the one installed."
+    )
     ep_options: dict[str, str] = Field({}, description="Options handed to the vendor's provider as they are.")
     io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")

@@ -184,7 +184,8 @@ def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
 
 
 def _target(config: CompileConfig) -> Target:
-    return load_target(config.device, arch=config.arch, soc=config.soc, vnni=config.assume_vnni)
+    vnni, ort = config.assume_vnni, config.assume_ort
+    return load_target(config.device, arch=config.arch, soc=config.soc, vnni=vnni, ort=ort)
 
 
 def _announce(config: BuildConfig, target: Target, events: Events) -> None:
@@ -373,7 +374,7 @@ def _rewrite_to(
 
 def _tell_zero_points(rewritten: Rewritten, target: Target, log: _Log) -> list[dict[str, Any]]:
     """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
-    for note in zero_point_notes.notes(rewritten.applications, target):
+    for note in zero_point_notes.notes(rewritten, target):
         log.events.note(note)
     log.warn(*zero_point_notes.warnings(rewritten, target))
     return zero_point_notes.requantized(rewritten.model)

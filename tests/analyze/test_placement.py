@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
 import onnx
 import onnx_ir as ir
 import pytest
 
-from intact import quantize, rewrite
 from intact.analyze.live import place_live
 from intact.analyze.placement import in_float, place
 from intact.analyze.report import analyze
-from intact.config import QuantConfig
 from intact.errors import NotAvailable
-from intact.graph import shapes
-from intact.quantize import presets
 from intact.targets.registry import load_target
-from tests.quantize.test_zoo import feeds, float_model
 from tests.targets.cases import model
 from tests.targets.test_validate import two_products
-from tests.zoo import ZOO
 
 PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"
 
@@ -80,29 +72,3 @@ def test_the_library_gives_its_own_reason(arch, off):
     placement = place_live(two_products(), load_target("qnn", arch=arch), timeout=300)
     assert names(placement.cpu_nodes) == off
     assert all("SFIXED_POINT_16" in node.reason for node in placement.cpu_nodes)
-
-
-@functools.cache
-def compiled_form(name, precision, arch):
-    target = load_target("qnn", arch=arch)
-    config = QuantConfig.from_dict(presets.PRECISIONS[precision])
-    result = rewrite.rewrite(quantize.quantize(float_model(name), target, config, feeds(name)[:4]).model, target).model
-    shapes.infer_shapes(result)
-    return result, target
-
-
-MATRIX = [
-    pytest.param(name, precision, arch, marks=[] if arch == 68 else [pytest.mark.slow])
-    for name in ZOO
-    for precision in ("uint8", "w8a16")
-    for arch in (68, 69, 73, 75, 79, 81)
-]
-
-
-@pytest.mark.qnn
-@pytest.mark.parametrize(("name", "precision", "arch"), MATRIX)
-def test_table_and_library_agree(name, precision, arch):
-    built, target = compiled_form(name, precision, arch)
-    static, live = place(built, target), place_live(built, target, timeout=600)
-    assert names(static.cpu_nodes) == names(live.cpu_nodes)
-    assert static.partitions == live.partitions

@@ -108,7 +108,7 @@ class TestBuild:
         [
             (("--precision", "banana"), 2, "w8a16"),
             (("--precision", "fp32", "--device", "qnn"), 2, "makes no sense on qnn"),
-            (("--device", "npu"), 2, "'qnn'"),
+            (("--device", "npu"), 2, "qnn"),
             (("--method", "best"), 2, "percentile"),
             (("--arch", "v73"), 2, "cpu has no architectures"),
             (("--device", "qnn", "--soc", "SM8551"), 2, "SM8550"),

@@ -37,8 +37,8 @@ def two_layers(middle=32):
     built = ir.from_proto(onnx.parser.parse_model(TWO_LAYERS))
     values = {value.name: value for node in built.graph for value in node.inputs}
     for name, shape in (("w", (64, middle)), ("v", (middle, 8))):
-        # Rows of very different size, which one scale per channel serves badly.
-        array = random.standard_normal(shape) * np.repeat(2.0 ** -np.arange(shape[0] // 4), 4)[:, None]
+        # The first rows decide the scale of a channel, which is then too coarse for the others.
+        array = random.standard_normal(shape) * np.where(np.arange(shape[0]) < 8, 1.0, 0.1)[:, None]
         values[name].const_value = ir.tensor(array.astype(np.float32), name=name)
         built.graph.register_initializer(values[name])
     for node in built.graph:
@@ -80,12 +80,12 @@ def test_a_model_in_blocks_runs_and_is_more_accurate_than_per_channel():
     model, target = two_layers(), load_target("qnn")
     reference = [cpu.Session(model).run(row)["y"] for row in rows()]
     errors = {}
-    for size in (0, 16):
+    for size in (0, 8):
         session = cpu.Session(quantized(model, target, size, effort="fast").model)
         errors[size] = sum(
             float(((session.run(r)["y"] - y) ** 2).sum()) for r, y in zip(rows(), reference, strict=True)
         )
-    assert errors[16] < errors[0] / 2
+    assert errors[8] < errors[0] / 2
 
 
 @pytest.mark.qnn
@@ -103,8 +103,8 @@ def test_table_and_library_take_the_form(arch, size):
 
 
 @pytest.mark.qnn
-@pytest.mark.parametrize(("spoil", "found"), [("zero points", "no zero points"), ("signed", "uint8")])
-def test_another_form_is_refused_by_table_and_library(spoil, found):
+@pytest.mark.parametrize("spoil", ["zero points", "signed"])
+def test_another_form_is_refused_by_table_and_library(spoil):
     target = load_target("qnn")
     model = quantized(two_layers(), target, 32).model
     weight = next(node for node in model.graph if "block_size" in node.attributes)
@@ -116,7 +116,7 @@ def test_another_form_is_refused_by_table_and_library(spoil, found):
         weight.resize_inputs(2)
     shapes.infer_shapes(model)
     (violation,) = validate(model, target, strict=False)
-    assert violation.code == "T109" and found in violation.found
+    assert violation.code == "T105" and "block" in violation.found
     assert {node.name for node in place_live(model, target, timeout=300).cpu_nodes} == {violation.node}
 
 

@@ -44,6 +44,12 @@ TARGET = (
         flags=("--assume-vnni/--assume-no-vnni",),
         setting=("compile", "assume_vnni"),
     ),
+    _option(
+        "assume_ort",
+        str | None,
+        "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]",
+        setting=("compile", "assume_ort"),
+    ),
 )
 DIMS = (_option("dim", list[str] | None, "Size of a free dimension, as name=size; repeatable.", setting=("dims",)),)
 IMAGES = (

@@ -17,10 +17,8 @@ from intact.graph.pattern import Patterns
 from intact.graph.rewriter import EXACT, Rule
 from intact.rewrite.operand import INT32, not_one_grid, produced
 from intact.rewrite.product import Product, matches, not_distinct, product
-from intact.vendor import cpu
-
-# The first version whose QLinearConv takes zero points that differ by channel; its ConvInteger never does.
-FIRST_WITH_DISTINCT = (1, 27)
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
 
 
 class CorrectConvInteger(Rule):
@@ -83,14 +81,14 @@ def _shape(found: Product) -> list[int]:
 _RULES: dict[str, Rule] = {"ConvInteger": CorrectConvInteger(), "QLinearConv": CorrectQLinearConv()}
 
 
-def runnable(model: ir.Model, version: tuple[int, ...] | None = None) -> ir.Model:
-    """`model` itself, or a copy of it that ONNX Runtime of this version runs, with the same integers."""
-    refused = refused_by(version or cpu.version())
+def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
+    """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the same integers."""
+    refused = refused_by(load_target("cpu", ort=version))
     if not any(node.op_type in refused for node in query.all_nodes(model)):
         return model
     return rewriter.apply(model.clone(), [rule for op, rule in _RULES.items() if op in refused]).model
 
 
-def refused_by(version: tuple[int, ...]) -> frozenset[str]:
-    """The operators that a version of ONNX Runtime refuses where zero points of the weight differ by channel."""
-    return frozenset({"ConvInteger"} if version >= FIRST_WITH_DISTINCT else {"ConvInteger", "QLinearConv"})
+def refused_by(target: Target) -> frozenset[str]:
+    """The convolutions that a target refuses where zero points of the weight differ by channel."""
+    return frozenset(_RULES) - target.rewrite.takes_distinct

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import onnx_ir as ir
 
 from intact.graph import query
 from intact.graph.rewriter import Rewritten
-from intact.results import Application
 from intact.rewrite import zero_points
 from intact.rewrite.product import CONVOLUTIONS, product
 from intact.rewrite.reference import refused_by
 from intact.rewrite.symmetric import WEIGHT_SQNR
 from intact.targets.spec import Target
-from intact.vendor import cpu
 
 _NAMES = frozenset(rule.name for rule in zero_points.RULES)
 
 
-def notes(applications: Iterable[Application], target: Target) -> list[str]:
-    """A sentence on the weights that were rewritten, and why; none where nothing was."""
-    found = Counter(item.rule for item in applications if item.rule in _NAMES)
-    if not found:
-        return []
+def notes(rewritten: Rewritten, target: Target) -> list[str]:
+    """A sentence on the weights that were rewritten, and why, and one on those that need a new runtime."""
+    found = Counter(item.rule for item in rewritten.applications if item.rule in _NAMES)
     done = ", ".join(f"{rule} ({count})" for rule, count in found.items())
-    return [f"weights whose zero points differ by channel: {done}, because {_why(target)}"]
+    kept = [node for node in _convolutions(rewritten.model) if node.op_type in target.rewrite.takes_distinct]
+    said = [f"weights whose zero points differ by channel: {done}, because {_why(target)}"] if found else []
+    if kept:
+        said.append(
+            f"zero points that differ by channel stay in {len(kept)} QLinearConv: --assume-ort 1.26 takes them out"
+        )
+    return said
 
 
 def _why(target: Target) -> str:
     if target.rewrite.weight_zero_points == "middle":
         return f"{target.name} takes zero point 0 only"
-    version = cpu.version()
-    refused = " and ".join(sorted(refused_by(version)))
-    return f"ONNX Runtime {'.'.join(map(str, version))} refuses them in {refused}, and is slow with them elsewhere"
+    return f"ONNX Runtime refuses them in {' and '.join(sorted(refused_by(target)))}, and depthwise is slow with them"
 
 
 def warnings(rewritten: Rewritten, target: Target) -> list[str]:
@@ -44,19 +43,22 @@ def warnings(rewritten: Rewritten, target: Target) -> list[str]:
     if target.backend != "cpu":
         return []
     reasons = {item.node: item.reason for item in rewritten.refusals if item.rule == "duplicate_conv_input"}
-    refused = refused_by(cpu.version())
+    refused = refused_by(target)
     return [
         f"{node.name} ({node.op_type}): ONNX Runtime refuses zero points that differ by channel, "
         f"and it stays as it is: {reasons[node.name or '']}"
-        for node in query.all_nodes(rewritten.model)
-        if node.op_type in refused and (node.name or "") in reasons and _may_differ(node)
+        for node in _convolutions(rewritten.model)
+        if node.op_type in refused and (node.name or "") in reasons
     ]
 
 
+def _convolutions(model: ir.Model) -> list[ir.Node]:
+    """The convolutions on integers whose zero points differ by channel, or may."""
+    found = [node for node in query.all_nodes(model) if (node.domain, node.op_type) in CONVOLUTIONS]
+    return [node for node in found if _may_differ(node)]
+
+
 def _may_differ(node: ir.Node) -> bool:
-    """Whether a convolution has several zero points for its weight, or may have."""
-    if (node.domain, node.op_type) not in CONVOLUTIONS:
-        return False
     weight = product(node).w
     if weight.zero_point is None:
         return False

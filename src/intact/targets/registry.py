@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -16,11 +17,17 @@ from intact.targets.spec import Axis, Disagreement, Forms, OpSpec, Signature, Sl
 
 
 def load_target(
-    name: str, *, arch: str | int | None = None, soc: str | None = None, vnni: bool | None = None
+    name: str,
+    *,
+    arch: str | int | None = None,
+    soc: str | None = None,
+    vnni: bool | None = None,
+    ort: str | None = None,
 ) -> Target:
     """The target `name`: a backend that ships with intact, an installed one, or the path of a table.
 
-    `vnni` says whether the machine that will run the model has VNNI; None stands for the machine at hand.
+    `vnni` says whether the machine that will run the model has VNNI, `ort` which version of ONNX Runtime it has; None
+    stands for the machine at hand.
     """
     table, origin = _table(name)
     chip = _soc(table, soc, name) if soc is not None else None
@@ -34,7 +41,7 @@ def load_target(
         later=table.get("later", {}),
         ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),
         table=origin,
-        rewrite=_forms(table.get("rewrite", {}), origin, vnni),
+        rewrite=_forms(table.get("rewrite", {}), origin, vnni, ort),
     )
 
 
@@ -146,7 +153,7 @@ def _axis(value: int | dict[str, Any]) -> Axis:
     return Axis(value["default"], value["attribute"], {int(k): v for k, v in value["values"].items()})
 
 
-def _forms(entry: dict[str, Any], origin: str, vnni: bool | None) -> Forms:
+def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | None) -> Forms:
     kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
     return Forms(
         form=entry.get("form", "qdq"),
@@ -155,9 +162,28 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None) -> Forms:
         moves={op: frozenset(types.split("|")) for op, types in entry.get("moves", {}).items()},
         saturates=entry.get("saturates_without") == "vnni" and _lacks_vnni(vnni),
         makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
+        takes_distinct=_from_version(entry.get("distinct_zero_points", {}), ort),
         weight_zero_points=entry.get("weight_zero_points", "any"),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
+
+
+def _from_version(first: Mapping[str, str], assumed: str | None) -> frozenset[str]:
+    """The operators of a mapping to versions that the runtime, as old as the user says or as it is, has."""
+    if not first:
+        return frozenset()
+    if assumed is None:
+        from intact.vendor import cpu
+
+        assumed = cpu.version()
+    return frozenset(op for op, version in first.items() if _parts(version) <= _parts(assumed))
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise SettingsError("S138", f"{version!r} is not a version of ONNX Runtime", allowed="for example 1.26")
+    return int(found[1]), int(found[2])
 
 
 def _lacks_vnni(assumed: bool | None) -> bool:

@@ -177,7 +177,8 @@ class Forms:
     that only moves values has an integer kernel. `form` is how a quantized operator is written: between Q/DQ nodes
     (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
     products in 16 bits. The zero points of a weight with scales per channel may be `any`, `one` for all channels, or
-    the `middle` of the type; weights of the operators in `makes_symmetric` come to that by rewriting.
+    the `middle` of the type; weights of the operators in `makes_symmetric` come to that by rewriting, and
+    those in `takes_distinct` have a kernel for zero points that differ by channel.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
@@ -187,6 +188,7 @@ class Forms:
     saturates: bool = False
     weight_zero_points: Literal["any", "one", "middle"] = "any"
     makes_symmetric: frozenset[str] = frozenset()
+    takes_distinct: frozenset[str] = frozenset()
     source: str = ""
 
 

@@ -64,9 +64,9 @@ class Session:
         return dict(zip(names, values, strict=True))
 
 
-def version() -> tuple[int, ...]:
-    """The major and minor version of ONNX Runtime."""
-    return tuple(int(part) for part in ort.__version__.split(".")[:2])
+def version() -> str:
+    """The version of ONNX Runtime."""
+    return str(ort.__version__)
 
 
 def run(
