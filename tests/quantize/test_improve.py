@@ -42,7 +42,8 @@ def normal(*shape):
 def test_columns_times_the_weight_matrix_is_the_convolution(attributes, x, w):
     kernel, values = normal(*w), normal(*x)
     shape = ",".join(map(str, x))
-    net = model(f"float[{shape}] x", f"float[{','.join('ABCDE'[: len(x)])}] y", f"y = Conv<{attributes}>(x, w)", w=kernel)
+    output = f"float[{','.join('ABCDE'[: len(x)])}] y"
+    net = model(f"float[{shape}] x", output, f"y = Conv<{attributes}>(x, w)", w=kernel)
     view = linear(next(iter(net.graph)), kernel, 1)
     found = np.matmul(view.columns(values, 10**6), view.matrix(kernel).transpose(0, 2, 1))
     plain = cpu.run(net, {"x": values})["y"]
@@ -146,7 +147,7 @@ def test_memory_of_a_study_does_not_depend_on_the_number_of_rows():
     net = layer()
     plan = quantize.plan(net, load_target("cpu"), QuantConfig())
     encoding = grid.encode(-1.0, 1.0, "uint8", symmetric=False)
-    candidates = {name: (encoding,) for name in plan.grids}
+    candidates = dict.fromkeys(plan.grids, (encoding,))
     (study,) = studies(net, plan, candidates, rows=4)
     before = study.moments.nbytes
     for _ in range(20):

@@ -34,7 +34,12 @@ MODEL = (
 )
 CONFIG = (_option("config", Path | None, "A TOML or JSON file of settings; flags override it."),)
 TARGET = (
-    _option("device", str | None, "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]", setting=("compile", "device")),
+    _option(
+        "device",
+        str | None,
+        "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]",
+        setting=("compile", "device"),
+    ),
     _option("arch", str | None, "Architecture, for example v73. [default for qnn: v73]", setting=("compile", "arch")),
     _option("soc", str | None, "Chip, for example SM8550; it decides the architecture.", setting=("compile", "soc")),
     _option(
@@ -99,9 +104,7 @@ QUANT = (
         setting=("quant", "method"),
     ),
     _option("plan", str | None, "A plan file, as `intact plan` writes it.", setting=("quant", "plan")),
-    _option(
-        "effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")
-    ),
+    _option("effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")),
     _option(
         "rescue",
         bool | None,

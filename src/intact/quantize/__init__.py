@@ -91,8 +91,12 @@ def quantize(
 
 
 def _computed(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
-    """The planned tensors that are not constants: those that 8 bits may not hold."""
-    return tuple(name for name in plan.tensors if name not in model.graph.initializers)
+    """The tensors that planned nodes read or write: those that 8 bits may not hold, whatever the plan becomes."""
+    nodes = [node for node in model.graph if node.name in plan.nodes]
+    values = [value for node in nodes for value in (*node.inputs, *node.outputs)]
+    floats = [value for value in values if value is not None and value.dtype == ir.DataType.FLOAT]
+    names = dict.fromkeys(value.name or "" for value in floats)
+    return tuple(name for name in names if name not in model.graph.initializers)
 
 
 def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:

@@ -13,6 +13,8 @@ from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 FLOAT = "float"
+# Activations whose only effect is to cut values off: a grid behind them does that, so they stay with their producer.
+CLIPPING = {("", "Relu"), ("", "Clip")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,19 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
                 taken.add(choice.node)
                 on_grid.update(grid_inputs(choice))
                 on_grid.update(grid_outputs(choice))
-    _drop_idle(candidates, taken)
+    if config.nodes is None:  # what the user asks for by name is quantized, useful or not
+        _drop_idle(candidates, taken)
     return [choice for choice in candidates if choice.node in taken]
 
 
 def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
-    """Leave out what was only followed to a place where nothing is quantized: its rounding would serve nobody."""
+    """Leave out what was only followed to a place where nothing is quantized: its rounding would serve nobody.
+
+    What only moves values or cuts them off stays: it rounds nothing that would not be rounded anyway.
+    """
     for choice in reversed(candidates):
-        if choice.spec.start or choice.node not in taken:
+        clips = (choice.node.domain, choice.node.op_type) in CLIPPING
+        if choice.spec.start or choice.spec.grid != "own" or clips or choice.node not in taken:
             continue
         readers = (reader for value in choice.node.outputs for reader in value.consumers())
         if not any(reader in taken for reader in readers):

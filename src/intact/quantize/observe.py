@@ -22,7 +22,7 @@ def observe(
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Sketch]:
     """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
-    sketches = _empty_sketches(plan, watched)
+    sketches = _empty_sketches(plan, frozenset(watched))
     for name, tensor in ((name, model.graph.initializers.get(name)) for name in sketches):
         if tensor is not None and tensor.const_value is not None:
             sketches[name].add(tensor.const_value.numpy())
@@ -30,7 +30,7 @@ def observe(
         name: [sketch.add] for name, sketch in sketches.items() if name not in model.graph.initializers
     }
     watch(model, watchers, rows, progress=progress)
-    _refuse_empty(sketches)
+    _refuse_empty({name: sketches[name] for name in map(plan.source, plan.observed)})
     return sketches
 
 
@@ -57,7 +57,7 @@ def watch(
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:
     """One sketch per tensor; it has a histogram if any grid that it decides needs more than extremes."""
     needs: dict[str, bool] = {}
-    for entry in (*plan.observed, *watched):
+    for entry in (*plan.observed, *sorted(watched)):
         tensor = plan.source(entry)
         histogram = entry in watched or plan.grids[plan.tensors[entry]].method != "minmax"
         needs[tensor] = needs.get(tensor, False) or histogram

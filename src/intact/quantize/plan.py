@@ -11,12 +11,10 @@ import onnx_ir as ir
 from intact.config import QuantConfig, TensorOverride, nearest
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.graph import query
-from intact.quantize.choose import Choice, choose, grid_outputs, is_bias, is_on_grid
+from intact.quantize.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
 from intact.targets.spec import Slot, Target
 
-# An activation whose only effect is to cut values off: the grid after it does that, so it stays with its producer.
-_CLIPPING = {("", "Relu"), ("", "Clip")}
 # They divide by the size of what they read, so that cutting off its largest values would shift every other.
 NORMALIZATIONS = {
     "LayerNormalization",
@@ -222,7 +220,7 @@ class _Draft:
         """
         node = choice.node
         value = node.inputs[0] if node.inputs else None
-        if (node.domain, node.op_type) not in _CLIPPING or value is None or self.config.activation_symmetric:
+        if (node.domain, node.op_type) not in CLIPPING or value is None or self.config.activation_symmetric:
             return
         producer, name = value.producer(), _name(value)
         if producer is None or query.only_consumer(value) is None:

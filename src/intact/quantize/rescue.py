@@ -1,7 +1,7 @@
 """Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
 
-A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that
-all its other values drown. The measure is the signal-to-noise ratio of the bulk of the tensor on its own grid. On an NPU the
+A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
+its other values drown. The measure is the signal-to-noise ratio of the bulk of the tensor on its own grid. On an NPU the
 residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
 """
 
@@ -64,7 +64,21 @@ def rescue(
             continue
         if current in _WIDER and any(value in poor for value in touched):
             types[node.name or ""] = _WIDER[current] if target.npu else FLOAT
+    _keep_units_together(model, plan, types)
     return Rescue(types, noisy) if types else None
+
+
+def _keep_units_together(model: ir.Model, plan: QuantPlan, types: dict[str, str]) -> None:
+    """Give a node that clips the type of its producer, and the other way round, where no grid is between them."""
+    for node in model.graph:
+        source = node.inputs[0] if node.inputs else None
+        producer = source.producer() if source is not None else None
+        if producer is None or source is None or source.name in plan.tensors:
+            continue
+        names = [node.name or "", producer.name or ""]
+        wanted = next((types[name] for name in names if name in types), None)
+        if wanted is not None and all(name in plan.nodes for name in names):
+            types.update(dict.fromkeys(names, wanted))
 
 
 def _residual_streams(model: ir.Model) -> set[str]:

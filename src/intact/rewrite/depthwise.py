@@ -28,16 +28,15 @@ from intact.rewrite.operand import (
     read,
     written,
 )
-from intact.rewrite.product import Product, centred, matches, not_distinct, product
-from intact.rewrite.saturation import SaturationRule
+from intact.rewrite.product import DistinctRule, Product, centred, matches, not_distinct, product
 
 FLOAT = ir.DataType.FLOAT
 WHOLE_IN_FLOAT32 = 2**24
 """Below this, sums of whole numbers are exact in float32."""
 
 
-class _ThroughFloat(SaturationRule):
-    """What the rules below share. Where uint8 × int8 saturates, the form is for every convolution."""
+class _ThroughFloat(DistinctRule):
+    """What the rules below share. Where uint8 × int8 saturates, it is for other convolutions without a kernel, too."""
 
     exactness = EXACT
 
@@ -46,8 +45,9 @@ class _ThroughFloat(SaturationRule):
         reason = not_distinct(found) or _not_one_zero_point(found.x)
         if reason is not None:
             return reason
-        if not found.is_depthwise and not self.saturates:
-            return "it is not depthwise: a copy of the input is faster"
+        if not found.is_depthwise:
+            slower = None if self.saturates else "it is not depthwise: a copy of the input is faster"
+            return self.has_kernel(found) or slower or too_large(found)
         return too_large(found)
 
 

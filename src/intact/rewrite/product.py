@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,8 @@ from intact.graph.builder import Builder
 from intact.graph.pattern import OpKey, Patterns, Var
 from intact.rewrite import linear
 from intact.rewrite.operand import INT8, MICROSOFT, UINT8, Operand, type_name
+from intact.rewrite.saturation import SaturationRule
+from intact.targets.spec import Forms
 
 CONVOLUTIONS: tuple[OpKey, ...] = (("", "QLinearConv"), ("", "ConvInteger"))
 MATRICES: tuple[OpKey, ...] = (
@@ -66,6 +68,23 @@ class Product:
         zeros = query.constant(self.w.zero_point)
         assert zeros is not None, "zero points are checked to be constant first"
         return None if self.w.scale is None else op.constant(np.zeros(zeros.shape, np.int8), "weight_zero_point")
+
+
+class DistinctRule(SaturationRule):
+    """A rule for weights whose zero points differ by channel, where the target has no kernel for them."""
+
+    def __init__(self, saturates: bool = False, taken: frozenset[str] = frozenset()) -> None:
+        super().__init__(saturates)
+        self.taken = taken
+
+    def for_target(self, forms: Forms) -> Self:
+        return type(self)(forms.saturates, forms.takes_distinct)
+
+    def has_kernel(self, found: Product) -> str | None:
+        """Why such zero points may stay: an operator that takes them as fast as others."""
+        if found.node.op_type not in self.taken:
+            return None
+        return f"the target has a kernel for {found.node.op_type} with zero points that differ by channel"
 
 
 def product(node: ir.Node) -> Product:

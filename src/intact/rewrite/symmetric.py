@@ -51,9 +51,7 @@ class SymmetryRule(TargetRule):
         zeros = weight.zeros()
         if zeros.size == 1 or self.zero_points == "any":
             return "the target takes this zero point"
-        same = np.unique(zeros)
-        wanted = {"one": same[0], "middle": middle(weight.dtype.name.lower())}[self.zero_points]
-        return "the target takes these zero points" if same.size == 1 and same[0] == wanted else None
+        return "the weight is symmetric" if (zeros == middle(weight.dtype.name.lower())).all() else None
 
 
 class AbsorbDequantized(SymmetryRule):

@@ -6,7 +6,7 @@ it fits eight it is the weight, where it does not it is the sum of two weights, 
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,9 +18,17 @@ from intact.graph.rewriter import EXACT, Rule
 from intact.rewrite import depthwise, symmetric
 from intact.rewrite.copies import copy_indices, fits, split
 from intact.rewrite.operand import INT8, UINT8, type_name
-from intact.rewrite.product import CONVOLUTIONS, MATRICES, Product, centred, matches, not_distinct, product
+from intact.rewrite.product import (
+    CONVOLUTIONS,
+    MATRICES,
+    DistinctRule,
+    Product,
+    centred,
+    matches,
+    not_distinct,
+    product,
+)
 from intact.rewrite.saturation import SaturationRule
-from intact.targets.spec import Forms
 
 
 class AbsorbZeroPoints(SaturationRule):
@@ -46,14 +54,14 @@ class AbsorbZeroPoints(SaturationRule):
         return found.with_weight(op, centred(found))
 
 
-class _Duplicate(SaturationRule):
+class _Duplicate(DistinctRule):
     """What the rules below share: the weight split in parts, and as many copies of the activations."""
 
     exactness = EXACT
 
     def check(self, node: ir.Node) -> str | None:
         found = product(node)
-        reason = not_distinct(found) or _not_activations(found)
+        reason = not_distinct(found) or _not_activations(found) or self.has_kernel(found)
         if reason is not None:
             return reason
         return self.pairs_saturate(np.concatenate(split(centred(found)), found.w_axis), found.w.axis)
@@ -68,19 +76,6 @@ class _Duplicate(SaturationRule):
 
 class DuplicateConvInput(_Duplicate):
     """Conv(x, w - z_c) = Conv(Concat(x, x), Concat(a, b)) with int8 a + b = w - z_c; groups get their own copies."""
-
-    def __init__(self, saturates: bool = False, taken: frozenset[str] = frozenset()) -> None:
-        super().__init__(saturates)
-        self.taken = taken
-
-    def for_target(self, forms: Forms) -> Self:
-        return type(self)(forms.saturates, forms.takes_distinct)
-
-    def check(self, node: ir.Node) -> str | None:
-        reason = super().check(node)
-        if reason is None and node.op_type in self.taken:
-            return f"the target has a kernel for it: {node.op_type} with zero points that differ by channel"
-        return reason
 
     def pattern(self, op: Patterns) -> Any:
         return matches(op, CONVOLUTIONS)

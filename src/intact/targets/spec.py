@@ -176,8 +176,8 @@ class Forms:
     A rule that creates an operator applies only where `kernels` lists it. `moves` says in which types an operator
     that only moves values has an integer kernel. `form` is how a quantized operator is written: between Q/DQ nodes
     (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
-    products in 16 bits. The zero points of a weight with scales per channel may be `any`, `one` for all channels, or
-    the `middle` of the type; weights of the operators in `makes_symmetric` come to that by rewriting, and
+    products in 16 bits. The zero points of a weight with scales per channel may be `any`, or the `middle` of the
+    type; weights of the operators in `makes_symmetric` come to that by rewriting, and
     those in `takes_distinct` have a kernel for zero points that differ by channel.
     """
 
@@ -186,7 +186,7 @@ class Forms:
     kernels: frozenset[tuple[str, str]] = frozenset()
     moves: Mapping[str, frozenset[str]] = field(default_factory=dict)
     saturates: bool = False
-    weight_zero_points: Literal["any", "one", "middle"] = "any"
+    weight_zero_points: Literal["any", "middle"] = "any"
     makes_symmetric: frozenset[str] = frozenset()
     takes_distinct: frozenset[str] = frozenset()
     source: str = ""

@@ -1,0 +1,50 @@
+"""Targets on the command line: a table of one's own, strict and lenient builds, the placement gate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from intact.cli import main as command
+from intact.graph import io
+from tests.targets.test_registry import TABLE
+from tests.targets.test_validate import two_products
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs a command on two products, of which V68 takes one; gives its status, stdout and stderr."""
+    io.save(two_products(), tmp_path / "model.onnx")
+
+    def call(name, *flags):
+        monkeypatch.setattr("sys.argv", ["intact", name, str(tmp_path / "model.onnx"), *map(str, flags)])
+        with pytest.raises(SystemExit) as caught:
+            command.main()
+        return (caught.value.code or 0, *capsys.readouterr())
+
+    return call
+
+
+def test_analyze_takes_a_table_of_ones_own(run, tmp_path):
+    (tmp_path / "mine.toml").write_text(TABLE.replace("op.Add", "op.MatMul") + '[precisions]\nuint8 = "seen"\n')
+    status, out, _ = run("analyze", "--device", tmp_path / "mine.toml", "--json")
+    found = json.loads(out)
+    assert (status, found["target"]) == (1, "mine")
+    assert [node["name"] for node in found["npu_nodes"]] == ["n"]
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        ((), 4, "[T103] m (MatMul)"),
+        (("--no-strict",), 0, "1 of 2 compute nodes stay on the CPU"),
+        (("--no-strict", "--require-npu", "50"), 0, "[T103] m (MatMul)"),
+        (("--no-strict", "--require-npu", "100"), 1, "m (MatMul): [T103]"),
+    ],
+)
+def test_a_build_says_what_stays_on_the_cpu(run, tmp_path, flags, status, said):
+    found, _, err = run("build", "--device", "qnn", "--arch", "v68", *flags, "-o", tmp_path / "out")
+    assert found == status and said in err
+    assert (tmp_path / "out/model.onnx").exists() == (status != 4)
