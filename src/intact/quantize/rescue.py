@@ -1,7 +1,7 @@
 """Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
 
 A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
-its other values drown. The measure is the signal-to-noise ratio of the bulk of the tensor on its own grid. On an NPU the
+its other values drown. The measure is the signal-to-noise ratio of the tensor's bulk on its own grid. On an NPU the
 residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
 """
 
