@@ -13,6 +13,10 @@ from intact.optimize import masks
 from intact.results import Range
 from intact.vendor import cpu
 
+# Steps of a Softmax that are this fine come with 16-bit scores, which have steps to spare.
+_FINE = 2.0**-12
+_HEADROOM = 0.125
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -36,7 +40,14 @@ def settle_masks(model: ir.Model, rows: Iterable[Mapping[str, np.ndarray]], soft
         for name, array in session.run(feeds).items():
             seen[name] |= masks.scores_of(array, depths[name], axes.get(name, -1))
     result = masks.choose_mask_depth(model, seen, softmax_step)
-    return Settled(result, {name: masks.score_range(s, softmax_step) for name, s in seen.items()}, _dead(seen))
+    return Settled(result, {name: _range(s, softmax_step) for name, s in seen.items()}, _dead(seen))
+
+
+def _range(seen: masks.Scores, softmax_step: float) -> Range:
+    """The scores that matter; on a fine grid with room for higher ones, which cost a whole row if they are cut off."""
+    found = masks.score_range(seen, softmax_step)
+    room = (found.high - found.low) * _HEADROOM if softmax_step < _FINE else 0.0
+    return Range(found.low - room, found.high + room)
 
 
 def _softmaxes(model: ir.Model) -> list[tuple[ir.Value, int]]:

@@ -83,10 +83,20 @@ def quantize(
     else:
         resolved = resolve(model, blocked.rest, seen, given.weights)
     resolved = blocks.resolve(model, blocked, resolved, config.block_size)
+    notes += _substitutes(given.plan, config, types, rescued)
     result = insert(model, given.plan, resolved)
     warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
     return QuantizedModel(
         result, given.plan, tuple(notes), warnings, calibrated - start, time.perf_counter() - calibrated
+    )
+
+
+def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str], rescued: Rescue | None) -> list[str]:
+    """A note for nodes that have another type than was asked for, because the target does not take that there."""
+    expected = {**(rescued.types if rescued is not None else {}), **types}
+    others = [n for n, dtype in plan.nodes.items() if dtype != expected.get(n, config.activation_type)]
+    return (
+        [f"{len(others)} nodes use another type than {config.activation_type}: {', '.join(others)}"] if others else []
     )
 
 

@@ -13,6 +13,13 @@ from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 FLOAT = "float"
+# Types to try where a target does not take the wanted one: first the other of the same width, then the wider.
+_INSTEAD = {
+    "uint8": ("int8", "uint16"),
+    "int8": ("uint8", "uint16"),
+    "uint16": ("int16",),
+    "int16": ("uint16",),
+}
 # Activations whose only effect is to cut values off: a grid behind them does that, so they stay with their producer.
 CLIPPING = {("", "Relu"), ("", "Clip")}
 
@@ -70,10 +77,14 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
     wanted = types.get(node.name or "", config.activation_type)
     if spec is None or wanted == FLOAT or not _wanted(node, config):
         return None
-    fitting = [s for s in target.signatures(spec) if _fits(node, s, wanted) and _obeys(node, s, config)]
-    exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
-    signature = next(iter(exact or fitting), None)
-    return None if signature is None else Choice(node, spec, signature, wanted)
+    # An NPU computes in integers or not at all: where it lacks the wanted type, the next best keeps the node on it.
+    for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
+        fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype) and _obeys(node, s, config)]
+        exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
+        signature = next(iter(exact or fitting), None)
+        if signature is not None:
+            return Choice(node, spec, signature, dtype)
+    return None
 
 
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
