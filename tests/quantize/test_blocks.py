@@ -74,7 +74,7 @@ def test_blocks_lose_no_more_than_half_a_step_of_the_channel(matrix, size):
     whole = np.abs(matrix).max(axis=0) / 7
     channel = np.clip(np.rint(matrix / np.where(whole > 0, whole, 1)), -8, 7) * whole
     # A float32 scale is off by up to 2^-24 of itself, and so is every value that it stands for.
-    rounding = (matrix**2).sum() * 2.0**-46
+    rounding = (matrix**2).sum() * 2.0**-46 + 1e-12
     assert ((real - matrix) ** 2).sum() <= ((channel - matrix) ** 2).sum() * (1 + 1e-4) + rounding
 
 
