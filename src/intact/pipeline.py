@@ -257,6 +257,8 @@ def build(
     environment = versions(target.backend)
     log = _Log(events or Silence())
     prepared = _prepare(path, config, log)
+    if compiling.is_compiled(prepared.source.model):
+        return _adopt(prepared, output, environment, log)
     with log.stage("rewrite") as (_, details):
         repaired = _repair(prepared, log)
         rewritten = rewrite.rewrite(repaired.model, prepared.target)
@@ -279,6 +281,18 @@ def build(
             if prepared.config.min_sqnr is not None:
                 log.warn("min_sqnr is not checked: compile does not verify")
         return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
+
+
+def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log: _Log) -> Build:
+    """A model that a vendor has compiled already: there is nothing to do but to put it in its place."""
+    for name in ("rewrite", "compile", "verify"):
+        log.skip(name, "the model is compiled already")
+    deployed = boundary.IntegerIO(prepared.model, {}, {})
+    with publish.staged(output) as folder:
+        compiled = compiling.adopt(prepared.source.path, prepared.source.model, folder)
+        kinds = {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
+        rewritten = Rewritten(prepared.model)
+        return _finish(prepared, rewritten, deployed, compiled, (), kinds, environment, folder, log)
 
 
 def _check_gates(config: BuildConfig, target: Target) -> None:

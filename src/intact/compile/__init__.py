@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from types import ModuleType
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import NotAvailable
-from intact.results import Placement
+from intact.errors import ModelError, NotAvailable
+from intact.results import PlacedNode, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,30 @@ def run(
         path, samples, arch=arch, soc_id=soc_id, ep_options=dict(ep_options or {}), timeout=timeout
     )
     return outputs
+
+
+def is_compiled(model: ir.Model) -> bool:
+    """Whether a model holds what a vendor's compiler made of one."""
+    return any(node.op_type == "EPContext" for node in model.graph)
+
+
+def adopt(path: Path, model: ir.Model, folder: Path) -> Compiled:
+    """Copy a compiled model and the binaries that it names, which lie beside it, into `folder`."""
+    contexts = [node for node in model.graph if node.op_type == "EPContext"]
+    names = dict.fromkeys(
+        node.attributes.get_string("ep_cache_context", "")
+        for node in contexts
+        if node.attributes.get_int("embed_mode", 1) == 0
+    )
+    missing = [name for name in names if Path(name).name != name or not (path.parent / name).is_file()]
+    if missing:
+        raise ModelError("M160", f"{path}: its binary {missing[0]!r} does not lie beside it")
+    files = [Path(shutil.copyfile(path, folder / "model.onnx"))]
+    files += [Path(shutil.copyfile(path.parent / name, folder / name)) for name in names]
+    on_npu = tuple(PlacedNode(node.name or "", node.op_type) for node in contexts)
+    others = tuple(PlacedNode(n.name or "", n.op_type, "left out when the model was compiled") for n in model.graph)
+    rest = tuple(node for node in others if node.op != "EPContext")
+    return Compiled(files[0], tuple(files), Placement(on_npu, rest, len(contexts)), (), "compiled elsewhere")
 
 
 def _backend(device: str) -> ModuleType:
