@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from intact.cli.console import print_json
+from intact.report.figures import size
 from intact.results import Accuracy, Build, Gate
 
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
@@ -36,7 +37,7 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
             f"gate {gate.name} {gate.limit:g}: {'passed' if gate.passed else 'FAILED'}, {gate.detail}", soft_wrap=True
         )
     for artifact in built.artifacts:
-        out.print(f"{folder / artifact.path}  ({_size(artifact.bytes)}, {artifact.kind})", soft_wrap=True)
+        out.print(f"{folder / artifact.path}  ({size(artifact.bytes)}, {artifact.kind})", soft_wrap=True)
     out.print(f"{folder / 'manifest.json'}", soft_wrap=True)
     out.print(f"report: {folder / 'report.html'}", soft_wrap=True)
 
@@ -60,7 +61,7 @@ def show_model(facts: dict[str, Any]) -> None:
     out = _console()
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in facts["opsets"].items())
     out.print(
-        f"{facts['path']}: {facts['nodes']} nodes, {_size(facts['weight_bytes'])} of weights, opset {opsets}",
+        f"{facts['path']}: {facts['nodes']} nodes, {size(facts['weight_bytes'])} of weights, opset {opsets}",
         soft_wrap=True,
     )
     out.print(f"producer: {facts['producer']}", soft_wrap=True)
@@ -156,12 +157,3 @@ def _number(value: float | None, form: str) -> str:
 
 def _share(row: Accuracy) -> str:
     return "–" if row.top1_agreement is None else f"{100 * row.top1_agreement:.1f} %"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.2f} GB"
