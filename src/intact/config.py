@@ -32,7 +32,7 @@ from intact.errors import SettingsError
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
-Effort = Literal["fast", "normal", "high"]
+Effort = Literal["fast", "normal"]
 Distribution = Literal["normal", "uniform"]
 Device = Literal["cpu", "qnn", "openvino", "dml"]
 # Installed packages add targets under this name: an entry point of it loads the path of a table.

@@ -104,7 +104,7 @@ QUANT = (
         setting=("quant", "method"),
     ),
     _option("plan", str | None, "A plan file, as `intact plan` writes it.", setting=("quant", "plan")),
-    _option("effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")),
+    _option("effort", str | None, "fast (ranges only) or normal. [default: normal]", setting=("quant", "effort")),
     _option(
         "rescue",
         bool | None,
