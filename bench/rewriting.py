@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import pipeline, rewrite  # noqa: E402
+from intact import files, rewrite  # noqa: E402
 from intact.config import BuildConfig  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
 from intact.graph import io, rewriter  # noqa: E402
@@ -109,7 +109,7 @@ def _one(name: str, kind: str, settings: dict[str, object], path: Path, rows: Pa
     quant = {**dict(settings.get("quant", {})), "load_path": str(rows)}  # type: ignore[call-overload]
     config = BuildConfig.from_dict({"precision": settings["precision"], "quant": quant})
     quantized = folder / "quantized.onnx"
-    pipeline.quantize_file(path, config, quantized, overwrite=True)
+    files.quantize_file(path, config, quantized, overwrite=True)
     model = io.load(quantized)
     result = rewrite.rewrite(model, load_target("cpu")).model
     feeds = {key: values[:1] for key, values in np.load(rows).items()}

@@ -14,11 +14,13 @@ ROOT = Path(intact.__file__).parent
 STAGES = {"optimize", "analyze", "quantize", "rewrite", "compile", "verify", "lint", "perf", "report", "export"}
 LAYERS = [
     {"errors"},
-    {"config", "results", "environment"},
+    {"config", "results", "environment", "events"},
     {"graph", "vendor"},
     {"targets", "data"},
     STAGES,
+    {"execution"},
     {"pipeline"},
+    {"files"},
     {"search"},
     {"cli"},
 ]

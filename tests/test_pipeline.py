@@ -18,8 +18,9 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from intact import compile as compiling
-from intact import data, environment, pipeline
+from intact import data, environment, files, pipeline
 from intact.config import BuildConfig, Device
+from intact.events import Silence
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.graph import io
 from intact.report import manifest
@@ -68,7 +69,7 @@ class Heard:
         self.notes, self.warnings = [], []
 
     def stage(self, name, total=None):
-        return pipeline.Silence().stage(name, total)
+        return Silence().stage(name, total)
 
     def note(self, text):
         self.notes.append(text)
@@ -170,7 +171,7 @@ class TestAPlainBuild:
 
     def test_quantize_and_compile_leave_the_same_quantized_bytes(self, made, cnn, rows, tmp_path):
         settings = config(rows, precision="uint8")
-        pipeline.quantize_file(cnn, settings, tmp_path / "q.onnx")
+        files.quantize_file(cnn, settings, tmp_path / "q.onnx")
         pipeline.build(cnn, settings, tmp_path / "c", verify=False)
         moved = BuildConfig.from_dict({"compile": {"quant": {"load_path": str(rows)}}, "precision": "uint8"})
         pipeline.build(cnn, moved, tmp_path / "inside", verify=False)
@@ -178,16 +179,16 @@ class TestAPlainBuild:
         assert digests == {sha256(made.folder / "model.qdq.onnx")}
 
     def test_held_back_rows_do_not_depend_on_where_the_calibration_ends(self, made, cnn, rows, tmp_path):
-        pipeline.quantize_file(cnn, config(rows, quant={"samples": ROWS}), tmp_path / "all.onnx")
+        files.quantize_file(cnn, config(rows, quant={"samples": ROWS}), tmp_path / "all.onnx")
         assert sha256(tmp_path / "all.onnx") == sha256(made.folder / "model.qdq.onnx")
-        pipeline.quantize_file(cnn, config(rows, quant={"samples": 2}), tmp_path / "two.onnx")
+        files.quantize_file(cnn, config(rows, quant={"samples": 2}), tmp_path / "two.onnx")
         assert sha256(tmp_path / "two.onnx") != sha256(made.folder / "model.qdq.onnx")
 
     def test_held_back_rows_change_nothing_in_the_quantized_model(self, made, cnn, rows, tmp_path):
         arrays = dict(np.load(rows))
         arrays["image"][-HELD_BACK:] *= 100
         np.savez(tmp_path / "other.npz", **arrays)
-        pipeline.quantize_file(cnn, config(tmp_path / "other.npz"), tmp_path / "q.onnx")
+        files.quantize_file(cnn, config(tmp_path / "other.npz"), tmp_path / "q.onnx")
         assert sha256(tmp_path / "q.onnx") == sha256(made.folder / "model.qdq.onnx")
 
     def test_a_quantized_model_is_built_without_quantizing_it_again(self, made, tmp_path):
@@ -202,18 +203,18 @@ class TestAPlainBuild:
         with pytest.raises(SettingsError, match="already quantized"):
             pipeline.build(made.folder / "model.qdq.onnx", config(precision="w8a16"), tmp_path / "out")
         with pytest.raises(SettingsError, match="nothing to do"):
-            pipeline.quantize_file(made.folder / "model.qdq.onnx", config(), tmp_path / "out.onnx")
+            files.quantize_file(made.folder / "model.qdq.onnx", config(), tmp_path / "out.onnx")
         assert os.listdir(tmp_path) == []
 
     def test_verify_compares_on_the_rows_that_the_build_held_back(self, made, cnn, rows):
-        found, gate = pipeline.verify_files(cnn, made.folder / "model.qdq.onnx", data_path=str(rows))
+        found, gate = files.verify_files(cnn, made.folder / "model.qdq.onnx", data_path=str(rows))
         built = next(row for row in made.manifest["accuracy"] if row["form"] == "quantized")
         assert gate is None and found[0].sqnr_db == pytest.approx(built["sqnr_db"])
 
     @pytest.mark.parametrize(("least", "passed"), [(10.0, True), (200.0, False)])
     def test_verify_has_a_gate(self, made, cnn, rows, least, passed):
         settings = config(min_sqnr=least)
-        _, gate = pipeline.verify_files(cnn, made.folder / "model.onnx", data_path=str(rows), config=settings)
+        _, gate = files.verify_files(cnn, made.folder / "model.onnx", data_path=str(rows), config=settings)
         assert gate.passed == passed
 
 
@@ -227,7 +228,7 @@ class TestData:
 
     def test_seed_and_distribution_decide_synthetic_inputs(self, cnn, tmp_path):
         for name, quant in {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"distribution": "uniform"}}.items():
-            pipeline.quantize_file(cnn, config(quant={"samples": 4, **quant}), tmp_path / f"{name}.onnx")
+            files.quantize_file(cnn, config(quant={"samples": 4, **quant}), tmp_path / f"{name}.onnx")
         digests = [sha256(tmp_path / f"{name}.onnx") for name in "abcd"]
         assert digests[0] == digests[1] and len(set(digests)) == 3
 
@@ -264,7 +265,7 @@ class TestOutput:
 
     def test_an_existing_folder_is_refused_before_any_work_and_stays(self, cnn, rows, tmp_path, monkeypatch):
         (tmp_path / "mine.txt").write_text("mine")
-        monkeypatch.setattr(pipeline, "_prepare", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(pipeline, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(OutputError, match="not empty"):
             pipeline.build(cnn, config(rows), tmp_path)
         assert os.listdir(tmp_path) == ["mine.txt"]
@@ -290,15 +291,15 @@ class TestOutput:
         target.write_bytes(cnn.read_bytes() if content is None else content)
         before = sha256(target)
         with pytest.raises(OutputError, match="did not write it"):
-            pipeline.quantize_file(cnn, config(rows), target)
+            files.quantize_file(cnn, config(rows), target)
         assert sha256(target) == before
 
     def test_quantize_replaces_its_own_file_and_any_other_with_overwrite(self, cnn, rows, tmp_path):
         target = tmp_path / "q.onnx"
         target.write_text("notes")
-        pipeline.quantize_file(cnn, config(rows), target, overwrite=True)
+        files.quantize_file(cnn, config(rows), target, overwrite=True)
         first = sha256(target)
-        pipeline.quantize_file(cnn, config(rows, precision="int8"), target)
+        files.quantize_file(cnn, config(rows, precision="int8"), target)
         assert sha256(target) != first
 
     def test_a_gate_that_fails_keeps_the_artifacts(self, cnn, rows, tmp_path):
@@ -386,7 +387,7 @@ def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
 class TestWhatIsNotThere:
     def test_a_missing_extra_is_refused_before_any_work(self, cnn, rows, tmp_path, monkeypatch):
         monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
-        monkeypatch.setattr(pipeline, "_prepare", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(pipeline, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
             pipeline.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
         assert caught.value.status == 5 and os.listdir(tmp_path) == []
@@ -394,8 +395,8 @@ class TestWhatIsNotThere:
     @pytest.mark.parametrize(("device", "precision"), LATER)
     def test_what_is_not_built_yet_is_refused_before_any_work(self, cnn, tmp_path, monkeypatch, device, precision):
         target = load_target(device)
-        monkeypatch.setattr(pipeline, "_load", lambda *_: pytest.fail("work was done"))
-        for run in (pipeline.build, pipeline.quantize_file):
+        monkeypatch.setattr(pipeline, "load_logged", lambda *_: pytest.fail("work was done"))
+        for run in (pipeline.build, files.quantize_file):
             with pytest.raises(NotAvailable) as caught:
                 run(cnn, config(precision=precision, compile={"device": device}), tmp_path / "out")
             assert caught.value.status == 5 and target.later[precision] in str(caught.value)
@@ -444,10 +445,10 @@ def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch):
 
 
 def test_inspecting_tells_what_is_in_a_model(cnn, made):
-    facts = pipeline.inspect_file(cnn)
+    facts = files.inspect_file(cnn)
     assert facts["operators"]["Conv"] == 6 and facts["quantized"] is None
     assert facts["inputs"] == [{"name": "image", "dtype": "float", "shape": [1, 3, 32, 32]}]
-    assert "already quantized" in pipeline.inspect_file(made.folder / "model.qdq.onnx")["quantized"]
+    assert "already quantized" in files.inspect_file(made.folder / "model.qdq.onnx")["quantized"]
 
 
 def test_the_opset_9_face_detector_builds_for_the_cpu(ultraface, tmp_path):
@@ -515,7 +516,7 @@ class TestTheNpu:
             assert sha256(built.folder / artifact["path"]) == artifact["sha256"]
 
     def test_the_compiled_model_verifies_again_from_its_file(self, built, zoo):
-        found, _ = pipeline.verify_files(
+        found, _ = files.verify_files(
             zoo.model("residual_cnn"), built.folder / "model.onnx", data_path=str(zoo.data("residual_cnn"))
         )
         expected = next(row for row in built.manifest["accuracy"] if row["form"] == "compiled")

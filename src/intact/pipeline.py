@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact import compile as compiling
-from intact import data, lint, optimize, quantize, rewrite
-from intact.analyze import inspection
+from intact import data, execution, lint, optimize, quantize, rewrite
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, CompileConfig, QuantConfig
 from intact.environment import versions
 from intact.errors import ModelError, SettingsError
+from intact.events import Events, Log, Silence
 from intact.graph import io, normalize, shapes, upgrade
 from intact.graph.rewriter import Rewritten
 from intact.optimize.settle import settle_masks
-from intact.quantize import boundary, detect, plan_file, presets
+from intact.quantize import boundary, detect, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, Placement, QuantPlan, Stage
-from intact.rewrite import exactness, reference, zero_point_notes
-from intact.targets.registry import known_backends, load_target
+from intact.results import Accuracy, Build, Form, Gate, Placement
+from intact.rewrite import exactness, zero_point_notes
+from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.targets.validate import left_to_cpu, validate
-from intact.vendor import cpu
 from intact.verify import gates
 from intact.verify.compare import compare
 
@@ -47,32 +44,6 @@ UPGRADE_ROWS = 2
 VALIDATION_ROWS = 8
 
 
-class Events(Protocol):
-    """Whoever watches a build: told about stages as they run, and about what is decided."""
-
-    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
-        """Called around a stage; the function it gives is called after each of `total` steps."""
-
-    def note(self, text: str) -> None:
-        """Called with a sentence for the user."""
-
-    def warn(self, text: str) -> None:
-        """Called with a sentence that the user should not miss; the manifest has it too."""
-
-
-class Silence:
-    """Watches and says nothing."""
-
-    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
-        return nullcontext(lambda: None)
-
-    def note(self, text: str) -> None:
-        return
-
-    def warn(self, text: str) -> None:
-        return
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """A model as it was given, and the same function in the form that stages take."""
@@ -82,33 +53,6 @@ class Source:
     opset: int
     model: ir.Model
     quantized: detect.Quantized | None
-
-
-@dataclass(slots=True)
-class _Log:
-    """Stages and warnings of a build so far."""
-
-    events: Events
-    stages: list[Stage] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[tuple[Callable[[], None], dict[str, Any]]]:
-        """Time a stage; what is put into the dictionary goes to its record."""
-        details: dict[str, Any] = {}
-        start = time.perf_counter()
-        with self.events.stage(name, total) as advance:
-            yield advance, details
-        self.stages.append(Stage(name, "ran", "", time.perf_counter() - start, details))
-
-    def skip(self, name: str, reason: str) -> None:
-        self.stages.append(Stage(name, "skipped", reason))
-        self.events.note(f"{name}: skipped, {reason}")
-
-    def warn(self, *texts: str) -> None:
-        for text in texts:
-            self.warnings.append(text)
-            self.events.warn(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +70,10 @@ class Prepared:
 
 def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
     """The model at `path`, upgraded and normalised, and compared with the file as it is."""
-    return _load(path, dims, _Log(events or Silence()))
+    return load_logged(path, dims, Log(events or Silence()))
 
 
-def _load(path: Path, dims: Mapping[str, int] | None, log: _Log) -> Source:
+def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
     with log.stage("load") as (_, details):
         given = io.load(path)
         opset = given.opset_imports.get("", 0)
@@ -145,8 +89,8 @@ def _load(path: Path, dims: Mapping[str, int] | None, log: _Log) -> Source:
 def _check_upgrade(path: Path, model: ir.Model) -> float | None:
     """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
     rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
-    before = _run(_session(path), rows)
-    accuracy = compare("upgraded", "onnxruntime", before, _run(_session(model), rows))
+    before = execution.run(path, rows)
+    accuracy = compare("upgraded", "onnxruntime", before, execution.run(model, rows))
     noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
     least = min(noisy, default=None)
     if least is not None and least < LEAST_UPGRADE_SQNR:
@@ -161,16 +105,16 @@ def _check_upgrade(path: Path, model: ir.Model) -> float | None:
 
 def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
-    return _prepare(path, config, _Log(events or Silence()))
+    return prepare_logged(path, config, Log(events or Silence()))
 
 
-def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
+def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
     presets.available(asked)
-    source = _load(path, asked.dims, log)
+    source = load_logged(path, asked.dims, log)
     config = presets.resolve(asked, quantized=source.quantized)
-    target = _target(config.compile)
-    _announce(config, target, log.events)
-    inputs = _inputs(source.model, config, log)
+    target = target_of(config.compile)
+    announce(config, target, log.events)
+    inputs = inputs_for(source.model, config, log)
     with log.stage("optimize") as (_, details):
         optimized = optimize.optimize(source.model)
         details["rewrites"] = len(optimized.applications)
@@ -183,12 +127,12 @@ def _prepare(path: Path, asked: BuildConfig, log: _Log) -> Prepared:
     return Prepared(source, config, target, inputs, quantized, optimized, True)
 
 
-def _target(config: CompileConfig) -> Target:
+def target_of(config: CompileConfig) -> Target:
     vnni, ort = config.assume_vnni, config.assume_ort
     return load_target(config.device, arch=config.arch, soc=config.soc, vnni=vnni, ort=ort)
 
 
-def _announce(config: BuildConfig, target: Target, events: Events) -> None:
+def announce(config: BuildConfig, target: Target, events: Events) -> None:
     quant = config.quantization
     events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
     if quant is not None:
@@ -196,7 +140,7 @@ def _announce(config: BuildConfig, target: Target, events: Events) -> None:
     events.note(f"settings: {config.line()}")
 
 
-def _inputs(model: ir.Model, config: BuildConfig, log: _Log) -> data.CalibrationAndTest:
+def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.CalibrationAndTest:
     quant = config.quantization or QuantConfig()
     path = quant.load_path if config.quantization is not None else config.test_path
     test = config.test_path if config.quantization is not None else None
@@ -217,7 +161,7 @@ def _inputs(model: ir.Model, config: BuildConfig, log: _Log) -> data.Calibration
 
 
 def _quantize(
-    model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: _Log
+    model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: Log
 ) -> ir.Model:
     with log.stage("quantize", len(inputs.calibration)) as (advance, details):
         settled = settle_masks(model, inputs.calibration, SOFTMAX_STEPS.get(config.activation_type, 2.0**-8))
@@ -255,15 +199,15 @@ def build(
     target = presets.available(config)
     _check_gates(config, target)
     environment = versions(target.backend)
-    log = _Log(events or Silence())
-    prepared = _prepare(path, config, log)
+    log = Log(events or Silence())
+    prepared = prepare_logged(path, config, log)
     if compiling.is_compiled(prepared.source.model):
         return _adopt(prepared, output, environment, log)
     with log.stage("rewrite") as (_, details):
         repaired = _repair(prepared, log)
         rewritten = rewrite.rewrite(repaired.model, prepared.target)
-        details.update(_validate(repaired.model, rewritten, prepared.target, prepared.inputs))
-        details["requantized_weights"] = _tell_zero_points(rewritten, prepared.target, log)
+        details.update(check_rewriting(repaired.model, rewritten, prepared.target, prepared.inputs))
+        details["requantized_weights"] = tell_zero_points(rewritten, prepared.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
     with publish.staged(output, overwrite=overwrite) as folder:
@@ -283,7 +227,7 @@ def build(
         return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
 
 
-def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log: _Log) -> Build:
+def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log: Log) -> Build:
     """A model that a vendor has compiled already: there is nothing to do but to put it in its place."""
     for name in ("rewrite", "compile", "verify"):
         log.skip(name, "the model is compiled already")
@@ -300,93 +244,7 @@ def _check_gates(config: BuildConfig, target: Target) -> None:
         raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
 
 
-def quantize_file(
-    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
-) -> dict[str, Any]:
-    """Quantize the model at `path` into the file `output`, with the stages that `build` would use."""
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
-    log = _Log(events or Silence())
-    prepared = _prepare(path, config, log)
-    if not prepared.calibrated:
-        reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
-        raise SettingsError("S114", f"{path}: nothing to do: {reason}", fix="use intact build or intact compile")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    io.save(stamped(prepared.model), output)
-    stage = next(stage for stage in log.stages if stage.name == "quantize")
-    return {
-        "output": str(output),
-        "target": prepared.target.name,
-        "config": prepared.config.to_dict(),
-        "warnings": log.warnings,
-        **stage.details,
-    }
-
-
-def rewrite_file(
-    path: Path,
-    config: BuildConfig,
-    output: Path,
-    *,
-    exact: bool = False,
-    explain: str | None = None,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
-
-    `explain` names a node of the result: why no rule fires there is part of what is returned.
-    """
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
-    return _rewrite_to(path, config, _target(config.compile), output, exact, explain, events)
-
-
-def convert_file(
-    path: Path,
-    form: str | None,
-    config: BuildConfig,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
-    return _rewrite_to(path, config, rewrite.conversion(form), output, False, None, events)
-
-
-def _rewrite_to(
-    path: Path,
-    config: BuildConfig,
-    target: Target,
-    output: Path,
-    exact: bool,
-    explain: str | None,
-    events: Events | None,
-) -> dict[str, Any]:
-    log = _Log(events or Silence())
-    source = _load(path, config.dims, log)
-    inputs = _inputs(source.model, config, log)
-    with log.stage("rewrite"):
-        rewritten = rewrite.rewrite(source.model, target, exact=exact)
-        validation = _validate(source.model, rewritten, target, inputs, exact=exact)
-    requantized = _tell_zero_points(rewritten, target, log)
-    shapes.infer_shapes(rewritten.model)
-    refusals = () if explain is None else rewrite.explain(rewritten.model, target, explain, exact=exact)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    io.save(stamped(rewritten.model), output)
-    return {
-        "output": str(output),
-        "target": target.name,
-        "rules": rewrite.counts(rewritten.applications),
-        "operators": rewrite.operators(source.model, rewritten.model),
-        "validation": validation,
-        "requantized_weights": requantized,
-        "explain": [asdict(refusal) for refusal in refusals],
-        "warnings": log.warnings,
-    }
-
-
-def _tell_zero_points(rewritten: Rewritten, target: Target, log: _Log) -> list[dict[str, Any]]:
+def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dict[str, Any]]:
     """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
     for note in zero_point_notes.notes(rewritten, target):
         log.events.note(note)
@@ -394,7 +252,7 @@ def _tell_zero_points(rewritten: Rewritten, target: Target, log: _Log) -> list[d
     return zero_point_notes.requantized(rewritten.model)
 
 
-def _validate(
+def check_rewriting(
     before: ir.Model, rewritten: Rewritten, target: Target, inputs: data.CalibrationAndTest, *, exact: bool = False
 ) -> dict[str, Any]:
     """What running the model before and after rewriting showed; a rule that breaks its claim stops the build."""
@@ -410,113 +268,7 @@ def _validate(
     }
 
 
-def write_plan(
-    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
-) -> QuantPlan:
-    """Write the plan for the model at `path` into the file `output`; nothing is run, no data is needed."""
-    written_before = output.is_file() and output.read_bytes()[:200].startswith(plan_file.HEADER.encode()[:20])
-    publish.check_file(output, overwrite=overwrite, ours=written_before)
-    log = _Log(events or Silence())
-    source = _load(path, config.dims, log)
-    resolved = presets.resolve(config, quantized=source.quantized)
-    quant = resolved.quantization
-    if quant is None:
-        raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
-    target = presets.available(resolved)
-    _announce(resolved, target, log.events)
-    planned = quantize.plan(optimize.optimize(source.model).model, target, quant)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
-    return planned
-
-
-def verify_files(
-    reference_path: Path,
-    candidate: Path,
-    *,
-    data_path: str | None = None,
-    test_path: str | None = None,
-    config: BuildConfig | None = None,
-    events: Events | None = None,
-) -> tuple[tuple[Accuracy, ...], Gate | None]:
-    """Compare two model files on held-back rows; an EPContext model runs on the vendor's simulator."""
-    config = config or BuildConfig()
-    log = _Log(events or Silence())
-    inputs = data.load(
-        io.load(reference_path), data_path, samples=QuantConfig().samples, test_source=test_path, images=config.images
-    )
-    if inputs.test.kind == "synthetic":
-        log.warn("no --data: the models are compared on synthetic inputs")
-    log.warn(*inputs.warnings)
-    rows = list(inputs.test)
-    with log.stage("verify"):
-        expected = _run(_session(reference_path), rows)
-        form, runtime, outputs = _run_file(candidate, rows, config)
-        accuracy = compare(form, runtime, expected, outputs)
-    return accuracy, None if config.min_sqnr is None else gates.sqnr_gate(accuracy, config.min_sqnr)
-
-
-def _run_file(path: Path, rows: list[data.Feeds], config: BuildConfig) -> tuple[Form, str, Iterable[Outputs]]:
-    if not any(node.op_type == "EPContext" for node in io.load(path).graph):
-        return "quantized", "onnxruntime, no optimizations", _run(_session(path), rows)
-    target = load_target("qnn", arch=config.compile.arch, soc=config.compile.soc)
-    outputs = _run_compiled(path, rows, target, config.compile)
-    return "compiled", f"simulator of {target.name}", outputs
-
-
-def inspect_file(path: Path) -> dict[str, Any]:
-    """What is in the model at `path`, as it is in the file."""
-    model = io.load(path)
-    quantized = detect.detect(model)
-    return {"path": str(path), **inspection.inspect(model), "quantized": str(quantized) if quantized else None}
-
-
-def analyze_file(
-    path: Path,
-    config: BuildConfig,
-    *,
-    live: bool = False,
-    every_device: bool = False,
-    events: Events | None = None,
-) -> list[dict[str, Any]]:
-    """Where the nodes of the model at `path` would run on the device of `config`, or on each that is known.
-
-    A float model is quantized first, with the settings that a build would use.
-    """
-    devices = [name for name in known_backends() if load_target(name).precisions] if every_device else [None]
-    return [_analyze(path, config if d is None else _for_device(config, d), live, events) for d in devices]
-
-
-def _for_device(config: BuildConfig, device: str) -> BuildConfig:
-    return config.model_copy(update={"compile": config.compile.model_copy(update={"device": device})})
-
-
-def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
-    prepared = prepare(path, config, events=events)
-    model = rewrite.rewrite(prepared.model, prepared.target).model
-    shapes.infer_shapes(model)
-    return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)
-
-
-def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False) -> dict[str, Any]:
-    """What is wrong with the model at `path`; with `output`, a repaired copy of it goes there."""
-    if output is not None:
-        publish.check_file(output, overwrite=overwrite, ours=_is_ours(output) and not output.samefile(path))
-    model = normalize.normalize(upgrade.upgrade(io.load(path)).model)
-    found = lint.findings(model)
-    repaired = Rewritten(model) if output is None else lint.fix(model)
-    standing = {(finding.code, finding.node) for finding in lint.findings(repaired.model)}
-    if output is not None:
-        io.save(stamped(repaired.model), output)
-    return {
-        "path": str(path),
-        "output": None if output is None else str(output),
-        "findings": [asdict(finding) | {"fixed": (finding.code, finding.node) not in standing} for finding in found],
-        "rewrites": [asdict(application) for application in repaired.applications],
-    }
-
-
-def _repair(prepared: Prepared, log: _Log) -> Rewritten:
+def _repair(prepared: Prepared, log: Log) -> Rewritten:
     """A model that came quantized, without what ONNX Runtime would compute wrongly; others as they are."""
     if prepared.source.quantized is None:
         return Rewritten(prepared.model)
@@ -528,14 +280,6 @@ def _repair(prepared: Prepared, log: _Log) -> Rewritten:
     return lint.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a file is a model that intact wrote."""
-    try:
-        return path.is_file() and io.load(path).producer_name == PRODUCER
-    except ModelError:
-        return False
-
-
 def stamped(model: ir.Model) -> ir.Model:
     """A copy of `model` that says who wrote it."""
     result = model.clone()
@@ -543,7 +287,7 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def _deployable(prepared: Prepared, model: ir.Model, log: _Log) -> boundary.IntegerIO:
+def _deployable(prepared: Prepared, model: ir.Model, log: Log) -> boundary.IntegerIO:
     if prepared.config.compile.io == "float":
         return boundary.IntegerIO(model, {}, {})
     deployed = boundary.integer_io(model)
@@ -553,7 +297,7 @@ def _deployable(prepared: Prepared, model: ir.Model, log: _Log) -> boundary.Inte
     return deployed
 
 
-def _check_target(prepared: Prepared, model: ir.Model, log: _Log) -> dict[str, str]:
+def _check_target(prepared: Prepared, model: ir.Model, log: Log) -> dict[str, str]:
     """The nodes that the NPU does not take, with the reasons; strict settings refuse them instead."""
     target = prepared.target
     if not target.npu:
@@ -574,7 +318,7 @@ def _check_target(prepared: Prepared, model: ir.Model, log: _Log) -> dict[str, s
 
 
 def _compile(
-    prepared: Prepared, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: _Log
+    prepared: Prepared, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: Log
 ) -> compiling.Compiled:
     config, target = prepared.config.compile, prepared.target
     with log.stage("compile") as (_, details):
@@ -598,23 +342,23 @@ def _verify(
     rewritten: Rewritten,
     deployed: boundary.IntegerIO,
     compiled: compiling.Compiled,
-    log: _Log,
+    log: Log,
 ) -> tuple[Accuracy, ...]:
     """Every form against the model as it was given, on inputs that calibration has not seen."""
     rows = list(prepared.inputs.test)
     accuracy: list[Accuracy] = []
     with log.stage("verify") as (_, details):
         details["samples"] = len(rows)
-        given = _run(_session(prepared.source.path), rows)
+        given = execution.run(prepared.source.path, rows)
         forms: list[tuple[Form, ir.Model]] = []
         if prepared.calibrated or prepared.source.quantized is not None:
             forms.append(("quantized", prepared.model))
         if rewritten.applications:
             forms.append(("rewritten", rewritten.model))
         for form, model in forms:
-            accuracy += compare(form, "onnxruntime, no optimizations", given, _run(_session(model), rows))
+            accuracy += compare(form, "onnxruntime, no optimizations", given, execution.run(model, rows))
         feeds = [deployed.quantize(row) for row in rows]
-        outputs = _run_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
+        outputs = execution.run_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
         accuracy += compare("compiled", compiled.runtime, given, map(deployed.dequantize, outputs))
     return tuple(accuracy)
 
@@ -628,31 +372,6 @@ def _gates(config: BuildConfig, accuracy: tuple[Accuracy, ...], placement: Place
     return tuple(checked)
 
 
-def _run_compiled(
-    path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
-) -> list[dict[str, np.ndarray]]:
-    return compiling.run(
-        path,
-        rows,
-        device=target.backend,
-        arch=target.arch,
-        soc_id=target.soc.id if target.soc is not None else None,
-        ep_options=config.ep_options,
-        timeout=config.timeout,
-    )
-
-
-def _session(model_or_path: ir.Model | Path) -> cpu.Session:
-    """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers."""
-    model = io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path
-    known = reference.runnable(model)
-    return cpu.Session(model_or_path if known is model else known)
-
-
-def _run(session: cpu.Session, rows: list[data.Feeds]) -> list[Outputs]:
-    return [session.run(row) for row in rows]
-
-
 def _finish(
     prepared: Prepared,
     rewritten: Rewritten,
@@ -662,7 +381,7 @@ def _finish(
     kinds: dict[str, str],
     environment: Mapping[str, str],
     folder: Path,
-    log: _Log,
+    log: Log,
 ) -> Build:
     config, calibration = prepared.config, prepared.inputs.calibration
     result = Build(

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import pytest
 
 from intact import compile as compiling
-from intact import pipeline, rewrite
+from intact import files, rewrite
 from intact.config import BuildConfig
 from intact.graph import io, normalize, upgrade
 from intact.rewrite import exactness
@@ -64,7 +64,7 @@ def quantized(kind: Kind, folder: Path) -> ir.Model:
         np.savez(folder / "rows.npz", **data(model, 16))
         types = {"activation_type": kind.activation, "weight_type": kind.weight, "per_channel": kind.per_channel}
         config = BuildConfig.from_dict({"quant": {**types, "load_path": str(folder / "rows.npz")}})
-        pipeline.quantize_file(source, config, target)
+        files.quantize_file(source, config, target)
     else:
         by_onnxruntime(kind, model, source, target)
     return normalize.normalize(upgrade.upgrade(io.load(target)).model)

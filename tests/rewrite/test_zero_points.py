@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact import pipeline, rewrite
+from intact import files, pipeline, rewrite
 from intact.cli import options
 from intact.config import BuildConfig
 from intact.errors import ModelError, SettingsError
@@ -291,7 +291,7 @@ class TestNpu:
     def test_a_convolution_becomes_one_that_the_npu_takes(self, form, exact):
         case = convolution(np.random.default_rng(0), U8, I8, form, 2, "Conv")
         done = rewrite.rewrite(case.model, QNN, exact=exact)
-        pipeline.shapes.infer_shapes(done.model)
+        shapes.infer_shapes(done.model)
         assert validate(done.model, QNN, strict=False) == ()
         rule = "duplicate_dequantized_input" if exact else "requantize_weight"
         assert rule in {item.rule for item in done.applications}
@@ -339,7 +339,7 @@ def asymmetric_cnn(folder: Path) -> Path:
     np.savez(folder / "rows.npz", **data(model, 16))
     quant = {"weight_symmetric": False, "activation_type": "uint16", "load_path": str(folder / "rows.npz")}
     config = BuildConfig.from_dict({"quant": quant, "compile": {"device": "qnn"}})
-    pipeline.quantize_file(folder / "model.onnx", config, folder / "asymmetric.onnx")
+    files.quantize_file(folder / "model.onnx", config, folder / "asymmetric.onnx")
     return folder / "asymmetric.onnx"
 
 
@@ -359,10 +359,10 @@ def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, exact, least):
     pytest.importorskip("onnxruntime_qnn")
     source, rows = asymmetric_cnn(tmp_path), str(tmp_path / "rows.npz")
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
-    pipeline.rewrite_file(source, config, tmp_path / "rewritten.onnx", exact=exact)
+    files.rewrite_file(source, config, tmp_path / "rewritten.onnx", exact=exact)
     made = pipeline.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
     assert made.placement.partitions == 1 and not made.placement.cpu_nodes
-    (accuracy,), _ = pipeline.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config)
+    (accuracy,), _ = files.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config)
     assert accuracy.sqnr_db > least
 
 

@@ -28,7 +28,7 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact analyze model.onnx --device qnn --soc SM8550
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console
 
     path = options.model_path(values)
@@ -37,7 +37,7 @@ def run(values: dict[str, Any]) -> None:
         values = {**values, "device": None}
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    found = pipeline.analyze_file(path, config, live=values["live"], every_device=every, events=talk)
+    found = files.analyze_file(path, config, live=values["live"], every_device=every, events=talk)
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])
     elif not values["quiet"]:

@@ -28,10 +28,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console, summary
 
-    result = pipeline.convert_file(
+    result = files.convert_file(
         options.model_path(values),
         values["to"],
         options.settings(values, *SETTINGS),

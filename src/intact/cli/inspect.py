@@ -16,10 +16,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact inspect model.onnx
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console, summary
 
-    facts = pipeline.inspect_file(options.model_path(values))
+    facts = files.inspect_file(options.model_path(values))
     if values["as_json"]:
         console.print_json(facts)
     else:

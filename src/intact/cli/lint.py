@@ -32,7 +32,7 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact lint model.onnx --fix -o fixed.onnx
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console
     from intact.errors import SettingsError
     from intact.lint import Severity
@@ -40,7 +40,7 @@ def run(values: dict[str, Any]) -> None:
     if values["fix"] != (values["output"] is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
-    result = pipeline.lint_file(options.model_path(values), values["output"], overwrite=values["overwrite"])
+    result = files.lint_file(options.model_path(values), values["output"], overwrite=values["overwrite"])
     if values["as_json"]:
         console.print_json(result)
     elif not values["quiet"]:

@@ -17,12 +17,12 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console
 
     path = options.model_path(values)
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    planned = pipeline.write_plan(path, config, values["output"], overwrite=values["overwrite"], events=talk)
+    planned = files.write_plan(path, config, values["output"], overwrite=values["overwrite"], events=talk)
     if not values["quiet"]:
         console.say(f"{len(planned.nodes)} nodes, {len(planned.grids)} grids: {values['output']}")

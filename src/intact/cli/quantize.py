@@ -17,13 +17,13 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console
 
     path = options.model_path(values)
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    result = pipeline.quantize_file(path, config, values["output"], overwrite=values["overwrite"], events=talk)
+    result = files.quantize_file(path, config, values["output"], overwrite=values["overwrite"], events=talk)
     if values["as_json"]:
         console.print_json(result)
     elif not values["quiet"]:

@@ -35,10 +35,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console, summary
 
-    result = pipeline.rewrite_file(
+    result = files.rewrite_file(
         options.model_path(values),
         options.settings(values, *SETTINGS),
         values["output"],

@@ -36,12 +36,12 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact verify model.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
-    from intact import pipeline
+    from intact import files
     from intact.cli import console, summary
     from intact.errors import GateFailed
 
     talk = console.Talk(quiet=values["quiet"])
-    rows, gate = pipeline.verify_files(
+    rows, gate = files.verify_files(
         values["reference"],
         values["candidate"],
         data_path=values["data"],

@@ -1,0 +1,64 @@
+"""Who watches a build, and the record of its stages and warnings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from intact.results import Stage
+
+
+class Events(Protocol):
+    """Whoever watches a build: told about stages as they run, and about what is decided."""
+
+    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
+        """Called around a stage; the function it gives is called after each of `total` steps."""
+
+    def note(self, text: str) -> None:
+        """Called with a sentence for the user."""
+
+    def warn(self, text: str) -> None:
+        """Called with a sentence that the user should not miss; the manifest has it too."""
+
+
+class Silence:
+    """Watches and says nothing."""
+
+    def stage(self, name: str, total: int | None = None) -> AbstractContextManager[Callable[[], None]]:
+        return nullcontext(lambda: None)
+
+    def note(self, text: str) -> None:
+        return
+
+    def warn(self, text: str) -> None:
+        return
+
+
+@dataclass(slots=True)
+class Log:
+    """Stages and warnings of a build so far."""
+
+    events: Events = field(default_factory=Silence)
+    stages: list[Stage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[tuple[Callable[[], None], dict[str, Any]]]:
+        """Time a stage; what is put into the dictionary goes to its record."""
+        details: dict[str, Any] = {}
+        start = time.perf_counter()
+        with self.events.stage(name, total) as advance:
+            yield advance, details
+        self.stages.append(Stage(name, "ran", "", time.perf_counter() - start, details))
+
+    def skip(self, name: str, reason: str) -> None:
+        self.stages.append(Stage(name, "skipped", reason))
+        self.events.note(f"{name}: skipped, {reason}")
+
+    def warn(self, *texts: str) -> None:
+        for text in texts:
+            self.warnings.append(text)
+            self.events.warn(text)
