@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -14,6 +16,7 @@ from intact.graph import io
 from intact.results import PlacedNode, Placement
 from intact.targets.registry import load_target
 from intact.targets.validate import Violations, left_to_cpu, validate
+from intact.vendor.placement import compute_nodes
 from intact.verify.gates import placement_gate
 from tests.targets.cases import model
 from tests.targets.test_validate import LIMITS, two_products
@@ -93,6 +96,24 @@ def test_whatever_the_reason_the_node_stays_off_the_npu_and_the_rest_goes_there(
     off = {placed.name: placed for placed in result.placement.cpu_nodes if "Linear" not in placed.op}
     assert set(off) == {node.name} and off[node.name].op == node.op_type and "[T1" in off[node.name].reason
     assert "n" in {placed.name for placed in result.placement.npu_nodes}
+
+
+@pytest.mark.qnn
+def test_a_refused_node_between_two_others_leaves_both_on_the_npu(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32) / 4
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "v"], ["a"], name="first"),
+        onnx.helper.make_node("Sinh", ["a"], ["b"], name="between"),
+        onnx.helper.make_node("MatMul", ["b", "w"], ["y"], name="last"),
+    ]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in zip("vw", weights, strict=True)]
+    graph = onnx.helper.make_graph(nodes, "chain", ports[:1], ports[1:], constants)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]), tmp_path / "m.onnx")
+    built = pipeline.build(tmp_path / "m.onnx", settings(73, strict=False), tmp_path / "out")
+    assert {node.name for node in compute_nodes(built.placement.npu_nodes)} == {"first", "last"}
+    assert [node.name for node in compute_nodes(built.placement.cpu_nodes)] == ["between"]
+    assert all(row.sqnr_db is None or row.sqnr_db > 20 for row in built.accuracy)
 
 
 @pytest.mark.qnn

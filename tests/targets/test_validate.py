@@ -17,6 +17,9 @@ CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
 PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"
 FOUR_BITS = "Conv (uint8, int4 constant channel symmetric, int32 constant) -> uint8"
 
+BLOCKS = "MatMul (uint16, int4 constant block symmetric) -> uint16"
+PLAIN_BLOCKS = BLOCKS.replace("constant block", "constant plain block")
+
 # Code, the case at the limit with its architecture, the case past it.
 LIMITS = [
     ("T101", ("Tanh (uint8) -> uint8", 73), ("Erf (uint8) -> uint8", 73)),
@@ -34,6 +37,9 @@ LIMITS = [
         ("Conv: 1-D (uint16, int4 constant channel symmetric, int32 constant) -> uint16", 73),
         ("Conv: 3-D (uint16, int4 constant channel symmetric, int32 constant) -> uint16", 73),
     ),
+    ("T114", (BLOCKS, 68), (BLOCKS.replace("MatMul", "MatMul: by 3-D constant"), 73)),
+    ("T114", (BLOCKS, 73), (BLOCKS.replace("uint16", "uint8").replace("constant block", "constant plain block"), 73)),
+    ("T103", (PLAIN_BLOCKS, 69), (PLAIN_BLOCKS, 68)),
     ("T111", ("Cast: of indices (index) -> float", 73), ("Transpose: of indices (index) -> index", 73)),
 ]
 
@@ -79,6 +85,32 @@ def test_a_weight_that_is_computed_is_a_violation():
     built, node = model("LayerNormalization (uint8, uint8 constant, int32 constant) -> uint8")
     node.replace_input_with(1, node.inputs[0])
     assert [violation.code for violation in validate(built, load_target("qnn"), strict=False)] == ["T106"]
+
+
+@pytest.mark.parametrize(("size", "codes"), [(1, []), ("batch", ["T109"])])
+def test_a_free_dimension_is_a_violation_of_whatever_operator(size, codes):
+    built, node = model("Relu (uint8) -> uint8")
+    node.inputs[0].shape = ir.Shape([size, 8, 4, 4])
+    found = validate(built, load_target("qnn"), strict=False)
+    assert [violation.code for violation in found] == codes and all("--dim" in violation.fix for violation in found)
+
+
+def test_blocks_without_zero_points_are_a_violation_that_says_what_they_lack():
+    built, node = model(BLOCKS)
+    node.inputs[1].producer().resize_inputs(2)
+    (violation,) = validate(built, load_target("qnn"), strict=False)
+    assert violation.code == "T114" and violation.found == "it has no zero points"
+    assert "uint8 times one scale per channel" in violation.requirement and "--block-size" in violation.fix
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+@pytest.mark.parametrize(("bits", "codes"), [(8, set()), (16, {"T102"})])
+def test_openvino_takes_no_grids_of_16_bits_in_any_domain(domain, bits, codes):
+    built, _ = model(CONV.replace("uint8", f"uint{bits}"))
+    for node in built.graph:
+        node.domain = domain if "Linear" in node.op_type else ""
+    found = validate(built, load_target("openvino"), strict=False)
+    assert {violation.code for violation in found} == codes
 
 
 def test_every_violation_of_a_node_is_listed():

@@ -94,7 +94,7 @@ def test_what_a_stopped_job_had_started_is_stopped_too(tmp_path):
     pid_file = tmp_path / "pid"
     with pytest.raises(ToolchainError):
         call("sleep_with_child", {"pid_file": str(pid_file)}, timeout=2)
-    assert not _runs(int(pid_file.read_text()))
+    assert _ends(int(pid_file.read_text()))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no address-space limit on Windows")
@@ -106,6 +106,16 @@ def test_a_job_that_wants_too_much_memory_is_refused_it():
 
 def test_a_crash_after_the_answer_does_not_matter():
     assert call("crash_at_exit").result == {"fine": True}
+
+
+def test_a_job_under_way_is_ended_when_it_is_left(tmp_path):
+    pid_file = tmp_path / "pid"
+    start = time.monotonic()
+    with process.started(f"{JOBS}:sleep_with_child", {"pid_file": str(pid_file)}, timeout=60):
+        while not (pid_file.exists() and pid_file.read_text()):
+            assert time.monotonic() - start < 30
+            time.sleep(0.05)
+    assert _ends(int(pid_file.read_text()))
 
 
 def test_several_jobs_run_side_by_side():
@@ -125,6 +135,14 @@ def test_several_jobs_run_side_by_side():
 )
 def test_telling_lines_are_reasons_or_else_the_last_words(log, lines):
     assert process.telling_lines(log) == lines
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process that would live for a minute is gone at once, as far as a busy machine lets it."""
+    deadline = time.monotonic() + 10
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _runs(pid)
 
 
 def _runs(pid: int) -> bool:

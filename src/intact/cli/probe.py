@@ -10,9 +10,9 @@ import typer
 from intact.cli.options import TALK, Option, takes
 
 NAME = "probe"
-DEVICES = ("qnn",)
+DEFAULT = "qnn"
 PROBE = (
-    Option("device", str | None, typer.Option("--device", help="qnn. [default: qnn]", show_default=False)),
+    Option("device", str | None, typer.Option("--device", help="qnn or openvino. [default: qnn]", show_default=False)),
     Option("op", list[str] | None, typer.Option("--op", help="Ask about this operator only; repeatable.")),
     Option("arch", str | None, typer.Option("--arch", help="Architectures, as v68,v73. [default: all]")),
     Option("output", Path | None, typer.Option("-o", "--output", help="The file of answers; it is continued.")),
@@ -33,15 +33,15 @@ def run(values: dict[str, Any]) -> None:
     from intact.targets import probe
     from intact.targets.probe.answers import Probed
     from intact.targets.probe.cases import cases
+    from intact.targets.probe.libraries import library_of
 
-    device = values["device"] or DEVICES[0]
-    if device not in DEVICES:
-        raise SettingsError("S191", f"--device {device}: it has no library to ask", allowed=", ".join(DEVICES))
+    device = values["device"] or DEFAULT
+    library = library_of(device)
     archs = _archs(device, values["arch"])
     asked = cases(values["op"])
     if not asked:
         raise SettingsError("S192", f"--op {', '.join(values['op'])}: no case asks about it")
-    output: Path = values["output"] or Path(f"{device}-{probe.library().split()[-1]}.json")
+    output: Path = values["output"] or Path(f"{device}-{library.version()}.json")
     known = Probed.read(output) if output.exists() else None
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
 
@@ -49,7 +49,8 @@ def run(values: dict[str, Any]) -> None:
         so_far.write(output)
         talk.note(f"{done} of {total} questions answered")
 
-    found = probe.probe(asked, archs, known=known, progress=progress, workers=values["workers"] or probe.WORKERS)
+    workers = values["workers"] or probe.WORKERS
+    found = probe.probe(device, asked, archs, known=known, progress=progress, workers=workers)
     found.write(output)
     verdicts = [answer.verdict for row in found.answers.values() for answer in row.values()]
     counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
@@ -59,9 +60,10 @@ def run(values: dict[str, Any]) -> None:
         console.say(f"{found.library}: {', '.join(f'{count} {name}' for name, count in counts.items())}: {output}")
 
 
-def _archs(device: str, given: str | None) -> list[int]:
-    from intact.targets.registry import known_archs, load_target
+def _archs(device: str, given: str | None) -> list[int] | None:
+    from intact.targets.registry import load_target
 
-    names = given.split(",") if given is not None else [str(arch) for arch in known_archs(device)]
-    numbers = [load_target(device, arch=name.strip()).arch for name in names]
+    if given is None:
+        return None
+    numbers = [load_target(device, arch=name.strip()).arch for name in given.split(",")]
     return [number for number in numbers if number is not None]

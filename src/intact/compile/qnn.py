@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.compile import Compiled
-from intact.errors import TargetError, ToolchainError
+from intact.errors import TargetError
 from intact.graph import io, normalize
 from intact.results import PlacedNode, Placement
 from intact.vendor import placement as placing
@@ -50,10 +50,10 @@ def compile(
         attempt, refusal = _compile(work, chip, on_cpu, timeout)
         placement = _placement(named, attempt, on_cpu, work)
         _refuse_nothing_on_npu(placement, chip)
-        _refuse_pinned_on_npu(placement, on_cpu)
         files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
-    warnings = () if refusal is None else (_left_on_cpu(placement, refusal),)
-    return Compiled(folder / MODEL, files, placement, warnings, _runtime(chip))
+    warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
+    warnings += _taken_after_all(placement, on_cpu)
+    return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
 
 
 def run(
@@ -72,7 +72,11 @@ def run(
 def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
     """The compilation that counts, and why it is not of the whole model."""
     if on_cpu:
-        return _attempt(work, chip, timeout, fallback=True, pinned=True), "other nodes are left to the CPU"
+        pinned = _attempt(work, chip, timeout, fallback=True, pinned=True)
+        # ONNX Runtime cannot split a graph around an annotated node that others depend on: there the provider's own
+        # refusals have to do.
+        attempt = pinned if pinned.error is None else _attempt(work, chip, timeout, fallback=True)
+        return attempt, "other nodes are left to the CPU"
     whole = _attempt(work, chip, timeout)
     if whole.error is None:
         return whole, None
@@ -119,14 +123,10 @@ def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
     raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
 
 
-def _refuse_pinned_on_npu(placement: Placement, on_cpu: Mapping[str, str]) -> None:
-    moved = [node.name for node in placement.npu_nodes if node.name in on_cpu]
-    if moved:
-        raise ToolchainError(
-            "E111",
-            f"{', '.join(moved)}: this onnxruntime does not leave these nodes on the CPU",
-            fix="install a newer onnxruntime: nodes are assigned by annotation",
-        )
+def _taken_after_all(placement: Placement, on_cpu: Mapping[str, str]) -> list[str]:
+    taken = [node.name for node in placement.npu_nodes if node.name in on_cpu]
+    return [f"{', '.join(taken)}: on the NPU after all, since its compiler takes what the table refuses"] * bool(taken)
+
 
 
 def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:

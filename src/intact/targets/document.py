@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from intact.targets import predicates
-from intact.targets.probe.answers import Answer, Probed, shipped
+from intact.targets.probe.answers import NO_ARCH, Answer, Probed, shipped
 from intact.targets.registry import disagreements, known_archs, known_backends, known_socs, load_target
 from intact.targets.spec import OpSpec, Signature, Target
 
@@ -96,9 +96,10 @@ def _answers(name: str) -> Iterator[str]:
     probed = shipped(name)
     if probed is None:
         return
-    archs = known_archs(name)
+    archs = known_archs(name) or [NO_ARCH]
     yield from ("", "## What the library answered", "")
-    yield f"{probed.library}, {len(probed.answers)} questions for each architecture (`intact probe` asks them again)."
+    each = " for each architecture" if len(archs) > 1 else ""
+    yield f"{probed.library}, {len(probed.answers)} questions{each} (`intact probe --device {name}` asks them again)."
     yield from (
         "",
         "| architecture | integer | float | wrong | refused | died |",
@@ -106,7 +107,7 @@ def _answers(name: str) -> Iterator[str]:
     )
     yield from (_counts(probed, arch) for arch in archs)
     yield from ("", "### Taken, and computed wrongly", "")
-    yield from ("The library's simulator differs from ONNX by more than rounding explains.", "")
+    yield from ("What it computes differs from ONNX by more than rounding explains.", "")
     yield from _wrong_cases(probed)
     yield from ("", "### Where a document says otherwise", "", "The probe wins; both are kept.", "")
     yield from ("| what | documented | probed |", "| --- | --- | --- |")
@@ -117,14 +118,18 @@ def _counts(probed: Probed, arch: int) -> str:
     found = [row[arch] for row in probed.answers.values() if arch in row]
     kinds = ["wrong" if _is_wrong(answer) else answer.verdict for answer in found]
     numbers = [str(kinds.count(kind)) for kind in ("integer", "float", "wrong", "refused", "died")]
-    return f"| v{arch} | {' | '.join(numbers)} |"
+    return f"| {_named(arch)} | {' | '.join(numbers)} |"
 
 
 def _wrong_cases(probed: Probed) -> Iterator[str]:
     for case, row in sorted(probed.answers.items()):
-        wrong = [f"v{arch} {row[arch].sqnr_db} dB" for arch in sorted(row) if _is_wrong(row[arch])]
+        wrong = [f"{_named(arch)} {row[arch].sqnr_db} dB" for arch in sorted(row) if _is_wrong(row[arch])]
         if wrong:
             yield f"- `{case}`: {', '.join(wrong)}"
+
+
+def _named(arch: int) -> str:
+    return "every" if arch == NO_ARCH else f"v{arch}"
 
 
 def _is_wrong(answer: Answer) -> bool:

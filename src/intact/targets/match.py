@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from intact.targets import predicates
 from intact.targets.operands import Operand, Use, describe
-from intact.targets.spec import OpSpec, Signature, Slot, Target
+from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
-Kind = Literal["arch", "symmetry", "axis", "granularity", "check", "constant", "type", "arity", "group"]
+Kind = Literal[
+    "arch", "symmetry", "axis", "granularity", "check", "form", "constant", "blocks", "type", "arity", "group"
+]
 _COST: dict[Kind, int] = {
     "arch": 1,
     "symmetry": 2,
     "axis": 3,
     "granularity": 6,
     "check": 7,
+    "form": 7,
     "constant": 8,
+    # Farther than what a row for blocks may ask of them, so that the advice is about blocks.
+    "blocks": 15,
     "type": 16,
     "arity": 64,
     # A row for floats is no advice to what is on a grid.
@@ -41,11 +46,11 @@ def mismatches(use: Use, signature: Signature, spec: OpSpec, target: Target) -> 
     found = [Mismatch("arch", "", target.name, f"v{signature.arch}")] if _too_new(signature, target) else []
     if len(use.inputs) > len(signature.inputs) and not signature.repeats:
         found.append(Mismatch("arity", "inputs", str(len(use.inputs)), f"at most {len(signature.inputs)}"))
-    if signature.runs == "float" and _grouped(use, spec):
+    if signature.runs == "float" and _is_of_floats(signature) and _grouped(use, spec):
         found.append(Mismatch("group", "types", describe(use.inputs), "types that no integer kernel takes"))
     for rule in signature.require:
         failed = predicates.check(use.node, rule)
-        found += [] if failed is None else [Mismatch("check", "node", failed[1], failed[0])]
+        found += [] if failed is None else [Mismatch(_kind(rule, use), "node", failed[1], failed[0])]
     for index, operand in enumerate(use.inputs):
         slot = signature.input(index)
         if operand is not None and slot is not None:
@@ -54,6 +59,17 @@ def mismatches(use: Use, signature: Signature, spec: OpSpec, target: Target) -> 
     for index, operand in enumerate(use.outputs):
         found += _against(operand, signature.output(index), f"output {index} ({operand.name})", None, spec)
     return found
+
+
+def _kind(rule: Mapping[str, Any], use: Use) -> Kind:
+    """The kind of a requirement that is not met: where it is about a weight in blocks, it is about their form."""
+    operand = use.inputs[rule["index"]] if rule.get("index", len(use.inputs)) < len(use.inputs) else None
+    return "form" if operand is not None and operand.granularity == "block" else "check"
+
+
+def _is_of_floats(signature: Signature) -> bool:
+    """Whether a row is for floats; one that names the types of a grid takes them as they are grouped."""
+    return bool(signature.inputs) and signature.inputs[0].types[0] in UNQUANTIZED
 
 
 def nearest(use: Use, spec: OpSpec, target: Target) -> tuple[Signature, list[Mismatch]] | None:
@@ -96,7 +112,8 @@ def _against(operand: Operand, slot: Slot, place: str, axis: int | None, spec: O
     if not operand.on_grid:
         return
     if not _granular(operand, slot, spec):
-        yield Mismatch("granularity", place, f"one scale per {operand.granularity}", _allowed(slot, spec))
+        kind: Kind = "blocks" if operand.granularity == "block" else "granularity"
+        yield Mismatch(kind, place, f"one scale per {operand.granularity}", _allowed(slot, spec))
     elif operand.granularity == "channel" and axis is not None and not _same_axis(operand, axis):
         yield Mismatch("axis", place, f"scales along axis {operand.axis}", f"scales along axis {axis}")
     if slot.symmetric and not operand.symmetric:
@@ -107,7 +124,7 @@ def _is_real(operand: Operand) -> bool:
     """Whether the operand is a float, or what a device can make one: not int32, and not a scale per channel."""
     if not operand.on_grid:
         return operand.type == "float"
-    return operand.type != "int32" and operand.granularity == "tensor"
+    return operand.type in MADE_FLOAT and operand.granularity == "tensor"
 
 
 def _granular(operand: Operand, slot: Slot, spec: OpSpec) -> bool:

@@ -21,6 +21,7 @@ _QLINEAR: Mapping[str, tuple[str, tuple[tuple[int, int, int], ...], tuple[int, i
     "QLinearMatMul": ("MatMul", ((0, 1, 2), (3, 4, 5)), (6, 7)),
 }
 
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16}
 _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.UINT64}
 
 
@@ -189,7 +190,7 @@ def _within(grid: Operand, low: float, high: float) -> bool:
 def _plain_type(value: ir.Value) -> str:
     if value.dtype is None:
         return UNKNOWN
-    if value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if value.dtype in _FLOATS:
         return "float"
     if value.dtype in _INTEGERS:
         return "index"

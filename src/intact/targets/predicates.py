@@ -73,13 +73,13 @@ def every_int(node: ir.Node, *, attribute: str, value: int) -> str | None:
 
 
 def _rank(node: ir.Node, index: int) -> int | None:
-    """The rank of an input, or of the integers behind it."""
+    """The rank of an input, which conversions before it do not change."""
     value = query.input_(node, index)
-    producer = value.producer() if value is not None else None
-    found = query.rank(value)
-    if found is None and producer is not None and producer.op_type == "DequantizeLinear":
-        return query.rank(producer.inputs[0])
-    return found
+    while value is not None and query.rank(value) is None:
+        producer = value.producer()
+        is_converted = producer is not None and producer.op_type in ("QuantizeLinear", "DequantizeLinear")
+        value = producer.inputs[0] if producer is not None and is_converted else None
+    return query.rank(value)
 
 
 @predicate
@@ -111,12 +111,19 @@ def computed_input(node: ir.Node, *, index: int) -> str | None:
     return None if _constant_behind(node, index) is None else f"input {index} is a constant"
 
 
+def _blocked(node: ir.Node, index: int) -> ir.Node | None:
+    """What dequantizes an input in blocks, or None where it has none."""
+    value = query.input_(node, index)
+    weight = value.producer() if value is not None else None
+    is_blocked = weight is not None and weight.op_type == "DequantizeLinear" and query.int_(weight, "block_size", 0)
+    return weight if is_blocked else None
+
+
 @predicate
 def blocks_as_fused(node: ir.Node, *, index: int) -> str | None:
     """The scales of blocks of input {index} are uint8 times one scale per channel, and zero points are given."""
-    value = query.input_(node, index)
-    weight = value.producer() if value is not None else None
-    if weight is None or weight.op_type != "DequantizeLinear" or query.constant(query.input_(weight, 1)) is not None:
+    weight = _blocked(node, index)
+    if weight is None:
         return None
     scale = query.input_(weight, 1)
     inner = scale.producer() if scale is not None else None
@@ -124,6 +131,15 @@ def blocks_as_fused(node: ir.Node, *, index: int) -> str | None:
     if not query.is_constant(stored) or stored is None or stored.dtype != ir.DataType.UINT8:
         return "its scales are not made of uint8 constants"
     return None if query.input_(weight, 2) is not None else "it has no zero points"
+
+
+@predicate
+def blocks_of_floats(node: ir.Node, *, index: int) -> str | None:
+    """Blocks of input {index} have a constant float each for a scale."""
+    weight = _blocked(node, index)
+    if weight is None:
+        return f"input {index} has no blocks"
+    return None if query.constant(query.input_(weight, 1)) is not None else "its scales are computed"
 
 
 @predicate
@@ -148,6 +164,14 @@ def padding_is_given(node: ir.Node) -> str | None:
     """The number to pad with is an input, or no number is needed."""
     needed = query.string(node, "mode", "constant") == "constant"
     return "it pads with the default number" if needed and query.input_(node, 2) is None else None
+
+
+@predicate
+def single_precision(node: ir.Node, *, index: int) -> str | None:
+    """Input {index} is not in half precision."""
+    value = query.input_(node, index)
+    half = value is not None and value.dtype == ir.DataType.FLOAT16
+    return f"input {index} is in half precision" if half else None
 
 
 @predicate

@@ -13,7 +13,19 @@ from typing import Any
 
 from intact.config import TARGET_ENTRY_POINTS, nearest
 from intact.errors import SettingsError
-from intact.targets.spec import Axis, Disagreement, Forms, OpSpec, Signature, Slot, Soc, Target
+from intact.targets.spec import (
+    Axis,
+    Costs,
+    Disagreement,
+    Forms,
+    Level,
+    OpSpec,
+    Packing,
+    Signature,
+    Slot,
+    Soc,
+    Target,
+)
 
 
 def load_target(
@@ -42,6 +54,10 @@ def load_target(
         ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),
         table=origin,
         rewrite=_forms(table.get("rewrite", {}), origin, vnni, ort),
+        instead=table.get("instead", {}),
+        halves=_from_arch(table["target"].get("halves_from"), number),
+        packing=_packing(table.get("weight_only"), origin),
+        costs=_costs(table.get("cost"), origin),
     )
 
 
@@ -118,7 +134,7 @@ def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> 
         weight_axis=_axis(entry.get("weight_axis", 0)),
         channel_rank=entry.get("channel_rank"),
         fixed={t: (float(v["scale"]), int(v["zero_point"])) for t, v in entry.get("fixed", {}).items()},
-        require=tuple(entry.get("require", ())),
+        require=(*table.get("every", {}).get("require", ()), *entry.get("require", ())),
         source=f"{origin} [op.{key}], {source}",
         must_share=entry.get("must_share", True),
         must_fix={t: v["must"] for t, v in entry.get("fixed", {}).items() if "must" in v},
@@ -206,6 +222,24 @@ def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: 
     if soc is not None and soc.arch != int(digits):
         raise SettingsError("S125", f"{soc.name} is v{soc.arch}, not v{digits}", fix="give --soc or --arch, not both")
     return int(digits)
+
+
+def _packing(entry: dict[str, Any] | None, origin: str) -> Packing | None:
+    if entry is None:
+        return None
+    return Packing(tuple(entry["types"]), tuple(entry["blocks"]), f"{origin} [weight_only], {entry['source']}")
+
+
+def _costs(entry: dict[str, Any] | None, origin: str) -> Costs | None:
+    if entry is None:
+        return None
+    levels = tuple(Level(**{**row, "bytes": tuple(row["bytes"])}) for row in entry["levels"])
+    return Costs(levels, entry["byte"], f"{origin} [cost], {entry['source']}")
+
+
+def _from_arch(first: int | None, arch: int | None) -> bool:
+    """Whether something that holds from the architecture `first` on holds for this one; never where it is unset."""
+    return first is not None and arch is not None and arch >= first
 
 
 def _socs(table: dict[str, Any]) -> list[Soc]:

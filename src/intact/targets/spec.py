@@ -8,8 +8,8 @@ A *signature* lists, for each input and output of an operator, what may stand th
     "int4 constant channel only"  the same, and one scale for the whole weight is not taken
     "int4 constant block"       a constant weight with one scale per block
     "uint16 symmetric"          the zero point is the middle of the type (0 for signed types)
-    "float", "index", "bool"    not quantized: float, integer or boolean values
-    "real"                      float, or integers of one grid that are made floats first
+    "float", "index", "bool"    not quantized: float (single, double or half), integer or boolean values
+    "real"                      float, or integers of 4 to 16 bits on one grid, which are made floats first
     "any"                       whatever stands there
 
 `...` as the last input means that the one before it may repeat.
@@ -24,7 +24,8 @@ from typing import Any, Literal
 from intact.errors import SettingsError
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2", "int32")
-UNQUANTIZED = ("float", "float16", "real", "index", "bool", "any")
+UNQUANTIZED = ("float", "real", "index", "bool", "any")
+MADE_FLOAT = ("uint8", "int8", "uint16", "int16", "uint4", "int4")
 GRANULARITIES = ("tensor", "channel", "block")
 # The type of a value that no shape inference could tell.
 UNKNOWN = "unknown"
@@ -193,8 +194,48 @@ class Forms:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """The weights that a target multiplies with float activations: their types, and sizes of blocks with one scale."""
+
+    types: tuple[str, ...]
+    blocks: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A precision that nodes can have: types of activations and weights, the price of a multiply-add, bytes a value.
+
+    `activation` is `float` where a node is not quantized. `bytes` are those of an activation, and of a weight.
+    """
+
+    name: str
+    activation: str
+    weight: str
+    multiply: float
+    bytes: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What computing costs on a target, as multiples of one multiply-add of 8 bits.
+
+    `levels` are the precisions to choose from, cheapest first; `byte` is the price of moving one byte.
+    """
+
+    levels: tuple[Level, ...]
+    byte: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A backend on one architecture: what it takes, and where that is known from."""
+    """A backend on one architecture: what it takes, and where that is known from.
+
+    `later` are precisions that are not built yet, with the reason; `instead` says what to use in place of others.
+    `halves` says that what is written in float32 is computed in half precision; `packing` is about weights of few
+    bits beside float activations; `costs` is what mixed precision weighs accuracy against.
+    """
 
     backend: str
     arch: int | None
@@ -205,6 +246,10 @@ class Target:
     ops: Mapping[tuple[str, str], OpSpec]
     table: str
     rewrite: Forms = Forms()
+    instead: Mapping[str, str] = field(default_factory=dict)
+    halves: bool = False
+    packing: Packing | None = None
+    costs: Costs | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """What the target says about an operator, or None if it does not know it."""

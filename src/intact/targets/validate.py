@@ -25,6 +25,8 @@ _CODES: dict[Kind, str] = {
     "axis": "T105",
     "granularity": "T105",
     "constant": "T106",
+    "blocks": "T114",
+    "form": "T114",
 }
 UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
 
@@ -36,6 +38,8 @@ _FIXES = {
     "T104": f"intact rewrite --device {{backend}} makes weights symmetric, and so does quantizing for it; {_LENIENT}",
     "T105": f"quantize with --device {{backend}}, which places scales so; {_LENIENT}",
     "T109": f"change the operator, or quantize it to other types; {_LENIENT}",
+    "T114": "quantize with --device {backend} --precision w4a16 --block-size 32, which writes blocks as it takes them "
+    f"and leaves other weights per channel; {_LENIENT}",
     "T106": f"fold what computes it into a constant; {_LENIENT}",
 }
 
@@ -137,6 +141,8 @@ def _mismatched(
             combination = f"({describe(use.inputs)}) → {describe(use.outputs)}"
             needed = f"{signature} needs {mismatch.wanted} or newer"
             yield _violation(use, code, needed, f"{combination} on {target.name}", source, fix)
+        elif mismatch.kind in ("check", "form"):
+            yield _violation(use, code, f"{allowed}: {mismatch.wanted}", mismatch.found, source, fix)
         else:
             yield _violation(use, code, allowed, f"{mismatch.place}: {mismatch.found}", source, fix)
 

@@ -13,6 +13,9 @@ from typing import Any, Literal
 # Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
 LEAST_SQNR_DB = 20.0
 
+# Stands for the architecture in answers of a library that knows none.
+NO_ARCH = 0
+
 Verdict = Literal["integer", "float", "refused", "died"]
 
 

@@ -11,6 +11,8 @@ from importlib import resources
 from typing import Any
 
 ABSENT = "-"
+LITERALS = ("ints", "floats", "numbers")
+HALF, PLAIN = "float16", "plain"
 
 _SMALLEST_WITH_BLOCKS = 16
 
@@ -32,7 +34,7 @@ class Operand:
     def parse(cls, text: str) -> Operand:
         """An operand from its words in `cases.toml`."""
         role, _, rest = text.partition(" ")
-        if role in ("ints", "floats"):
+        if role in LITERALS:
             return _literal(role, rest)
         shape, _, bounds = rest.partition(" ")
         sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
@@ -59,6 +61,7 @@ class Template:
     apart: bool = False
     fixed: bool = False
     outs: bool = False
+    half: bool = True
     out: tuple[str, ...] = ()
 
 
@@ -124,7 +127,7 @@ def _template(name: str, entry: dict[str, Any]) -> Template:
 def _expand(template: Template) -> Iterator[Case]:
     """Crossed operands in every combination; then, for each activation, one change at a time."""
     seen = set()
-    for slots in filter(lambda slots: _has_blocks(template, slots), _combinations(template)):
+    for slots in filter(lambda slots: _is_possible(template, slots), _combinations(template)):
         for case in _variants(template, slots):
             if case.name not in seen:
                 seen.add(case.name)
@@ -147,8 +150,10 @@ def _combinations(template: Template) -> Iterator[tuple[str, ...]]:
             yield (*slots[:index], slot, *slots[index + 1 :])
 
 
-def _has_blocks(template: Template, slots: tuple[str, ...]) -> bool:
-    """Whether weights that are to be quantized in blocks are large enough for it."""
+def _is_possible(template: Template, slots: tuple[str, ...]) -> bool:
+    """Whether ONNX has the operator in half precision, and weights in blocks are large enough for them."""
+    if HALF in slots and not template.half:
+        return False
     shapes = [o.shape for o, slot in zip(template.operands, slots, strict=True) if "block" in slot.split()]
     return all(shape[block_axis(template)] >= _SMALLEST_WITH_BLOCKS for shape in shapes)
 
@@ -164,13 +169,21 @@ def _choices(operand: Operand) -> Sequence[str]:
 
 
 def _follow(template: Template, slots: list[str]) -> list[str]:
-    """Activations that are not crossed are like the first one; a float node has a float bias."""
+    """Activations that are not crossed are like the first one; floats beside floats are as wide as they are."""
     first = slots[template.out_of]
+    if HALF in slots:
+        return [_half(operand, slot) for operand, slot in zip(template.operands, slots, strict=True)]
     like = [role in ("x", "y") and i not in template.cross for i, role in enumerate(o.role for o in template.operands)]
     slots = [first if alike else slot for alike, slot in zip(like, slots, strict=True)]
     if first == "float":
         slots = [slot if o.role != "b" else "float constant" for o, slot in zip(template.operands, slots, strict=True)]
     return slots
+
+
+def _half(operand: Operand, slot: str) -> str:
+    if operand.role in ("x", "y"):
+        return HALF
+    return f"{HALF} constant" if operand.role in _file()["slots"] and slot != ABSENT else slot
 
 
 def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
@@ -181,7 +194,7 @@ def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
     output = " ".join(words)
     plain = Case(template, slots, output)
     yield plain
-    if output == "float":
+    if output in ("float", HALF):
         return
     if template.moves:
         yield replace(plain, grid="same")

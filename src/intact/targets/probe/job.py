@@ -1,100 +1,46 @@
-"""The side of a probe that runs in the worker: asks the QNN library about one small model after another."""
+"""The side of a probe that runs in the worker: puts one small model after another to a library."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
-from intact.vendor import cpu, qnn
-from intact.vendor.ort_message import sentence
+from intact.vendor import cpu
 
-# Lines of the log that follow this one are about the question that it names.
-MARK = "intact-probe"
-
-_CONVERSIONS = {"Quantize", "Dequantize", "Convert", "Cast"}
-# Qnn_DataType_t: 16 and 32 bits of float.
-_FLOATS = {0x0216, 0x0232}
-# Reported where the simulator and the CPU agree bit for bit.
+# Reported where a library and the CPU agree bit for bit.
 _IDENTICAL = 999.0
 
 
 def ask_all(request: dict[str, Any]) -> dict[str, Any]:
     """Answer each question of `request` and append the answer to the file `answers` at once.
 
-    A library that dies takes only the question with it that it died of.
+    A library that dies takes only the question with it that it died of. `library` is the module that asks it: its
+    `ask(question)` returns a verdict, with an error or the SQNR of the result.
     """
+    library = importlib.import_module(request["library"])
     with open(request["answers"], "a", encoding="utf-8") as answers:
         for question in request["questions"]:
-            answers.write(json.dumps(_ask(question)) + "\n")
+            answers.write(json.dumps({"id": question["id"], **library.ask(question)}) + "\n")
             answers.flush()
     return {}
 
 
-def _ask(question: dict[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="intact-graph-") as folder:
-        dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": folder}
-        try:
-            session = _session(question, dump, fallback=False, verbose=False)
-        # ORT's exception classes have no common base but Exception.
-        except Exception as error:
-            _log_reasons(question)
-            return {"id": question["id"], "verdict": "refused", "error": sentence(error)}
-        verdict = "float" if _computes_in_float(Path(folder)) else "integer"
-    return {"id": question["id"], "verdict": verdict, "sqnr_db": _sqnr(session, question)}
-
-
-def _session(question: dict[str, Any], dump: dict[str, str], *, fallback: bool, verbose: bool) -> ort.InferenceSession:
-    chip = {"arch": question["arch"], "soc_id": question["soc_id"], "ep_options": dump, "verbose": verbose}
-    options = qnn.session_options(chip)
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "0" if fallback else "1")
-    return qnn.create(question["model"], options)
-
-
-def _log_reasons(question: dict[str, Any]) -> None:
-    """Ask once more for the sake of the log, which is the only place where reasons appear."""
-    print(f"{MARK} {question['id']}", flush=True)
-    try:
-        _session(question, {}, fallback=True, verbose=True)
-    except Exception as error:
-        print(sentence(error), flush=True)
-    print(MARK, flush=True)
-
-
-def _computes_in_float(folder: Path) -> bool:
-    """Whether any node of the graph that the library was given, conversions aside, reads or writes floats."""
-    for path in folder.glob("*.json"):
-        graph = json.loads(path.read_text(encoding="utf-8")).get("graph")
-        if graph is not None and any(_is_float(node, graph["tensors"]) for node in graph["nodes"].values()):
-            return True
-    return False
-
-
-def _is_float(node: dict[str, Any], tensors: dict[str, Any]) -> bool:
-    if node["type"] in _CONVERSIONS:
-        return False
-    names = [*node["input_names"], *node["output_names"]]
-    return any(name in tensors and tensors[name]["data_type"] in _FLOATS for name in names)
-
-
-def _sqnr(session: ort.InferenceSession, question: dict[str, Any]) -> float | None:
-    """How the simulator's result compares with the CPU's, in dB; None where the simulator stops."""
+def expected(question: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The inputs of a question, and what ONNX Runtime's CPU provider makes of them."""
     with np.load(question["inputs"], allow_pickle=False) as arrays:
         feeds = dict(arrays)
-    expected = cpu.Session(Path(question["model"]), threads=1).run(feeds)
-    try:
-        found = session.run(list(expected), feeds)
-    # ORT's exception classes have no common base but Exception.
-    except Exception:
-        return None
-    wanted = np.concatenate([value.ravel() for value in expected.values()]).astype(np.float64)
-    noise = np.concatenate([value.ravel() for value in found]).astype(np.float64) - wanted
+    return feeds, cpu.Session(Path(question["model"]), threads=1).run(feeds)
+
+
+def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+    """How two results compare, in dB."""
+    right = np.concatenate([value.ravel() for value in wanted]).astype(np.float64)
+    noise = np.concatenate([value.ravel() for value in found]).astype(np.float64) - right
     if not noise.any():
         return _IDENTICAL
-    return round(float(10 * np.log10(np.sum(wanted**2) / np.sum(noise**2) + 1e-30)), 1)
+    return round(float(10 * np.log10(np.sum(right**2) / np.sum(noise**2) + 1e-30)), 1)

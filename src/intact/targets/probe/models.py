@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.targets.probe.cases import ABSENT, Case, Operand, block_axis
+from intact.targets.probe.cases import ABSENT, HALF, LITERALS, PLAIN, Case, Operand, block_axis
 from intact.targets.spec import Slot, bounds, middle
 
-OPSET = 21
+OPSET, IR_VERSION = 21, 10
+# The first that have 2-bit integers.
+OPSET_OF_2_BITS, IR_VERSION_OF_2_BITS = 25, 13
 # The name of the node that a probe is about.
 PROBED = "probed"
 # Elements that share one integer scale where a weight is quantized in blocks.
 BLOCK = 16
 
-_LITERALS = {"ints": np.int64, "floats": np.float32}
 _INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
 # Outputs that are on no grid.
-_OUTPUTS = {"float": ir.DataType.FLOAT, "index": ir.DataType.INT64, "bool": ir.DataType.BOOL}
+_OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, "index": ir.DataType.INT64, "bool": ir.DataType.BOOL}
 
 
 def model_of(case: Case) -> ir.Model:
@@ -36,8 +38,8 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
         if operand.role in _INTEGER_INPUTS:
             dtype = _INTEGER_INPUTS[operand.role].numpy()
             feeds[f"input{index}"] = random.integers(0, 2, operand.shape).astype(dtype)
-        elif slot != ABSENT and operand.role not in _LITERALS and not Slot.parse(slot).constant:
-            feeds[f"input{index}"] = random.uniform(operand.low, operand.high, operand.shape).astype(np.float32)
+        elif slot != ABSENT and operand.role not in LITERALS and not _slot(slot).constant:
+            feeds[f"input{index}"] = random.uniform(operand.low, operand.high, operand.shape).astype(_floats(slot))
     return feeds
 
 
@@ -70,35 +72,39 @@ class _Writer:
         node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=PROBED)
         self.nodes.append(node)
         outputs = [self._output(index, value) for index, value in enumerate(node.outputs)]
+        narrow = any(slot.startswith("int2 ") for slot in self.case.slots)
         graph = ir.Graph(
             self.inputs,
             outputs,
             nodes=self.nodes,
             initializers=self.constants,
-            opset_imports={"": OPSET, "com.microsoft": 1},
+            opset_imports={"": OPSET_OF_2_BITS if narrow else OPSET, "com.microsoft": 1},
             name="probe",
         )
-        return ir.Model(graph, ir_version=10)
+        return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
 
     def _operand(self, index: int, operand: Operand) -> ir.Value | None:
         text = self.case.slots[index]
         if text == ABSENT:
             return None
-        if operand.role in _LITERALS:
-            values = np.asarray(operand.values, _LITERALS[operand.role]).reshape(operand.shape)
+        if operand.role in LITERALS:
+            values = np.asarray(operand.values, self._type_of_literal(operand.role)).reshape(operand.shape)
             return self._constant(f"literal{index}", values)
         if operand.role in _INTEGER_INPUTS:
             return self._input(index, operand, _INTEGER_INPUTS[operand.role])
-        slot = Slot.parse(text)
+        slot = _slot(text)
         if slot.constant:
             return self._weight(index, operand, slot)
-        value = self._input(index, operand, ir.DataType.FLOAT)
-        if slot.types == ("float",):
+        value = self._input(index, operand, ir.DataType.FLOAT16 if text == HALF else ir.DataType.FLOAT)
+        if text in ("float", HALF):
             return value
         # Inputs with grids apart: each range is a little wider than the one before.
         widening = 1 + 0.3 * index if self.case.grid == "apart" else 1.0
         self.grids[index] = self._grid(f"input{index}", slot, operand.low * widening, operand.high * widening)
         return self._pair(value, self.grids[index])
+
+    def _type_of_literal(self, role: str) -> type[np.generic]:
+        return np.int64 if role == "ints" else _floats(HALF if role == "numbers" and HALF in self.case.slots else "")
 
     def _input(self, index: int, operand: Operand, dtype: ir.DataType) -> ir.Value:
         value = ir.Value(name=f"input{index}", type=ir.TensorType(dtype), shape=ir.Shape(operand.shape))
@@ -160,11 +166,11 @@ class _Writer:
         dtype, name = slot.types[0], f"constant{index}"
         if dtype == "float":
             values = self.random.uniform(operand.low, operand.high, operand.shape)
-            return self._constant(name, values.astype(np.float32))
+            return self._constant(name, values.astype(_floats(self.case.slots[index])))
         if dtype == "int32":
             return self._bias(index, operand)
         if slot.granularity == "block":
-            return self._blocks(name, operand, dtype)
+            return self._blocks(name, operand, dtype, plain=PLAIN in self.case.slots[index].split())
         per_channel = slot.granularity == "channel"
         self.grids[index] = grid = self._constant_grid(name, operand, slot, per_channel)
         values = self.random.uniform(operand.low, operand.high, operand.shape)
@@ -194,20 +200,33 @@ class _Writer:
         axis = {"axis": 0} if scale.ndim else {}
         return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
 
-    def _blocks(self, name: str, operand: Operand, dtype: str) -> ir.Value:
-        """A weight with integer scales for blocks of it, which themselves have a scale per channel (LPBQ)."""
+    def _blocks(self, name: str, operand: Operand, dtype: str, *, plain: bool) -> ir.Value:
+        """A weight with a scale for each block of it: a float, or an integer times a scale of its channel (LPBQ)."""
         channel, block = self.case.template.axis, block_axis(self.case.template)
         sizes = [size // BLOCK if i == block else size for i, size in enumerate(operand.shape)]
-        channels = operand.shape[channel]
-        outer = np.linspace(0.5, 1, channels) / bounds(dtype)[1] / 16
-        scales = self._constant(f"{name}_block_scales", self.random.integers(1, 17, sizes).astype(np.uint8))
-        grid = self._parameters(f"{name}_blocks", "uint8", outer, np.zeros(channels))
+        outer = np.linspace(0.5, 1, operand.shape[channel]) / bounds(dtype)[1] / 16
+        grid = self._parameters(f"{name}_blocks", "uint8", outer, np.zeros(outer.shape))
         self.grids[1] = _Grid(grid.scale, grid.zero_point, outer)
-        inner = self._node("DequantizeLinear", scales, grid.scale, grid.zero_point, axis=channel)
+        multiples = self.random.integers(1, 17, sizes)
+        if plain:
+            steps = outer.reshape([-1 if i == channel else 1 for i in range(len(sizes))])
+            scales = self._constant(f"{name}_scales", (multiples * steps).astype(np.float32))
+        else:
+            stored = self._constant(f"{name}_block_scales", multiples.astype(np.uint8))
+            scales = self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, axis=channel)
         least, most = bounds(dtype)
-        stored = self._constant(name, _integers(self.random.integers(least + 1, most + 1, operand.shape), dtype))
+        weight = self._constant(name, _integers(self.random.integers(least + 1, most + 1, operand.shape), dtype))
         zeros = self._constant(f"{name}_zero_point", _integers(np.zeros(sizes), dtype))
-        return self._node("DequantizeLinear", stored, inner, zeros, axis=block, block_size=BLOCK)
+        return self._node("DequantizeLinear", weight, scales, zeros, axis=block, block_size=BLOCK)
+
+
+def _slot(text: str) -> Slot:
+    """A slot of a case; to a table, a half is a float, and what the scales of blocks are made of is another matter."""
+    return Slot.parse(text.replace(HALF, "float").replace(f" {PLAIN}", ""))
+
+
+def _floats(slot: str) -> type[np.floating[Any]]:
+    return np.float16 if slot.split()[:1] == [HALF] else np.float32
 
 
 def _integers(values: np.ndarray, dtype: str) -> ir.TensorProtocol:
