@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.graph import query
+from intact.graph.order import Order
 from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule, apply, explain
 from intact.results import Application, Refusal
 from intact.vendor import cpu
@@ -57,6 +58,18 @@ class MergeScales(Rule):
 
     def rewrite(self, op, x, a, b):
         return op.Mul(x, op.constant(query.constant(a) * query.constant(b), "scale"))
+
+
+class SwapParts(Rule):
+    """Both outputs of a Split of −x are those of a Split of x, negated."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x, sizes):
+        return op.Split(op.Neg(x), sizes, _outputs=2)
+
+    def rewrite(self, op, x, sizes):
+        return [op.Neg(part) for part in op.Split(x, sizes, _outputs=2)]
 
 
 class ExpandRelu(Rule):
@@ -505,3 +518,29 @@ def test_attempts_grow_linearly_with_the_graph():
         return apply(chain(["QDQ", "QDQ1", "Neg", "Neg"] * length, 10**6), ALL).attempts
 
     assert attempts(200) <= 10.5 * attempts(20)
+
+
+def test_several_outputs_of_one_node_are_replaced_together():
+    text = "a = Neg(x)\n b, c = Split(a, k)\n y = Sub(b, c)"
+    before = model(text, "(float[4] x) => (float[2] y)", "int64[2] k = {2, 2}")
+    result = apply(before.clone(), [SwapParts()])
+    assert ops(result.model) == ["Split", "Neg", "Neg", "Sub"]
+    feeds = {"x": np.float32([1, 2, 3, 5])}
+    assert np.array_equal(cpu.run(before, feeds)["y"], cpu.run(result.model, feeds)["y"])
+
+
+def test_a_node_with_fewer_outputs_than_a_pattern_does_not_match():
+    before = model("a = Neg(x)\n y = Split(a, k)", "(float[4] x) => (float[4] y)", "int64[1] k = {4}")
+    assert apply(before, [SwapParts()]).applications == ()
+
+
+def test_positions_stay_apart_however_often_something_is_put_before_one_node():
+    """Spans are halved until they are too narrow for floats; then all nodes are counted again."""
+    subject = model("a = Neg(x)\n y = Neg(a)")
+    order, place = Order(subject), subject.graph[1]
+    for _ in range(200):
+        node = ir.Node("", "Neg", [subject.graph.inputs[0]])
+        subject.graph.insert_before(place, [node])
+        order.insert_before(place, [node])
+    positions = [order._position(node) for node in subject.graph]
+    assert positions == sorted(set(positions)) and len(positions) == 202

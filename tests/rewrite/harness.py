@@ -107,6 +107,14 @@ class Net:
         )
         return output
 
+    def split(self, x: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """A Split into parts of these sizes."""
+        first = f"t{len(self.nodes)}"
+        outputs = [f"{first}_{index}" for index in range(len(sizes))]
+        given = [x, self.constant(np.array(sizes, np.int64))]
+        self.nodes.append(helper.make_node("Split", given, outputs, name=f"the_{first}", axis=axis))
+        return outputs
+
     def quantize(self, x: str, scale: Any, zero: Any, **attributes: Any) -> str:
         """A Q node; `zero` is a numpy number or array of the type wanted."""
         return self.op("QuantizeLinear", x, np.asarray(scale, np.float32), zero, **attributes)

@@ -31,6 +31,11 @@ def evaluate(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
     return {value.name: known[value] for value in model.graph.outputs}
 
 
+def _pad(x, pads, value=None, axes=None, *, mode="constant"):
+    ends = list(zip(*np.reshape(pads, (2, -1)), strict=True))
+    return np.pad(x, ends, mode, **({"constant_values": 0 if value is None else value} if mode == "constant" else {}))
+
+
 def _quantize(x, scale, zero=None, *, axis=1, block_size=0, output_dtype=0, **_):
     dtype = ir.DataType(output_dtype).numpy() if output_dtype else np.uint8
     zero = np.zeros(np.shape(scale), dtype) if zero is None else zero
@@ -281,4 +286,6 @@ KERNELS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "DepthToSpace"): _depth_to_space,
     ("", "SpaceToDepth"): _space_to_depth,
     ("", "Resize"): _resize,
+    ("", "Pad"): _pad,
+    ("", "Split"): lambda x, sizes, *, axis=0: tuple(np.split(x, np.cumsum(sizes)[:-1], axis)),
 }

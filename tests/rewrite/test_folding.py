@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intact.graph import integer
 from intact.graph.rewriter import apply
 from intact.rewrite import folding
 from tests.rewrite.harness import Net, fired, refused
@@ -52,6 +53,7 @@ REFUSES = [
     (folding.DropSelfRequantize, chain((1e-40, u8(3)), (1e-40, u8(3))), "is not between"),
     (folding.SkipRequantize, chain((0.1, u8(3)), (0.15, u8(3)), (0.1, u8(3))), "some integers would move by 1"),
     (folding.MergeRequantize, chain((0.1, u8(128)), (0.049, u8(128))), "is more than 2 times the output scale 0.049"),
+    (folding.MergeRequantize, chain((0.0999, u16(32768)), (0.05, u16(32768))), "is 1.99799997 times the output scale"),
     (folding.MergeRequantize, chain((0.01, u8(128)), (0.1, u8(128))), "covers -1.28 to 1.27, but values of the output"),
     (folding.MergeRequantize, chain((0.1, u8(0)), (0.1, u8(128))), "covers 0 to 25.5, but"),
     (folding.MergeRequantize, chain((0.1, u8(0)), (0.5, u8(0)), (0.1, u8(0))), "some integers would move by 2"),
@@ -70,6 +72,25 @@ def test_a_rule_refuses_with_the_numbers(rule, model, reason):
 
 def test_the_limit_of_two_steps_is_allowed():
     assert fired(folding.MergeRequantize(), chain((0.1, u16(32768)), (0.05, u8(128)))) == ["QuantizeLinear"]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("below_two", [0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.003, 0.01, 0.03, 0.1])
+def test_no_value_moves_by_more_than_a_step_near_the_limit(dtype, below_two):
+    """At every border between two levels of either grid, and at the floats beside it."""
+    zero = dtype(np.iinfo(dtype).max // 2 + 1)
+    step = np.float32(0.4285965)
+    coarse = np.float32(step * np.float32(2 - below_two))
+    model = chain((coarse, zero), (step, zero))
+    if not apply(model.clone(), [folding.MergeRequantize()]).applications:
+        assert 0 < below_two < 0.07
+        return
+    borders = np.arange(-int(zero), int(zero)) + 0.5
+    x = np.concatenate([borders * np.float64(coarse), borders * np.float64(step)]).astype(np.float32)
+    x = np.concatenate([np.nextafter(x, np.float32(-np.inf)), x, np.nextafter(x, np.float32(np.inf))])
+    twice = integer.dequantize(integer.quantize(x, coarse, zero), coarse, zero)
+    moved = integer.quantize(twice, step, zero).astype(int) - integer.quantize(x, step, zero).astype(int)
+    assert np.abs(moved).max() == 1
 
 
 def test_twins_with_other_grids_or_attributes_stay():

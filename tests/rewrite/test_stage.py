@@ -138,6 +138,24 @@ def test_the_command_explains_why_no_rule_fires_at_a_node(saved):
     assert f"{node}: drop_self_requantize: does not match: expected DequantizeLinear" in run(*args)
 
 
+def test_the_command_explains_what_became_of_a_node(saved):
+    """It is part of a convolution now; what was fired there is told, and why nothing else is."""
+    nodes = {node.op_type: node.name for node in reversed(onnx.load(saved / "in.onnx").graph.node)}
+    args = ("rewrite", saved / "in.onnx", "-o", saved / "out.onnx", "--device", "cpu", "--explain")
+    assert "sign_weight: it is not a product of uint8 activations with a constant uint8 weight" in run(
+        *args, nodes["Relu"]
+    )
+    assert f"{nodes['Flatten']}: dequantize_after_move: fired here" in run(*args, nodes["Flatten"])
+
+
+def test_a_node_that_the_model_does_not_have_is_named_with_its_like(saved):
+    relu = next(n.name for n in onnx.load(saved / "in.onnx").graph.node if n.op_type == "Relu")
+    args = ["rewrite", saved / "in.onnx", "-o", saved / "out.onnx", "--explain", f"{relu}x"]
+    result = CliRunner().invoke(app, [str(item) for item in args])
+    assert isinstance(result.exception, SettingsError) and result.exception.code == "S146"
+    assert f"did you mean {relu}" in str(result.exception) and not (saved / "out.onnx").exists()
+
+
 def test_a_file_that_intact_did_not_write_is_not_replaced(saved):
     (saved / "out.onnx").write_bytes((saved / "in.onnx").read_bytes())
     result = CliRunner().invoke(app, ["rewrite", str(saved / "in.onnx"), "-o", str(saved / "out.onnx")])

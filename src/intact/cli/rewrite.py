@@ -24,7 +24,12 @@ REWRITE = (
     Option(
         "explain",
         str | None,
-        typer.Option("--explain", help="Say why no rule fires at this node.", metavar="NODE", show_default=False),
+        typer.Option(
+            "--explain",
+            help="Say which rules fired at this node, and why others did not.",
+            metavar="NODE",
+            show_default=False,
+        ),
     ),
 )
 

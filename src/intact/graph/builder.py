@@ -27,9 +27,14 @@ class Builder:
         self._graph = root.graph
         self._base = root.name or root.op_type
         self._names = names
-        origins = dict.fromkeys(name for node in covered for name in query.origin(node))
-        self._metadata = {**root.metadata_props, query.ORIGIN: json.dumps(list(origins))}
+        self._root = root
+        self._covered = covered
         self.nodes: list[ir.Node] = []
+
+    @functools.cached_property
+    def _metadata(self) -> dict[str, str]:
+        origins = dict.fromkeys(name for node in self._covered for name in query.origin(node))
+        return {**self._root.metadata_props, query.ORIGIN: json.dumps(list(origins))}
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         return functools.partial(self.node, op_type)
@@ -52,7 +57,7 @@ class Builder:
             _domain,
             op_type,
             given,
-            ir.convenience.convert_attributes(attributes),
+            ir.convenience.convert_attributes(attributes) if attributes else (),
             num_outputs=_outputs,
             name=name,
             metadata_props=dict(self._metadata),

@@ -36,11 +36,20 @@ class Names:
 
 def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name: str) -> ir.Value:
     """Add a constant to the graph under a name that is free (see `Names`)."""
-    tensor = ir.Tensor(array, name=name) if isinstance(array, np.ndarray) else ir.tensor(array, name=name)
+    tensor = _named(array, name)
     shape = ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
     graph.register_initializer(value)
     return value
+
+
+def _named(array: np.ndarray | ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    # Large graphs have many constants, and `ir.tensor` asks many questions about each.
+    if isinstance(array, np.ndarray):
+        return ir.Tensor(array, name=name)
+    if isinstance(array, ir.Tensor):
+        return ir.Tensor(array.numpy(), dtype=array.dtype, name=name)
+    return ir.tensor(array, name=name)
 
 
 def replace_value(old: ir.Value, new: ir.Value, names: Names) -> None:
@@ -114,13 +123,14 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
 def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """Remove those of `nodes` that nothing uses, then what only they used; return the values that lost a use."""
     released: list[ir.Value] = []
+    removed: dict[ir.Node, ir.Graph] = {}
     pending = list(nodes)[::-1]
     while pending:
         node = pending.pop()
-        if node.graph is None or not query.is_dead(node):
+        if not isinstance(node.graph, ir.Graph) or node in removed or not query.is_dead(node):
             continue
+        removed[node] = node.graph
         inputs = _detach(node)
-        node.graph.remove(node)
         released += inputs
         for value in inputs:
             producer = value.producer()
@@ -128,6 +138,8 @@ def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
                 pending.append(producer)
             else:
                 _drop_initializer(value)
+    for graph in dict.fromkeys(removed.values()):
+        graph.remove(node for node, owner in removed.items() if owner is graph)
     return released
 
 
@@ -145,7 +157,7 @@ def _detach(node: ir.Node) -> list[ir.Value]:
     for index, value in enumerate(node.inputs):
         if value is not None:
             node.replace_input_with(index, None)
-    for body in query.bodies(node):
+    for body in query.bodies(node) if node.attributes else ():
         for inner in list(body):
             inputs += _detach(inner)
     return inputs

@@ -69,11 +69,12 @@ class Matcher:
             if key not in start.node.keys or start.index >= len(root.outputs):
                 continue
             for match in self._node(start.node, root, _EMPTY):
-                for whole in self._other_roots(self.pattern.others, match):
-                    values = [whole.nodes[other.node].outputs[other.index] for other in self.pattern.others]
-                    whole.replaced = (root.outputs[start.index], *values)
-                    if self._is_closed(whole):
-                        yield whole
+                for whole in self._other_roots(self.pattern.others, match) if self.pattern.others else (match,):
+                    outputs = [whole.nodes[other.node].outputs[other.index :] for other in self.pattern.others]
+                    if all(outputs):
+                        whole.replaced = (root.outputs[start.index], *(values[0] for values in outputs))
+                        if self._is_closed(whole):
+                            yield whole
 
     def _other_roots(self, roots: tuple[Output, ...], match: Match) -> Iterator[Match]:
         if not roots:
@@ -109,6 +110,11 @@ class Matcher:
 
     def _node(self, pattern: NodePattern, node: ir.Node, match: Match) -> Iterator[Match]:
         """Match a node whose type is known to fit."""
+        if pattern in self.pattern.plain:
+            only = Match(dict(match.bindings), dict(match.nodes), match.repeated)
+            if self._fits(pattern, node, only):
+                yield only
+            return
         wanted = pattern.inputs
         covered: Match | None = None
         for inputs in _orders(node, wanted):
@@ -119,6 +125,41 @@ class Matcher:
                     return
                 covered = match.cover(pattern, node)
             yield from self._inputs(wanted, inputs, covered)
+
+    def _fits(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
+        """Whether a node matches a pattern without alternatives, which it can in one way only: `match` is filled in."""
+        values, wanted = node.inputs, pattern.inputs
+        if not self._all_plausible(wanted, values, match):
+            return False
+        if pattern.attributes and not self._attributes_fit(pattern, node, match):
+            return False
+        match.nodes[pattern] = node
+        if pattern.name is not None:
+            match.bindings[pattern.name] = node
+        count = len(values)
+        for index, item in enumerate(wanted):
+            value = values[index] if index < count else None
+            if type(item) is Var and item.name not in match.bindings:
+                match.bindings[item.name] = value
+            elif type(item) is Each:
+                match.bindings[item.item.name] = tuple(values[index:])  # type: ignore[union-attr]
+            elif item is not None and not self._value_fits(item, value, match):
+                return False
+        return True
+
+    def _value_fits(self, pattern: ValuePattern, value: ir.Value | None, match: Match) -> bool:
+        """Whether a plausible value matches a pattern without alternatives; a wildcard is one that is bound."""
+        if type(pattern) is Var:
+            return self._same(pattern, match.bindings[pattern.name], value, match)
+        if type(pattern) is Output and value is not None:
+            node = _producer(value)
+            if match.nodes.get(pattern.node) is node:
+                return True
+            return self._is_free(pattern, value, match) and self._fits(pattern.node, node, match)
+        if type(pattern) is Literal and not _equals(pattern, value):
+            self._expected(match, pattern, value)
+            return False
+        return True
 
     def _attributes_fit(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
         for name, wanted in pattern.attributes:
@@ -202,22 +243,28 @@ class Matcher:
         return False
 
     def _output(self, pattern: Output, value: ir.Value, match: Match) -> Iterator[Match]:
-        node = value.producer()
-        assert node is not None, "only the output of a node is plausible here"
-        known = match.nodes.get(pattern.node)
-        if known is node:
+        node = _producer(value)
+        if match.nodes.get(pattern.node) is node:
             yield match
-        elif known is not None:
-            self._expected(match, pattern, value)
-        elif not pattern.node.shared and self._has_too_many_uses(value):
-            self._fail(match, f"{query.describe(value)} has other uses")
-        else:
+        elif self._is_free(pattern, value, match):
             yield from self._node(pattern.node, node, match)
 
-    def _has_too_many_uses(self, value: ir.Value) -> bool:
+    def _is_free(self, pattern: Output, value: ir.Value, match: Match) -> bool:
+        """Whether the pattern does not stand for another node already, and nothing else needs what it stands for."""
+        if pattern.node in match.nodes:
+            self._expected(match, pattern, value)
+            return False
+        if not pattern.node.shared and self._has_too_many_uses(pattern.node, value):
+            if self._explain:
+                self._fail(match, f"{query.describe(value)} has other uses")
+            return False
+        return True
+
+    def _has_too_many_uses(self, pattern: NodePattern, value: ir.Value) -> bool:
         """Whether no match can cover all uses; cuts the search short, `_is_closed` decides."""
-        roots_only = not self.pattern.others
-        return roots_only and (value.is_graph_output() or len(value.uses()) > self.pattern.most_uses)
+        if self.pattern.others:
+            return False
+        return len(value.uses()) > self.pattern.most_uses[pattern] or value.is_graph_output()
 
     def _each(self, pattern: Each, values: Sequence[ir.Value | None], match: Match) -> Iterator[Match]:
         """Match every value with the same item; the first way to match each one counts."""
@@ -246,19 +293,17 @@ class Matcher:
 
     def _is_closed(self, match: Match) -> bool:
         """Whether no value that the rewrite would take away is used from outside of the match."""
-        covered = {node for _, node in match.pairs()}
-        replaced = set(match.replaced)
-        graph = match.replaced[0].producer().graph  # type: ignore[union-attr]
+        graph = _producer(match.replaced[0]).graph
         for pattern, node in match.pairs():
-            if pattern.shared and not any(output in replaced for output in node.outputs):
+            kept = [output for output in node.outputs if output not in match.replaced]
+            if pattern.shared and len(kept) == len(node.outputs):
                 continue
             if node.graph is not graph:
                 self._fail(match, f"{node.op_type} {node.name!r} is outside of this body")
                 return False
-            for output in node.outputs:
-                if output not in replaced and _used_outside(output, covered):
-                    self._fail(match, f"{node.op_type} {node.name!r} has other uses")
-                    return False
+            if any(_used_outside(output, match) for output in kept):
+                self._fail(match, f"{node.op_type} {node.name!r} has other uses")
+                return False
         return True
 
     def _expected(self, match: Match, pattern: ValuePattern, value: ir.Value | None) -> None:
@@ -274,8 +319,14 @@ class Matcher:
 _EMPTY = Match({}, {})
 
 
-def _used_outside(value: ir.Value, covered: set[ir.Node]) -> bool:
-    return value.is_graph_output() or any(use.node not in covered for use in value.uses())
+def _producer(value: ir.Value) -> ir.Node:
+    producer = value.producer()
+    assert producer is not None, "only the output of a node is plausible here"
+    return producer
+
+
+def _used_outside(value: ir.Value, match: Match) -> bool:
+    return value.is_graph_output() or any(use.node not in match.covered() for use in value.uses())
 
 
 def _plausible(pattern: ValuePattern, value: ir.Value | None) -> bool:

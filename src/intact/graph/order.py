@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 import onnx_ir as ir
 
@@ -15,13 +14,19 @@ class Order:
     """The position of every node, kept up to date through rewrites.
 
     A node owns the span (position - width, position]. Nodes put before it share its span out among themselves, so
-    that no other position ever changes.
+    that no other position changes; where a span gets too narrow, all nodes are counted again.
     """
 
+    # Positions below 2^24 are still apart by this much in a float.
+    NARROWEST = 2.0**-26
+
     def __init__(self, model: ir.Model) -> None:
-        self._spans: dict[ir.Node, tuple[Fraction, Fraction]] = {}
-        for node in query.all_nodes(model):
-            self._span(node)
+        self._model = model
+        self._spans: dict[ir.Node, tuple[float, float]] = {}
+        self._count()
+
+    def _count(self) -> None:
+        self._spans = {node: (float(index), 1.0) for index, node in enumerate(query.all_nodes(self._model))}
 
     def first_root(self, match: Match) -> ir.Node:
         """The root of the match that stands first: what replaces them all goes before it."""
@@ -42,17 +47,20 @@ class Order:
         """Record that `nodes` now stand before `place`, in their order."""
         position, width = self._span(place)
         share = width / (len(nodes) + 1)
+        if share < self.NARROWEST:
+            self._count()
+            return
         self._spans[place] = (position, share)
         for distance, node in enumerate(reversed(nodes), start=1):
             self._spans[node] = (position - distance * share, share)
 
-    def _position(self, node: ir.Node) -> Fraction:
+    def _position(self, node: ir.Node) -> float:
         return self._span(node)[0]
 
-    def _span(self, node: ir.Node) -> tuple[Fraction, Fraction]:
+    def _span(self, node: ir.Node) -> tuple[float, float]:
         """The span of the node; one that is not known yet was appended at the end of its graph."""
         if node not in self._spans:
-            self._spans[node] = (Fraction(len(self._spans)), Fraction(1))
+            self._spans[node] = (float(len(self._spans)), 1.0)
         return self._spans[node]
 
 

@@ -24,6 +24,12 @@ import numpy as np
 OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""
 
+Place: TypeAlias = tuple[Any, ...] | None
+"""Where a value comes from: a node, as its type and the places of its first two inputs, if those were looked at.
+
+() stands for a value from no node, None for an input that is absent.
+"""
+
 # How many leading inputs form one operand of an op whose two operands may be swapped.
 SWAPPABLE: dict[OpKey, int] = {
     **{("", op): 1 for op in ("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean")},
@@ -174,33 +180,58 @@ class Pattern:
         self.tuples = _names_inside_each_only(roots)
         self.names = frozenset(variables) | frozenset(names(roots))
         self.depth = max(_depth(root) for root in roots)
-        self.most_uses = _most_uses(roots)
+        self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
+        self.plain = frozenset(item.node for root in roots for item in _outputs(root) if self._is_plain(item))
+        """Patterns of nodes without alternatives below them: a node matches one in one way at most."""
         self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
 
-    def may_start(self, chain: Sequence[OpKey | None]) -> bool:
-        """Whether a match could start at a node, by its type and the types along its first inputs, nearest first.
+    def _is_plain(self, pattern: ValuePattern) -> bool:
+        if isinstance(pattern, Each):
+            item = pattern.item
+            return isinstance(item, Var) and item.optional and not item.constant and item.name in self.tuples
+        if isinstance(pattern, Output):
+            return not pattern.node.keys & SWAPPABLE.keys() and all(map(self._is_plain, pattern.node.inputs))
+        return not isinstance(pattern, AnyOf)
 
-        None stands for an input that comes from no node.
-        """
-        return any(_may_be(start, chain) for start in self.starts)
+    def may_start(self, place: Place, *, forks: bool) -> bool:
+        """Whether a match could start at a node at that place; `forks` says whether others read its first input."""
+        return (forks or not self._wants_twin()) and any(_may_be(start, place) for start in self.starts)
+
+    def _wants_twin(self) -> bool:
+        """Whether several nodes are roots and read one value first: nothing matches where that has a single use."""
+        nodes = {root.node for root in (*self.starts, *self.others)}
+        return bool(self.others) and len(nodes) > 1 and len({node.inputs[:1] for node in nodes}) == 1
 
 
-def _may_be(pattern: ValuePattern, chain: Sequence[OpKey | None]) -> bool:
+def _may_be(pattern: ValuePattern, place: Place) -> bool:
     if isinstance(pattern, AnyOf):
-        return any(_may_be(option, chain) for option in pattern.options)
+        return any(_may_be(option, place) for option in pattern.options)
     if isinstance(pattern, Each):
-        return chain[0] is None or _may_be(pattern.item, chain)
-    if not isinstance(pattern, Output):
+        return place is None or _may_be(pattern.item, place)
+    if pattern is None or place is None:
+        return place is None and (pattern is None or (isinstance(pattern, Var) and pattern.optional))
+    if isinstance(pattern, Output):
+        return place != () and place[0] in pattern.node.keys and _may_read(pattern.node.inputs, place)
+    wants_constant = isinstance(pattern, Literal) or pattern.constant
+    return not wants_constant or place == () or place[0] == ("", "Constant")
+
+
+def _may_read(wanted: Sequence[ValuePattern], place: tuple[Any, ...]) -> bool:
+    """Whether the first two inputs of a node could match those of a pattern."""
+    operand = SWAPPABLE.get(place[0], 0)
+    if len(place) == 1 or operand > 1 or (operand and len(wanted) > 2) or any(type(item) is Each for item in wanted):
         return True
-    if chain[0] not in pattern.node.keys:
-        return False
-    # Operands that may be swapped leave open which of them comes first.
-    is_open = len(chain) == 1 or chain[0] in SWAPPABLE or not pattern.node.inputs
-    return is_open or _may_be(pattern.node.inputs[0], chain[1:])
+    first, second = (*wanted[:2], None, None)[:2]
+    orders = ((first, second), (second, first)) if operand else ((first, second),)
+    return any(_may_be(a, place[1]) and _may_be(b, place[2]) for a, b in orders)
 
 
 def _eaches(root: ValuePattern) -> Iterator[Each]:
     return (item for item in _walk(root) if isinstance(item, Each))
+
+
+def _outputs(root: ValuePattern) -> Iterator[Output]:
+    return (item for item in _walk(root) if isinstance(item, Output))
 
 
 def _starts(root: Output | AnyOf) -> tuple[Output, ...]:
@@ -246,9 +277,11 @@ def _depth(pattern: ValuePattern) -> int:
     return below + isinstance(pattern, Output)
 
 
-def _most_uses(roots: Sequence[ValuePattern]) -> int:
-    """An upper bound on the uses that a match can make of one value."""
-    patterns = [item for root in roots for item in _walk(root)]
-    if any(isinstance(item, Each) for item in patterns):
+def _most_uses(node: NodePattern, roots: Sequence[ValuePattern]) -> int:
+    """An upper bound on the uses that a match can make of what `node` matches: by nodes that are not before it."""
+    before = {id(item) for child in node.inputs for item in _walk(child)}
+    patterns = [item for root in roots for item in _walk(root) if id(item) not in before]
+    if any(isinstance(item, Each) and not isinstance(item.item, Var) for item in patterns):
         return sys.maxsize
-    return sum(isinstance(item, Output) for item in patterns)
+    alike = [item for item in patterns if isinstance(item, Output) and item.node.keys & node.keys]
+    return max(1, len(alike))

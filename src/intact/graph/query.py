@@ -57,7 +57,7 @@ def scalar(value: ir.Value | None) -> float | int | None:
     array = constant(value)
     if array is None or array.size != 1 or array.dtype.kind in "OSU":
         return None
-    number: float | int = array.reshape(()).item()
+    number: float | int = array.item()
     return number
 
 
@@ -103,7 +103,8 @@ def string(node: ir.Node, name: str, default: str) -> str:
 
 def input_(node: ir.Node, index: int) -> ir.Value | None:
     """An input of the node, or None where it is absent or empty."""
-    return node.inputs[index] if index < len(node.inputs) else None
+    inputs = node.inputs
+    return inputs[index] if index < len(inputs) else None
 
 
 def rank(value: ir.Value | None) -> int | None:
@@ -142,7 +143,7 @@ def consumers(value: ir.Value) -> tuple[ir.Node, ...]:
 
 def is_unused(value: ir.Value) -> bool:
     """Whether neither a node nor a graph output uses the value."""
-    return not value.is_graph_output() and not value.uses()
+    return not value.uses() and not value.is_graph_output()
 
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
@@ -167,7 +168,12 @@ def bodies(node: ir.Node) -> Iterator[ir.Graph]:
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, then the bodies of its nodes, outer before inner."""
-    yield from model.graphs()
+    pending = [model.graph]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        inner = [body for node in graph if node.attributes for body in bodies(node)]
+        pending += reversed(inner)
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:

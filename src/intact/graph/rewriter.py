@@ -1,20 +1,18 @@
 """Rules, and the engine that applies them to a fixpoint.
 
 A rule reads in the order match, doubt, replace: `pattern` says where it could fire, `check` gives a reason not to,
-`rewrite` builds what comes instead. Rules are indexed by the op type at their root, so that a rule costs nothing
-where it cannot match. After a rewrite only the neighbours that it could concern are visited again; a last sweep
-over the graph, in which nothing fires, is the proof of the fixpoint.
+`rewrite` builds what comes instead. Rules are indexed by the op types at their root and before it, so that a rule
+costs nothing where it cannot match. After a rewrite only the nodes behind it whose match could reach it are visited
+again; what such visits leave out has its turn in sweeps at the end, the last of which fires nothing.
 """
 
 from __future__ import annotations
 
 import enum
-import gc
 import inspect
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -22,9 +20,10 @@ import onnx_ir as ir
 
 from intact.graph import edit, query
 from intact.graph.builder import Builder
+from intact.graph.collecting import no_collection
 from intact.graph.matcher import Match, Matcher
 from intact.graph.order import Order
-from intact.graph.pattern import OpKey, Pattern
+from intact.graph.pattern import OpKey, Pattern, Place
 from intact.results import Application, Refusal
 
 
@@ -59,6 +58,9 @@ class Rule:
     creates: ClassVar[tuple[OpKey, ...]] = ()
     """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
 
+    is_local: ClassVar[bool] = False
+    """Whether `check` asks about the match and what comes just before it only, so that no other change matters."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" not in cls.__dict__:
@@ -75,6 +77,12 @@ class Rule:
     def rewrite(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """What replaces the values of the pattern."""
         raise NotImplementedError(f"{type(self).__name__}.rewrite")
+
+
+class LocalRule(Rule):
+    """A rule that need not be asked again unless something changes in its match or just before it."""
+
+    is_local = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +113,19 @@ Watch: TypeAlias = Callable[[Firing], None]
 
 def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None) -> Rewritten:
     """Apply `rules` to `model`, in place, until none of them can fire; `watch` is told before each replacement."""
-    with _no_collection():
+    with no_collection():
+        _unpack_constants(model)
         return _Engine(model, rules, watch).run()
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hold Python's cycle collector back: it would walk the whole graph over and over, and find little."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _unpack_constants(model: ir.Model) -> None:
+    """Keep scalars and vectors as arrays: rules often ask for scales, and protobufs are slow to read."""
+    for graph in query.all_graphs(model):
+        for value in graph.initializers.values():
+            tensor, rank = value.const_value, query.rank(value)
+            is_vector = rank is not None and rank < 2 and value.dtype != ir.DataType.STRING
+            if is_vector and isinstance(tensor, ir.serde.TensorProtoTensor):
+                value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
 
 
 def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
@@ -177,26 +184,34 @@ def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> N
     assert not read.intersection(match.replaced), f"{rule.name}: a new node reads a value that it replaces"
 
 
-# Types this far up the first inputs tell which rules to try: most patterns differ by then.
-_CHAIN = 3
+# Types this many nodes up tell which rules to try: most patterns differ by then.
+_LEVELS = 3
 
 
-def _chain(node: ir.Node) -> tuple[OpKey | None, ...]:
-    found: list[OpKey | None] = [(node.domain, node.op_type)]
-    for _ in range(_CHAIN - 1):
-        first = node.inputs[0] if node.inputs else None
-        producer = None if first is None else first.producer()
-        if producer is None:
-            return (*found, None)
-        node = producer
-        found.append((node.domain, node.op_type))
-    return tuple(found)
+def _place(node: ir.Node, levels: int = _LEVELS) -> tuple[Any, ...]:
+    """The types of a node and of those before its first inputs."""
+    key = node.domain, node.op_type
+    if levels == 1:
+        return (key,)
+    first, second = (*node.inputs[:2], None, None)[:2]
+    return key, _origin(first, levels - 1), _origin(second, levels - 1)
+
+
+def _origin(value: ir.Value | None, levels: int) -> Place:
+    if value is None:
+        return None
+    producer = value.producer()
+    return () if producer is None else _place(producer, levels)
+
+
+def _forks(node: ir.Node) -> bool:
+    return bool(node.inputs) and node.inputs[0] is not None and len(node.inputs[0].uses()) > 1
 
 
 class _Engine:
     """One run of rules over a model: a queue of nodes to visit, and what has happened so far."""
 
-    # A value with more uses than this does not spread a visit; the last sweep sees to its users.
+    # A value with more uses than this does not spread a visit at once; a sweep sees to its users.
     MOST_SPREAD = 16
 
     def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
@@ -207,29 +222,41 @@ class _Engine:
         for item in prepared:
             for key in sorted(item.pattern.keys):
                 self.index.setdefault(key, []).append(item)
-        self.candidates: dict[tuple[OpKey | None, ...], list[_Prepared]] = {}
+        self.candidates: dict[tuple[Any, ...], list[_Prepared]] = {}
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.names = edit.Names(model)
         self.order = Order(model) if any(item.pattern.others for item in prepared) else None
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
+        self.far = frozenset(key for item in prepared if not item.rule.is_local for key in item.pattern.keys)
+        self.left_out: dict[ir.Node, None] = {}
+        self.untouched: set[ir.Node] = set()
         self.applications: list[Application] = []
         self.refusals: dict[ir.Node, dict[str, str]] = {}
         self.attempts = 0
         self.limit = 0
 
     def run(self) -> Rewritten:
-        """Visit until a whole sweep changes nothing."""
-        self.limit = 1000 + 10 * sum(1 for _ in query.all_nodes(self.model))
+        """Visit every node, then those that a change could concern, until nothing changes."""
+        nodes = list(query.all_nodes(self.model))
+        self.limit = 1000 + 10 * len(nodes)
+        self.untouched = set(nodes)
         done = -1
         while done < len(self.applications):
             done = len(self.applications)
-            self._enqueue(query.all_nodes(self.model))
+            self._enqueue(nodes)
             while self.queue:
                 node = self.queue.popleft()
                 self.queued.discard(node)
+                self.untouched.discard(node)
                 self._visit(node)
+            nodes = self._left_out()
         return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
+
+    def _left_out(self) -> list[ir.Node]:
+        """The nodes that no change has queued, though one could concern them."""
+        found, self.left_out = list(self.left_out), {}
+        return found + [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
 
     def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -248,12 +275,13 @@ class _Engine:
                 return
 
     def _candidates(self, node: ir.Node) -> list[_Prepared]:
-        """The rules that could match here, by the types of the node and of those along its first inputs."""
-        chain = _chain(node)
-        found = self.candidates.get(chain)
+        """The rules that could match here, by the types of the node and of those before it."""
+        place, forks = _place(node), _forks(node)
+        found = self.candidates.get((place, forks))
         if found is None:
-            found = [item for item in self.index[node.domain, node.op_type] if item.pattern.may_start(chain)]
-            self.candidates[chain] = found
+            known = self.index[node.domain, node.op_type]
+            found = [item for item in known if item.pattern.may_start(place, forks=forks)]
+            self.candidates[place, forks] = found
         return found
 
     def _attempt(self, prepared: _Prepared, node: ir.Node) -> bool:
@@ -312,15 +340,19 @@ class _Engine:
         for _ in range(self.reach - 1):
             if not level:
                 break
-            # What lies behind a node that waits in the queue is later in the graph, and waits there as well.
-            spread = [value for node in level if node not in self.queued for value in node.outputs]
+            # What lies behind a node that was not visited yet is later in the graph, and was not visited, either.
+            spread = [value for node in level if node not in self.untouched for value in node.outputs]
             level = dict.fromkeys(user for value in spread for user in self._users(value) if user not in seen)
             seen = {**seen, **level}
         self._enqueue(seen)
 
     def _users(self, value: ir.Value) -> Iterator[ir.Node]:
-        if not query.is_constant(value) and len(value.uses()) <= self.MOST_SPREAD:
+        if query.is_constant(value):
+            return
+        if len(value.uses()) <= self.MOST_SPREAD:
             yield from value.consumers()
+        else:
+            self.left_out.update(dict.fromkeys(value.consumers()))
 
     def _standing_refusals(self) -> tuple[Refusal, ...]:
         return tuple(

@@ -8,7 +8,7 @@ keys of a row together weigh at most n · exp(high − C − lowest_peak), which
 
     C = high − lowest_peak + margin,  margin = ln(2n / t)
 
-For the same reason a grid of the scores need not reach below lowest_peak − margin. On a trained BERT at 8 bits that
+For the same reason a grid of the scores need not reach below lowest_peak − margin. On a trained encoder at 8 bits that
 is worth more than the best C without it: 29.4 dB against 27.1, and then no C that is deep enough costs anything.
 
 The claim is for masks of 0 and 1, and rows with a live key. Rows with none differ by any finite C; they are counted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from intact.rewrite import (
     gemm,
     integer_forms,
     movement,
+    padding,
     scaling,
     to_qdq,
     to_qlinear,
@@ -34,7 +36,7 @@ FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "folding": folding.RULES,
     "scaling": scaling.RULES,
     "clipping": clipping.RULES,
-    "movement": movement.RULES,
+    "movement": (*movement.RULES, *padding.RULES),
     "bias": (*bias.RULES, *conv_bias.RULES),
     "integer_forms": integer_forms.RULES,
     "gemm": gemm.RULES,
@@ -67,9 +69,21 @@ def rewrite(model: ir.Model, target: Target, *, exact: bool = False) -> Rewritte
     return rewriter.apply(model.clone(), rules_for(target, exact=exact))
 
 
-def explain(model: ir.Model, target: Target, node: str, *, exact: bool = False) -> tuple[Refusal, ...]:
-    """Why each rule that could have its root at the node does not fire there."""
-    return rewriter.explain(model, rules_for(target, exact=exact), node)
+def explain(
+    before: ir.Model, rewritten: Rewritten, target: Target, node: str, *, exact: bool = False
+) -> tuple[Refusal, ...]:
+    """Which rules fired at a node, and why each other that could have its root at what became of it does not."""
+    given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
+    if node not in given and node not in left:
+        near = difflib.get_close_matches(node, [*left, *given], 2)
+        fix = f"did you mean {' or '.join(near)}?" if near else None
+        raise SettingsError("S146", f"--explain {node}: the model has no such node, before or after", fix=fix)
+    fired = [Refusal(item.rule, node, "fired here") for item in rewritten.applications if item.node == node]
+    places = [name for name, item in left.items() if name == node or node in query.origin(item)]
+    gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
+    rules = rules_for(target, exact=exact)
+    stands = [refusal for place in places for refusal in rewriter.explain(rewritten.model, rules, place)]
+    return (*dict.fromkeys(fired), *stands, *gone)
 
 
 def rules_for(target: Target, *, exact: bool = False) -> tuple[Rule, ...]:

@@ -10,14 +10,14 @@ import onnx_ir as ir
 from intact.graph import integer, query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import accumulator, affine, grid
 from intact.rewrite.accumulator import Accumulator, Tail
 from intact.rewrite.affine import Affine
 from intact.rewrite.operand import MICROSOFT, Operand, produced, quantized, taken, written
 
 
-class _AfterQLinearConv(Rule):
+class _AfterQLinearConv(LocalRule):
     """Takes what follows a QLinearConv into it; subclasses say what follows."""
 
     exactness = WITHIN_ONE_STEP

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import query
-from intact.graph.rewriter import EXACT, Rule
+from intact.graph.rewriter import EXACT, LocalRule
 
 
-class AbsorbRelu(Rule):
+class AbsorbRelu(LocalRule):
     """Q(Relu(x), s, z) = Q(x, s, z) where Q(0) is the least integer: the grid cuts negative values off itself."""
 
     exactness = EXACT
@@ -26,7 +26,7 @@ class AbsorbRelu(Rule):
         return op.QuantizeLinear(x, s, z, **quantize.attributes)
 
 
-class AbsorbClip(Rule):
+class AbsorbClip(LocalRule):
     """Q(Clip(x, a, b), s, z) = Q(x, s, z) where Q(a) is the least integer and Q(b) the greatest."""
 
     exactness = EXACT

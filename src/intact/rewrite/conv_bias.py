@@ -11,13 +11,13 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import affine, linear
 from intact.rewrite.affine import Affine
 from intact.rewrite.operand import INT32_MAX, Operand, dequantized, not_one_grid, quantized, read, written
 
 
-class FoldArithmeticIntoConv(Rule):
+class FoldArithmeticIntoConv(LocalRule):
     """Q(Conv(DQ(x), DQ(w), b) ± c) = Q(Conv(DQ(x), DQ(w), b ± c)) within one step; · and / go into the scale of w."""
 
     exactness = WITHIN_ONE_STEP

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from intact.graph import integer, query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns
-from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.operand import (
     INT32,
@@ -61,7 +61,7 @@ class ConvThroughFloat(_ThroughFloat):
         found = product(node)
         if not query.is_constant(found.w.scale):
             return "the scale of the weight is computed, not constant"
-        return not_one_grid(input=found.x, output=produced(node, 6)) or super().check(node)
+        return super().check(node) or not_one_grid(input=found.x, output=produced(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         found, y = product(node), produced(node, 6)
@@ -81,7 +81,7 @@ class ConvIntegerThroughFloat(_ThroughFloat):
         return whole_sums(op, product(node), None)
 
 
-class DepthwiseToQLinear(Rule):
+class DepthwiseToQLinear(LocalRule):
     """Q(Conv(DQ(x), DQ(w), b)) = QLinearConv(x, w, round(b / (x_scale · w_scale))), which conv_through_float takes."""
 
     exactness = WITHIN_ONE_STEP
@@ -93,12 +93,13 @@ class DepthwiseToQLinear(Rule):
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
         data, weight, output = read(x), read(w), written(y)
         found = Product(conv, data, weight, 1, 1, query.int_(conv, "group", 1))
+        if not found.is_depthwise:
+            return "it is not depthwise: conv_to_qlinear takes it"
         return (
-            not_one_type(input=data, output=output)
+            not_distinct(found)
+            or not_one_type(input=data, output=output)
             or not_one_grid(input=data, output=output)
             or linear.not_a_weight(data, weight, 0)
-            or not_distinct(found)
-            or (None if found.is_depthwise else "it is not depthwise: conv_to_qlinear takes it")
             or too_large(found)
             or linear.not_a_bias(bias, data, weight, output.step, 0)
         )

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import grid
 from intact.rewrite.operand import Operand, dequantized, not_one_grid, quantized, read, written
 
 
-class DropSelfRequantize(Rule):
+class DropSelfRequantize(LocalRule):
     """Q(DQ(x, s, z), s, z) = x: requantizing to the same grid changes nothing."""
 
     exactness = EXACT
@@ -30,7 +30,7 @@ class DropSelfRequantize(Rule):
         return back.inputs[0]
 
 
-class SkipRequantize(Rule):
+class SkipRequantize(LocalRule):
     """Q3(DQ2(Q2(DQ1(x)))) = Q3(DQ1(x)) where that holds for every integer that x can be."""
 
     exactness = EXACT
@@ -49,7 +49,7 @@ class SkipRequantize(Rule):
         return op.QuantizeLinear(first.outputs[0], *last.inputs[1:], **last.attributes)
 
 
-class MergeRequantize(Rule):
+class MergeRequantize(LocalRule):
     """Q2(DQ1(Q1(x))) = Q2(x) within one step, where grid 1 covers grid 2 and its step is at most twice as large."""
 
     exactness = WITHIN_ONE_STEP
@@ -71,7 +71,7 @@ class MergeRequantize(Rule):
         return op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
 
 
-class MergeEqualQuantizers(Rule):
+class MergeEqualQuantizers(LocalRule):
     """Q(x, s, z) and Q(x, s, z) are one node."""
 
     exactness = EXACT
@@ -87,7 +87,7 @@ class MergeEqualQuantizers(Rule):
         return merged, merged
 
 
-class MergeEqualDequantizers(Rule):
+class MergeEqualDequantizers(LocalRule):
     """DQ(x, s, z) and DQ(x, s, z) are one node."""
 
     exactness = EXACT

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.operand import (
     MICROSOFT,
@@ -30,7 +30,7 @@ from intact.rewrite.operand import (
 )
 
 
-class FoldGemmFactors(Rule):
+class FoldGemmFactors(LocalRule):
     """alpha · DQ(a) · DQ(b, s) + beta · c = DQ(a) · DQ(b, alpha · s) + DQ(c'), up to float rounding."""
 
     exactness = BOUNDED
@@ -73,7 +73,7 @@ class FoldGemmFactors(Rule):
         return linear.bias_levels(bias, steps / beta, channels) if beta else np.zeros(channels)
 
 
-class FoldGemmTranspose(Rule):
+class FoldGemmTranspose(LocalRule):
     """Gemm(DQ(a), b, transA=1) = Gemm(DQ(Transpose(a)), b): integers are transposed instead of floats."""
 
     exactness = EXACT
@@ -90,7 +90,7 @@ class FoldGemmTranspose(Rule):
         return op.Gemm(op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, **kept)
 
 
-class QLinearMatMulToQGemm(Rule):
+class QLinearMatMulToQGemm(LocalRule):
     """QLinearAdd(QLinearMatMul(a, b), c) = QGemm(a, b, round(c / (a_scale · b_scale))) for a constant c.
 
     The intermediate grid holds every product that can occur, so that it only rounded, and by less than a step of
@@ -134,7 +134,7 @@ class QLinearMatMulToQGemm(Rule):
         return _qgemm(op, a, b, bias, produced(add, 6).grid(op), shape)
 
 
-class MatMulAddToQGemm(Rule):
+class MatMulAddToQGemm(LocalRule):
     """Q(DQ(a) · DQ(b) + c) = QGemm(a, b, round(c / (a_scale · b_scale))) for a constant c."""
 
     name = "matmul_add_to_qgemm"
@@ -189,7 +189,7 @@ class MatMulToFloat(Rule):
         return op.MatMulIntegerToFloat(left.q, right.q, a_scale, b_scale, a_zero, b_zero, _domain=MICROSOFT)
 
 
-class AddToMatMulToFloat(Rule):
+class AddToMatMulToFloat(LocalRule):
     """MatMulIntegerToFloat(a, b) + c = MatMulIntegerToFloat(a, b, c), up to float rounding, for a constant vector c."""
 
     exactness = BOUNDED
@@ -215,7 +215,7 @@ class AddToMatMulToFloat(Rule):
         return op.MatMulIntegerToFloat(*matmul.inputs[:6], vector, _domain=MICROSOFT)
 
 
-class QLinearMatMulToInteger(Rule):
+class QLinearMatMulToInteger(LocalRule):
     """QLinearMatMul(a, b) = Q(float(MatMulInteger(a, b)) · a_scale · b_scale)."""
 
     name = "qlinear_matmul_to_integer"
@@ -238,7 +238,7 @@ class QLinearMatMulToInteger(Rule):
         return op.QuantizeLinear(real, *matmul.inputs[6:8])
 
 
-class MatMulToFullyConnected(Rule):
+class MatMulToFullyConnected(LocalRule):
     """Q(DQ(Q(DQ(a) · DQ(b))) + c) = Q(Gemm(DQ(a), DQ(b), DQ(c'))): a product and its bias as one operator.
 
     The intermediate grid holds every product that can occur, so that it only rounded, and by less than a step of

@@ -11,6 +11,9 @@ from intact.rewrite.operand import Operand
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
 LARGEST_RATIO = 2.0
 
+# What two quotients and two products in float32 may err by, in steps of a result for each level that it is from zero.
+FLOAT_SLACK = 2.0**-21
+
 # Scales between these come back from float32 as they went: no product of theirs with 17 bits leaves its range.
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-100, 2.0**100
 
@@ -47,11 +50,16 @@ def not_covered(middle: Operand, result: Operand) -> str | None:
     """Why a value rounded to the grid `middle` first may land more than one step of `result` away.
 
     Rounding to `middle` moves a value by half a step of it, and cutting it off there shows only where `result`
-    has levels beyond. Both have one scale.
+    has levels beyond. Both have one scale. Where one is exactly twice the other, every level of `middle` is one of
+    `result`, and half a step is a whole one; elsewhere a whole step may be two once floats are rounded.
     """
     s, t = _step(middle), _step(result)
     if s > LARGEST_RATIO * t:
         return f"the intermediate scale {s:.6g} is more than {LARGEST_RATIO:g} times the output scale {t:.6g}"
+    if s != LARGEST_RATIO * t and s / LARGEST_RATIO / t + result.reach * FLOAT_SLACK >= 1:
+        return (
+            f"the intermediate scale is {s / t:.9g} times the output scale: close enough to 2 for a value to move by 2"
+        )
     (low, high), (least, greatest) = extent(middle), extent(result)
     if low > least + t or high < greatest - t:
         return (

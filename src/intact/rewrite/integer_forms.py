@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, Rule
+from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite import operator_signs, signs
 from intact.rewrite.operand import (
     MICROSOFT,
@@ -24,7 +24,7 @@ from intact.rewrite.operand import (
 )
 
 
-class ReluToIntegerClip(Rule):
+class ReluToIntegerClip(LocalRule):
     """Q(Relu(x), s, z) = max(Q(x, s, z), z): quantizing keeps the order of values."""
 
     exactness = EXACT
@@ -40,7 +40,7 @@ class ReluToIntegerClip(Rule):
         return _clip(op, x, y, 0.0, None)
 
 
-class ClipToIntegerClip(Rule):
+class ClipToIntegerClip(LocalRule):
     """Q(Clip(x, a, b), s, z) = Clip(Q(x, s, z), Q(a), Q(b)): quantizing keeps the order of values."""
 
     exactness = EXACT
@@ -92,7 +92,7 @@ def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float |
     return result
 
 
-class SubToAdd(Rule):
+class SubToAdd(LocalRule):
     """Q(a - DQ(b, s, z)) = Q(a + DQ(~b, s, ~z)): ~b - ~z = z - b, in either sign."""
 
     exactness = EXACT

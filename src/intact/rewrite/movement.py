@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, Rule
+from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite import grid
 from intact.rewrite.operand import Operand, dequantized, not_one_grid, quantized, read, written
 from intact.rewrite.target_rule import TargetRule
@@ -43,6 +43,7 @@ class MovementRule(TargetRule):
 
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]] = _MOVING
+    outputs: ClassVar[int] = 1
 
     def __init__(self, types: Mapping[str, frozenset[str]] | None = None) -> None:
         self._types = dict.fromkeys(self.ops, _INTEGERS) if types is None else types
@@ -60,7 +61,7 @@ class MovementRule(TargetRule):
             return f"the target has no {move.op_type} of {name}"
         if move.op_type == "Resize" and not _only_repeats(move):
             return "this Resize computes values that it is not given"
-        if len(move.outputs) > 1:
+        if len(move.outputs) != self.outputs:
             return f"{move.op_type} has {len(move.outputs)} outputs"
         return not_one_grid(input=operand) or grid.unusable(operand)
 
@@ -131,7 +132,7 @@ class ConcatIntegers(MovementRule):
         return op.DequantizeLinear(joined, *parts[0].inputs[1:], **parts[0].attributes)
 
 
-class TransposeWeight(Rule):
+class TransposeWeight(LocalRule):
     """Transpose(DQ(w, s, z, axis)) = DQ(wᵀ, s, z, axis′) for a constant w."""
 
     exactness = EXACT

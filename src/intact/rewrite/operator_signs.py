@@ -14,7 +14,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import OpKey, Patterns, Var
-from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.operand import (
     INT8,
@@ -117,7 +117,7 @@ class UnsignProduct(SaturationRule):
         return _unsigned(op, node)
 
 
-class UnsignOperator(Rule):
+class UnsignOperator(LocalRule):
     """QLinearAdd(a, b) = (QLinearAdd(a + 128, b + 128) - 128), where an operand was uint8 before; others alike."""
 
     exactness = WITHIN_ONE_STEP
@@ -132,7 +132,7 @@ class UnsignOperator(Rule):
         return _unsigned(op, node)
 
 
-class UnsignConcat(Rule):
+class UnsignConcat(LocalRule):
     """QLinearConcat(a, b, …) on uint8 instead of int8, where an operand was uint8 before."""
 
     exactness = EXACT

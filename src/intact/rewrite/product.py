@@ -127,9 +127,13 @@ def not_constant(found: Product) -> str | None:
 def not_distinct(found: Product) -> str | None:
     """Why there is nothing to do about the zero points of a weight; text for a weight that is computed, too."""
     reason = not_constant(found)
-    if reason is None and np.unique(found.w.zeros()).size == 1:
+    if reason is None and _all_equal(found.w.zeros()):
         return "the weight has the same zero point in every channel"
     return reason
+
+
+def _all_equal(numbers: np.ndarray) -> bool:
+    return bool((numbers == numbers[0]).all())
 
 
 def centred(found: Product) -> np.ndarray:

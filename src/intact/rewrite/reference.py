@@ -14,14 +14,14 @@ import onnx_ir as ir
 from intact.graph import integer, query, rewriter
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns
-from intact.graph.rewriter import EXACT, Rule
+from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite.operand import INT32, not_one_grid, produced
 from intact.rewrite.product import Product, matches, not_distinct, product
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
 
-class CorrectConvInteger(Rule):
+class CorrectConvInteger(LocalRule):
     """ConvInteger(x, w - z_c) = ConvInteger(x, w) - z_c · ConvInteger(x, 1)."""
 
     exactness = EXACT
@@ -36,7 +36,7 @@ class CorrectConvInteger(Rule):
         return _sums(op, product(node))
 
 
-class CorrectQLinearConv(Rule):
+class CorrectQLinearConv(LocalRule):
     """QLinearConv(x, w - z_c) = Q((ConvInteger(x, w) - z_c · ConvInteger(x, 1) + b) · m)."""
 
     exactness = EXACT

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.graph import integer, query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import grid
 from intact.rewrite.operand import Operand, dequantized, not_one_grid, quantized, read, written
 
@@ -18,7 +18,7 @@ from intact.rewrite.operand import Operand, dequantized, not_one_grid, quantized
 _WHOLE = 1e-3
 
 
-class FoldScaleIntoQuantize(Rule):
+class FoldScaleIntoQuantize(LocalRule):
     """Q(c·x, s, z) = Q(x, s/c, z) within one step, and the same for a division by c, for c > 0."""
 
     exactness = WITHIN_ONE_STEP
@@ -46,7 +46,7 @@ class FoldPowerOfTwoIntoQuantize(FoldScaleIntoQuantize):
         return _not_positive(c, other) or _not_a_power_of_two(c)
 
 
-class FoldScaleIntoDequantize(Rule):
+class FoldScaleIntoDequantize(LocalRule):
     """c·DQ(x, s, z) = DQ(x, c·s, z) up to float rounding, far less than a step, for c > 0."""
 
     exactness = WITHIN_ONE_STEP
@@ -74,7 +74,7 @@ class FoldPowerOfTwoIntoDequantize(FoldScaleIntoDequantize):
         return _not_positive(c, other) or _not_a_power_of_two(c)
 
 
-class FoldShiftIntoDequantize(Rule):
+class FoldShiftIntoDequantize(LocalRule):
     """DQ(x, s, z) + k·s = DQ(x, s, z − k) where float32 agrees for every integer that x can be."""
 
     exactness = EXACT
@@ -92,7 +92,7 @@ class FoldShiftIntoDequantize(Rule):
         return op.DequantizeLinear(first.inputs[0], first.inputs[1], zero, **first.attributes)
 
 
-class FoldShiftIntoQuantize(Rule):
+class FoldShiftIntoQuantize(LocalRule):
     """Q(x + k·s, s, z) = Q(x, s, z + k) within one step: only ties may round to the other side."""
 
     exactness = WITHIN_ONE_STEP

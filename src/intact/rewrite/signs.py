@@ -14,7 +14,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, Rule
+from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.movement import MovementRule
 from intact.rewrite.operand import INT8, UINT8, Operand, not_one_grid, quantized, read, written
@@ -29,6 +29,7 @@ class UnsignActivation(SaturationRule):
     """DQ(Q(x, t, y), s, z) = DQ(Q(x, t, y + 128), s, z + 128) in uint8 instead of int8."""
 
     exactness = EXACT
+    is_local = False
 
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
         source = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="q")
@@ -45,9 +46,11 @@ class UnsignActivation(SaturationRule):
 
     def rewrite(self, op: Builder, x: ir.Value, q: ir.Node, dq: ir.Node) -> Any:
         source, grid = written(q), read(dq)
-        integers: ir.Value = op.QuantizeLinear(x, source.scale, shifted_zero(op, source))
+        zero_point = shifted_zero(op, source)
+        integers: ir.Value = op.QuantizeLinear(x, source.scale, zero_point)
         integers.dtype, integers.shape = UINT8, source.q.shape
-        return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))
+        is_same = grid.zero_point is source.zero_point
+        return op.DequantizeLinear(integers, grid.scale, zero_point if is_same else shifted_zero(op, grid))
 
 
 def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
@@ -69,6 +72,7 @@ class UnsignMovedActivation(SaturationRule):
     """DQ(move(q), s, z) = DQ(move(q + 128), s, z + 128) in uint8 instead of int8, where q was quantized just before."""
 
     exactness = EXACT
+    is_local = False
 
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
         move = op.node(MovementRule.ops, x, op.each(Var("rest", optional=True)), _name="move")
@@ -131,7 +135,7 @@ def _reads_unsigned(node: ir.Node) -> bool:
     )
 
 
-class JoinShiftedGrids(Rule):
+class JoinShiftedGrids(LocalRule):
     """Q(DQ(Q(x, t, y), s, z), s, z ± 128) = Q(x, t, y ± 128): a conversion to the other sign is part of Q."""
 
     exactness = EXACT
@@ -161,6 +165,8 @@ def not_shifted(before: Operand, after: Operand) -> str | None:
 
 class UnsignBeforeMove(MovementRule):
     """Q(DQ(move(x), s, z), s, z + 128) = move(Q(DQ(x, s, z), s, z + 128)), where x was quantized just before."""
+
+    is_local = False
 
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
         return quantized(op, op.DequantizeLinear(self._moves(op, x), s, z, _name="back"), "last")

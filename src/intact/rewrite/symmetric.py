@@ -63,6 +63,8 @@ class AbsorbDequantized(SymmetryRule):
         return op.DequantizeLinear(op.constant(Var("q")), Var("s"), Var("z"), _name="w")
 
     def check(self, w: ir.Node) -> str | None:
+        if any(reader.op_type == "DequantizeLinear" for reader in w.outputs[0].consumers()):
+            return "it makes the scales of blocks, which stay unsigned"
         weight = read(w)
         reason = self.taken(weight)
         if reason is not None:

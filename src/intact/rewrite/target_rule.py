@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from intact.graph.rewriter import Rule
+from intact.graph.rewriter import LocalRule
 from intact.targets.spec import Forms
 
 
-class TargetRule(Rule):
+class TargetRule(LocalRule):
     """A rule that fits itself to what a target takes."""
 
     exact_in_integers: ClassVar[bool] = False

@@ -14,13 +14,13 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import grid
 from intact.rewrite.movement import MovementRule
 from intact.rewrite.operand import MICROSOFT, Operand, not_one_grid, produced, quantized, taken, written
 
 
-class _FromQLinear(Rule):
+class _FromQLinear(LocalRule):
     """A rule that takes one integer operator, whatever its inputs."""
 
     exactness = WITHIN_ONE_STEP
@@ -226,7 +226,7 @@ class WhereToQdq(_FromQLinear):
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
 
 
-class MoveToQdq(Rule):
+class MoveToQdq(LocalRule):
     """move(Q(x, s, z)) = Q(move(DQ(Q(x, s, z), s, z)), s, z): what moves integers gets a grid around it."""
 
     exactness = EXACT
@@ -247,7 +247,7 @@ class MoveToQdq(Rule):
         return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
 
 
-class ConcatIntegersToQdq(Rule):
+class ConcatIntegersToQdq(LocalRule):
     """Concat(Q(x₁, s, z), Q(x₂, s, z), …) = Q(Concat(DQ(Q(x₁, s, z)), …), s, z)."""
 
     exactness = EXACT
@@ -268,7 +268,7 @@ class ConcatIntegersToQdq(Rule):
         return op.QuantizeLinear(real, *parts[0].inputs[1:], **parts[0].attributes)
 
 
-class ClipToQdq(Rule):
+class ClipToQdq(LocalRule):
     """Clip(Q(x, s, z), a, b) = Q(Clip(x, (a - z) · s, (b - z) · s), s, z): quantizing keeps the order of values."""
 
     exactness = EXACT

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns
-from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.operand import (
     MICROSOFT,
@@ -30,7 +30,7 @@ from intact.rewrite.operand import (
 )
 
 
-class ConvToQLinear(Rule):
+class ConvToQLinear(LocalRule):
     """Q(Conv(DQ(x), DQ(w), b)) = QLinearConv(x, w, round(b / (x_scale · w_scale)))."""
 
     exactness = WITHIN_ONE_STEP
@@ -65,7 +65,7 @@ def _slow_depthwise(weight: Operand, conv: ir.Node) -> str | None:
     return "depthwise weights with distinct zero points have no fast kernel"
 
 
-class MatMulToQLinear(Rule):
+class MatMulToQLinear(LocalRule):
     """Q(MatMul(DQ(a), DQ(b))) = QLinearMatMul(a, b)."""
 
     exactness = WITHIN_ONE_STEP
@@ -87,7 +87,7 @@ class MatMulToQLinear(Rule):
         return op.QLinearMatMul(*read(a).triple(op), *read(b).triple(op), *written(y).grid(op))
 
 
-class GemmToQGemm(Rule):
+class GemmToQGemm(LocalRule):
     """Q(Gemm(DQ(a), DQ(b), c)) = QGemm(a, b, round(c / (a_scale · b_scale)))."""
 
     exactness = WITHIN_ONE_STEP
@@ -144,7 +144,7 @@ def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.
     return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
 
 
-class _Elementwise(Rule):
+class _Elementwise(LocalRule):
     """Two operands, one type, single scales: op_type and the integer operator are set by the rules below."""
 
     exactness = WITHIN_ONE_STEP
@@ -176,7 +176,7 @@ class MulToQLinear(_Elementwise):
     creates = ((MICROSOFT, "QLinearMul"),)
 
 
-class _Unary(Rule):
+class _Unary(LocalRule):
     """One operand and single scales: the operator, and those of its attributes that the kernel has."""
 
     exactness = WITHIN_ONE_STEP
@@ -254,7 +254,7 @@ class GlobalAveragePoolToQLinear(_Unary):
         return None if rank is not None and rank >= 3 else f"the kernel wants rank 3 or more, found {rank}"
 
 
-class ConcatToQLinear(Rule):
+class ConcatToQLinear(LocalRule):
     """Q(Concat(DQ(a), DQ(b), …)) = QLinearConcat(a, b, …), each requantized for itself."""
 
     exactness = EXACT
@@ -272,7 +272,7 @@ class ConcatToQLinear(Rule):
         return op.QLinearConcat(*written(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
 
 
-class WhereToQLinear(Rule):
+class WhereToQLinear(LocalRule):
     """Q(Where(c, DQ(a), DQ(b))) = QLinearWhere(c, a, b), both requantized."""
 
     exactness = EXACT

@@ -147,9 +147,12 @@ def unsigned_concat(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def second_operand(rng: np.random.Generator) -> Iterator[Case]:
-    for zero, moves in itertools.product(zero_points(U8), (0, 1, 2)):
+    # A product may take integers for another scale and zero point than they were written with.
+    for zero, moves, (scale, offset) in itertools.product(
+        zero_points(U8), (0, 1, 2), ((0.05, 0), (0.02, 0), (0.05, 7))
+    ):
         net, feeds = Net(), {"a": integers(rng, U8, (2, 4, 6)), "b": rng.normal(0, 3, (2, 6, 5)).astype(np.float32)}
-        b = net.quantize("b", 0.05, zero)
+        b = net.quantize("b", scale, U8((int(zero) + offset) % 256))
         for _ in range(moves):
             b = net.op("Transpose", b, perm=[0, 2, 1])
         if moves == 1:
@@ -163,7 +166,7 @@ def second_operand(rng: np.random.Generator) -> Iterator[Case]:
         for name, output in outputs.items():
             single = Net()
             single.constants, single.nodes = dict(net.constants), _needed(net, output)
-            yield Case(f"{zero} {moves} {name}", single.model(feeds, output), [feeds])
+            yield Case(f"{zero} {moves} {scale} {offset} {name}", single.model(feeds, output), [feeds])
 
 
 def _needed(net: Net, output: str) -> list[Any]:

@@ -1,0 +1,111 @@
+"""Pad and Split of integers: a Pad moves values and adds one of its own, a Split has several results."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.builder import Builder
+from intact.graph.pattern import Patterns, Var
+from intact.graph.rewriter import Rule
+from intact.rewrite import grid
+from intact.rewrite.movement import MovementRule
+from intact.rewrite.operand import Operand, dequantized, quantized, read, written
+
+
+class PadRule(MovementRule):
+    """A rule that lets a Pad move integers; where it pads with a value, that is quantized beforehand."""
+
+    ops: ClassVar[tuple[str, ...]] = ("Pad",)
+
+    def _not_padded(self, move: ir.Node, operand: Operand) -> str | None:
+        if query.input_(move, 2) is not None and query.scalar(move.inputs[2]) is None:
+            return "the value that it pads with is computed, not constant"
+        return self._no_kernel(move, operand)
+
+
+class PadIntegers(PadRule):
+    """Q(Pad(DQ(x, s, z), c), s, z) = Pad(x, Q(c, s, z))."""
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, self._moves(op, dequantized(op, "first")), "last")
+
+    def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
+        return grid.different(read(first), written(last)) or self._not_padded(move, read(first))
+
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node, last: ir.Node) -> Any:
+        return _padded(op, move, first.inputs[0], written(last))
+
+
+class QuantizeBeforePad(PadRule):
+    """Q(Pad(x, c), s, z) = Pad(Q(x, s, z), Q(c, s, z))."""
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return quantized(op, self._moves(op, x), "last")
+
+    def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
+        return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, written(last))
+
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
+        integers: ir.Value = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+        integers.type, integers.shape = last.outputs[0].type, x.shape
+        return _padded(op, move, integers, written(last))
+
+
+def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> Any:
+    attributes: dict[str, Any] = dict(move.attributes)
+    inputs = [x, move.inputs[1], query.input_(move, 2), query.input_(move, 3)]
+    if query.string(move, "mode", "constant") == "constant":
+        real = np.float32(query.scalar(inputs[2]) or 0.0)
+        inputs[2] = op.constant(grid.quantize(np.asarray(real), operand), "padding")
+    return op.Pad(*inputs, **attributes)
+
+
+class _SplitRule(MovementRule):
+    """What rules for a Split into as many parts as `outputs` share."""
+
+    ops: ClassVar[tuple[str, ...]] = ("Split",)
+
+    def pattern(self, op: Patterns) -> Any:
+        given = dequantized(op, "first"), op.each(Var("rest", optional=True))
+        return op.Split(*given, _name="move", _outputs=self.outputs)
+
+    def check(self, first: ir.Node, move: ir.Node) -> str | None:
+        return self._no_kernel(move, read(first))
+
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
+        attributes: dict[str, Any] = dict(move.attributes)
+        parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=self.outputs, **attributes)
+        for part, before in zip(parts, move.outputs, strict=True):
+            part.dtype, part.shape = read(first).dtype, before.shape
+        return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
+
+
+class SplitIntegersInTwo(_SplitRule):
+    """Split(DQ(x, s, z)) = DQ(x₁, s, z), DQ(x₂, s, z) with x₁, x₂ = Split(x)."""
+
+    outputs = 2
+
+
+class SplitIntegersInThree(_SplitRule):
+    """Split(DQ(x, s, z)) = DQ(x₁, s, z), … with x₁, x₂, x₃ = Split(x)."""
+
+    outputs = 3
+
+
+class SplitIntegersInFour(_SplitRule):
+    """Split(DQ(x, s, z)) = DQ(x₁, s, z), … with x₁, x₂, x₃, x₄ = Split(x)."""
+
+    outputs = 4
+
+
+RULES: tuple[Rule, ...] = (
+    PadIntegers(),
+    QuantizeBeforePad(),
+    SplitIntegersInTwo(),
+    SplitIntegersInThree(),
+    SplitIntegersInFour(),
+)

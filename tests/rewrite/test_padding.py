@@ -1,0 +1,77 @@
+"""Pad and Split: where they move integers, and why they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.rewrite import padding
+from intact.targets.registry import load_target
+from tests.rewrite.cases.padding import PADS, SHAPE
+from tests.rewrite.harness import Net, fired, refused
+
+X, BYTES = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.uint8)
+GRID = (0.5, np.uint8(3))
+CPU = load_target("cpu").rewrite
+
+
+def padded(second=GRID, value=0.0, dtype=np.uint8):
+    """Q(Pad(DQ(x), value)); a text stands for an input of the model."""
+    net = Net()
+    real = net.dequantize("x", 0.5, dtype(3))
+    net.quantize(net.op("Pad", real, PADS, value if isinstance(value, str) else np.float32(value)), *second)
+    inputs = {"x": BYTES.astype(dtype), **({value: np.float32(0)} if isinstance(value, str) else {})}
+    return net.model(inputs, "t2")
+
+
+def before(x="x"):
+    """Q(Pad(x))."""
+    net = Net()
+    net.quantize(net.op("Pad", x, PADS), *GRID)
+    return net.model({"x": X}, "t1")
+
+
+def split(count, grid=GRID, **attributes):
+    net = Net()
+    parts = net.split(net.dequantize("x", *grid, **attributes), [1] * count, axis=1)
+    return net.model({"x": np.zeros((2, count), grid[1].dtype)}, *(net.op("Identity", part) for part in parts))
+
+
+FIRES = [
+    (padding.PadIntegers(), padded(), ["Pad"]),
+    (padding.QuantizeBeforePad(), before(), ["QuantizeLinear", "Pad"]),
+    (padding.SplitIntegersInTwo(), split(2), ["Split", *["DequantizeLinear"] * 2, *["Identity"] * 2]),
+    (padding.SplitIntegersInThree(), split(3), ["Split", *["DequantizeLinear"] * 3, *["Identity"] * 3]),
+    (padding.SplitIntegersInFour(), split(4), ["Split", *["DequantizeLinear"] * 4, *["Identity"] * 4]),
+]
+PER_CHANNEL = (np.float32([0.5, 0.25]), np.uint8([3, 4]))
+REFUSES = [
+    (padding.PadIntegers(), padded((0.25, np.uint8(3))), "the scales differ (0.5 and 0.25)"),
+    (padding.PadIntegers(), padded(value="v"), "the value that it pads with is computed, not constant"),
+    (
+        padding.PadIntegers().for_target(CPU),
+        padded((0.5, np.uint16(3)), dtype=np.uint16),
+        "the target has no Pad of uint16",
+    ),
+    (padding.QuantizeBeforePad(), before(X), "is constant"),
+    (padding.SplitIntegersInTwo(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
+    (padding.SplitIntegersInThree().for_target(CPU), split(3, (0.5, np.int16(3))), "the target has no Split of int16"),
+    (padding.SplitIntegersInFour().for_target(CPU), split(4, (0.5, np.int16(3))), "the target has no Split of int16"),
+]
+
+
+@pytest.mark.parametrize(("rule", "model", "left"), FIRES)
+def test_a_rule_fires(rule, model, left):
+    assert fired(rule, model) == left
+
+
+@pytest.mark.parametrize(("rule", "model", "reason"), REFUSES)
+def test_a_rule_refuses_with_a_reason(rule, model, reason):
+    assert reason in refused(rule, model)
+
+
+def test_a_split_into_more_parts_is_left_alone():
+    for rule, count in ((padding.SplitIntegersInTwo(), 3), (padding.SplitIntegersInThree(), 2)):
+        assert "Split" in [node.op_type for node in split(count).graph]
+        with pytest.raises(AssertionError, match="the rule does not match"):
+            refused(rule, split(count))
