@@ -1,4 +1,4 @@
-"""`intact verify`: two models, the same inputs, and how far apart their outputs are."""
+"""`intact verify`: models on the same inputs, and how far apart their outputs are."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from typing import Any
 import typer
 
 from intact.cli import options
-from intact.cli.options import GATES, IMAGES, TALK, TARGET, Option, takes
+from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "verify"
 FILES = (
-    Option("reference", Path, typer.Argument(help="The model to compare with.", show_default=False)),
-    Option("candidate", Path, typer.Argument(help="The model to check.", show_default=False)),
+    Option(
+        "models",
+        list[Path],
+        typer.Argument(help="Two or more models: the one to compare with, then those to check.", metavar="MODEL"),
+    ),
+    Option(
+        "reference",
+        Path | None,
+        typer.Option(
+            "--reference",
+            help="The model to compare with. [default: the first one]",
+            metavar="MODEL",
+            show_default=False,
+        ),
+    ),
 )
 INPUTS = (
     Option(
@@ -24,34 +37,49 @@ INPUTS = (
     Option("test_data", str | None, typer.Option("--test-data", help="Inputs that are all for verification.")),
 )
 SIMULATOR = tuple(option for option in TARGET if option.name in ("arch", "soc"))
-SETTINGS = (SIMULATOR, IMAGES, GATES)
+SETTINGS = (SIMULATOR, IMAGES, TEXT, GATES)
 
 
 @takes(FILES, INPUTS, *SETTINGS, TALK)
 def run(values: dict[str, Any]) -> None:
-    """Compare the outputs of two models on the same inputs.
+    """Compare the outputs of two or more models on the same inputs.
 
-    Of --data the rows are used that a build with the same flags would hold back.
-    An EPContext model runs on the vendor's simulator, any other on the CPU without optimizations.
+    For every output: SQNR (signal to noise, in dB; 40 is one part in a hundred), cosine, largest and mean error, and
+    how often the best class is the same. With --labels also the accuracy of each model. The last line of each model
+    is the tolerance that it would pass.
 
-    Example: intact verify model.onnx output/model.onnx --data inputs.npz --min-sqnr 30
+    Of --data the rows are used that a build with the same flags would hold back, so that none was calibrated on.
+
+    What a build deployed runs as that build ran it; another compiled (EPContext) model in the vendor's simulator of
+    --arch; any other on the CPU without optimizations.
+
+    Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
     from intact import files
-    from intact.cli import console, summary
-    from intact.errors import GateFailed
+    from intact.cli import comparison, console
 
-    talk = console.Talk(quiet=values["quiet"])
-    rows, gate = files.verify_files(
-        values["reference"],
-        values["candidate"],
+    reference, *candidates = _models(values)
+    found = files.verify_files(
+        reference,
+        *candidates,
         data_path=values["data"],
         test_path=values["test_data"],
         config=options.settings(values, *SETTINGS),
-        events=talk,
+        events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
-        console.print_json(summary.verification(rows, gate))
+        console.print_json(comparison.verification(found))
     elif not values["quiet"]:
-        summary.show_accuracy(rows)
-    if gate is not None and not gate.passed:
-        raise GateFailed("G101", f"{gate.name}: {gate.detail}", allowed=f"{gate.name} {gate.limit:g}")
+        comparison.show_verification(found)
+    console.refuse_failed(found.gates)
+
+
+def _models(values: dict[str, Any]) -> list[Path]:
+    """The reference and then the models to check."""
+    from intact.errors import SettingsError
+
+    given, reference = values["models"], values["reference"]
+    ordered = given if reference is None else [reference, *(path for path in given if path != reference)]
+    if len(ordered) < 2:
+        raise SettingsError("S149", f"there is nothing to compare {ordered[0]} with", fix="give two or more models")
+    return list(ordered)

@@ -1,4 +1,4 @@
-"""Calibration and test inputs: from an .npz file, a folder of images, a Python function, or made up from the graph.
+"""Calibration and test inputs: arrays, images, text, what a Python function gives, or made up from the graph.
 
 ::
 
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
 from intact.data.spec import Feeds, InputSpec, input_specs
 from intact.data.synthetic import SyntheticSource
+from intact.data.text import SUFFIX, open_text
 from intact.errors import DataError
 
 __all__ = ["CalibrationAndTest", "Dataset", "Feeds", "InputSpec", "Source", "held_back", "input_specs", "load"]
@@ -34,18 +36,20 @@ def load(
     distribution: Distribution = "normal",
     seed: int = 0,
     images: ImageConfig | None = None,
+    tokenizer: str | None = None,
 ) -> CalibrationAndTest:
     """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
 
-    `source` is an .npz or .npy file, a folder of images, `module:function`, or None for synthetic inputs. Without
-    `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them, or none of fewer than 8.
-    Of a function, or of synthetic inputs, the first `samples + 16` rows count.
+    `source` is an .npz or .npy file, a folder of images, a .txt file for `tokenizer`, `module:function`, or None for
+    synthetic inputs. Without `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them,
+    or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first `samples + 16` rows count.
     """
     limit = samples + MOST_HELD_BACK
     specs = input_specs(model)
     images = images or ImageConfig()
-    rows = SyntheticSource(model, limit, distribution, seed) if source is None else _open(source, specs, limit, images)
-    test = None if test_source is None else _open(test_source, specs, limit, images)
+    opened = partial(_open, specs=specs, limit=limit, images=images, tokenizer=tokenizer)
+    rows = SyntheticSource(model, limit, distribution, seed) if source is None else opened(source)
+    test = None if test_source is None else opened(test_source)
     if images != ImageConfig() and "images" not in (rows.kind, test.kind if test is not None else None):
         raise DataError(
             "D128", "image settings have no effect: the inputs are no folder of images", fix="leave them out"
@@ -53,10 +57,12 @@ def load(
     return split(rows, samples, test)
 
 
-def _open(source: str, specs: tuple[InputSpec, ...], limit: int, images: ImageConfig) -> Source:
+def _open(
+    source: str, *, specs: tuple[InputSpec, ...], limit: int, images: ImageConfig, tokenizer: str | None
+) -> Source:
     path = Path(source)
     if path.is_file():
-        return _open_file(path, specs)
+        return _open_file(path, specs, limit, tokenizer)
     if path.is_dir():
         return open_images(path, specs, images)
     if REFERENCE.fullmatch(source):
@@ -64,19 +70,22 @@ def _open(source: str, specs: tuple[InputSpec, ...], limit: int, images: ImageCo
     raise _unknown("D101", f"{source}: there is no such file")
 
 
-def _open_file(path: Path, specs: tuple[InputSpec, ...]) -> Source:
+def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, tokenizer: str | None) -> Source:
     try:
         if is_array_file(path):
             return open_arrays(path, specs)
+        if path.suffix.lower() == SUFFIX:
+            return open_text(path, specs, limit, tokenizer)
     except OSError as error:
         raise _unknown("D101", f"{path}: cannot be read: {error.strerror or error}") from None
-    raise _unknown("D102", f"{path}: is neither an .npz nor an .npy file")
+    raise _unknown("D102", f"{path}: is neither an .npz nor an .npy nor a .txt file")
 
 
 def _unknown(code: str, message: str) -> DataError:
     return DataError(
         code,
         message,
-        allowed="an .npz file keyed by input name, an .npy file for one input, a folder of images, or module:function",
+        allowed="an .npz file keyed by input name, an .npy file for one input, a folder of images, a .txt file with "
+        "--tokenizer, or module:function",
         fix="np.savez(path, **arrays) with samples on axis 0 writes what is needed",
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from intact.data.spec import Feeds, check_values
 
-Kind = Literal["npz", "callable", "images", "synthetic"]
+Kind = Literal["npz", "callable", "images", "text", "synthetic"]
 
 FEWEST_TO_SPLIT = 8
 FEWEST_HELD_BACK = 4

@@ -15,6 +15,9 @@ from intact.errors import ModelError
 from intact.graph import io
 from intact.vendor.ort_message import sentence
 
+# Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
+_threads = 0
+
 # Protobuf stops at 2 GB; beyond this the weights go to a file beside the model.
 _LARGEST_IN_MEMORY = 1_500_000_000
 
@@ -31,7 +34,8 @@ class Port:
 class Session:
     """A loaded model: `run` maps named inputs to named outputs.
 
-    `outputs` may name any tensor of the main graph; by default they are the graph's outputs.
+    `outputs` may name any tensor of the main graph; by default they are the graph's outputs. With `profile`, the path
+    that a record's name begins with, the time of every node is recorded until `end_profile`.
     """
 
     def __init__(
@@ -41,14 +45,18 @@ class Session:
         optimize: bool = False,
         outputs: Sequence[str] | None = None,
         threads: int = 0,
+        profile: Path | None = None,
     ) -> None:
         model = model_or_path
+        options = _options(optimize, threads)
+        if profile is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(profile)
         if not isinstance(model, ir.Model) and outputs is not None:
             model = io.load(model)
         if isinstance(model, ir.Model):
-            self._session = _session_from_model(_with_outputs(model, outputs), _options(optimize, threads))
+            self._session = _session_from_model(_with_outputs(model, outputs), options)
         else:
-            self._session = _create(str(model), _options(optimize, threads))
+            self._session = _create(str(model), options)
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
         produced = {node.name: _port(node) for node in self._session.get_outputs()}
         self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))
@@ -62,6 +70,16 @@ class Session:
         except Exception as error:
             raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(zip(names, values, strict=True))
+
+    def end_profile(self) -> Path:
+        """Stop recording; the file, JSON, has the time of every node that ran."""
+        return Path(self._session.end_profiling())
+
+
+def use_threads(count: int) -> None:
+    """Give sessions of this process this many threads each, unless they ask for a number themselves."""
+    global _threads
+    _threads = count
 
 
 def version() -> str:
@@ -85,7 +103,7 @@ def _options(optimize: bool, threads: int) -> ort.SessionOptions:
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors arrive as exceptions; the terminal belongs to the user
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or _threads
     options.inter_op_num_threads = 1
     # Idle threads that spin would slow down whatever else runs on a small machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -10,13 +10,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from intact import errors
 from intact.errors import IntactError, ToolchainError
+
+# Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
+DEATHS = ("E102", "E103", "E104")
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
@@ -39,16 +44,34 @@ def call(job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: 
     It gets `timeout` seconds and, except on Windows, `memory_limit` bytes of address space. An IntactError that
     it raises is raised here; any other end without an answer is a ToolchainError with the vendor's last words.
     """
+    with started(job, request, timeout=timeout, memory_limit=memory_limit) as reply:
+        return reply()
+
+
+@contextmanager
+def started(
+    job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: int | None = None
+) -> Iterator[Callable[[], Reply]]:
+    """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with tempfile.TemporaryDirectory(prefix="intact-job-") as name:
         folder = Path(name)
         order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
         (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
-        status = _run(folder, timeout)
-        log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
-        answer = _answer(folder / "answer.json")
-    if "result" in answer:
-        return Reply(answer["result"], log)
-    raise _error(job, status, answer, log, timeout, memory_limit)
+        deadline = time.monotonic() + timeout
+        process = _start(folder)
+
+        def reply() -> Reply:
+            status = _wait(process, deadline)
+            log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+            answer = _answer(folder / "answer.json")
+            if "result" in answer:
+                return Reply(answer["result"], log)
+            raise _error(job, status, answer, log, timeout, memory_limit)
+
+        try:
+            yield reply
+        finally:
+            _kill_group(process)
 
 
 def telling_lines(log: str, limit: int = 5) -> list[str]:
@@ -69,10 +92,9 @@ def default_memory_limit() -> int | None:
     return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
 
 
-def _run(folder: Path, timeout: float) -> int | None:
-    """The exit status of the worker, negative for a signal, or None if it ran out of time."""
+def _start(folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / "log.txt", "wb") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             # -P: whatever lies in the working directory is not importable.
             [sys.executable, "-P", "-m", "intact.vendor.worker", str(folder)],
             stdin=subprocess.DEVNULL,
@@ -82,8 +104,12 @@ def _run(folder: Path, timeout: float) -> int | None:
             env=_environment(),
             start_new_session=True,
         )
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+    """The exit status of the worker, negative for a signal, or None if it ran out of time."""
     try:
-        return process.wait(timeout)
+        return process.wait(max(deadline - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
         return None
     finally:

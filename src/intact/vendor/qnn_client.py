@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,17 @@ from typing import Any
 import numpy as np
 
 from intact.errors import NotAvailable, ToolchainError
-from intact.vendor import process, qnn_log
+from intact.vendor import pool, process, qnn_log
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime-qnn"
+
+# A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
+# runs (seen with onnxruntime-qnn 2.7.0); this leaves room for inputs and outputs.
+_BYTES_OF_A_SIMULATOR = 512 << 20
+_BYTES_FOR_EACH_OF_THE_BINARY = 4
+# A simulator starts in half a second; with more samples than this, what it returns is the larger cost.
+_MOST_SAMPLES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,29 @@ def compile_context(
 def run(
     path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float
 ) -> list[dict[str, np.ndarray]]:
-    """The outputs of the model at `path` in the simulator, one dictionary a sample.
+    """The outputs of the model at `path` in the simulator, one dictionary a sample, in their order.
 
-    The model is an EPContext model with its binary beside it, or a QDQ model, which is compiled first.
+    The model is an EPContext model with its binary beside it, or a QDQ model, which is compiled first. The simulator
+    computes on one core, so that several of them share the samples.
     """
-    names = list(samples[0]) if samples else []
+    workers = pool.workers(len(samples), _bytes_of_a_simulator(path))
+    share = min(max(1, math.ceil(len(samples) / workers)), _MOST_SAMPLES)
+    parts = [samples[start : start + share] for start in range(0, len(samples), share)]
+    jobs = (_running(path, part, chip, timeout) for part in parts)
+    return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
+
+
+def _bytes_of_a_simulator(path: Path) -> int:
+    beside = sum(file.stat().st_size for file in (path, *path.parent.glob("*.bin")) if file.is_file())
+    return _BYTES_OF_A_SIMULATOR + _BYTES_FOR_EACH_OF_THE_BINARY * beside
+
+
+@contextmanager
+def _running(
+    path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float
+) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
+    """A simulator at work on these samples; the function that this gives waits for the outputs."""
+    names = list(samples[0])
     with tempfile.TemporaryDirectory(prefix="intact-samples-") as folder:
         inputs, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         arrays = {f"{row}.{index}": s[name] for row, s in enumerate(samples) for index, name in enumerate(names)}
@@ -86,10 +113,15 @@ def run(
             "outputs": str(outputs),
             "verbose": False,
         }
-        produced = _call("run_samples", request, chip, timeout).result["names"]
-        with np.load(outputs, allow_pickle=False) as results:
-            rows = range(len(samples))
-            return [{name: results[f"{row}.{index}"] for index, name in enumerate(produced)} for row in rows]
+
+        def wait() -> list[dict[str, np.ndarray]]:
+            produced = _checked(reply()).result["names"]
+            with np.load(outputs, allow_pickle=False) as results:
+                rows = range(len(samples))
+                return [{name: results[f"{row}.{index}"] for index, name in enumerate(produced)} for row in rows]
+
+        with _started("run_samples", request, chip, timeout) as reply:
+            yield wait
 
 
 def environment() -> dict[str, str]:
@@ -103,10 +135,21 @@ def environment() -> dict[str, str]:
 
 
 def _call(job: str, request: Mapping[str, Any], chip: Chip, timeout: float) -> process.Reply:
+    with _started(job, request, chip, timeout) as reply:
+        return _checked(reply())
+
+
+def _started(
+    job: str, request: Mapping[str, Any], chip: Chip, timeout: float
+) -> AbstractContextManager[Callable[[], process.Reply]]:
     _require_package()
     order = {**request, "arch": chip.arch, "soc_id": chip.soc_id, "ep_options": dict(chip.ep_options)}
     limit = process.default_memory_limit()
-    reply = process.call(f"intact.vendor.qnn:{job}", order, timeout=timeout, memory_limit=limit)
+    return process.started(f"intact.vendor.qnn:{job}", order, timeout=timeout, memory_limit=limit)
+
+
+def _checked(reply: process.Reply) -> process.Reply:
+    """A reply of a provider that started, and with the settings that it was given."""
     if failure := qnn_log.startup_failure(reply.log):
         raise ToolchainError("E106", f"the QNN provider did not start: {failure}", fix="check --ep-option and --soc")
     if refused := qnn_log.refused_settings(reply.log):

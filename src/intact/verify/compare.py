@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from intact.data import Feeds
+from intact.data.labels import Labels
 from intact.errors import ModelError
-from intact.results import Accuracy, Form
+from intact.results import Accuracy, Form, TaskAccuracy
+from intact.verify.task import Tally
+
+Outputs = Mapping[str, np.ndarray]
 
 # Stands for an error without end: JSON has no infinity.
 GREATEST = float(np.finfo(np.float32).max)
+# The relative tolerance that an absolute one is found for.
+RTOL = 0.01
+_FEW = 5
 
 
 @dataclass(slots=True)
@@ -25,8 +34,11 @@ class Difference:
     largest: float = 0.0
     absolute: float = 0.0
     elements: int = 0
+    beyond: float = 0.0
     agreeing: int = 0
+    among_five: int = 0
     decisions: int = 0
+    classes: int = 0
 
     def add(self, reference: np.ndarray, candidate: np.ndarray) -> None:
         """Take in one sample of one output."""
@@ -36,9 +48,7 @@ class Difference:
         # Equal infinities, as masks have them, are no error; infinity or NaN against a number is the greatest one.
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         finite = np.isfinite(a) & np.isfinite(b)
-        if a.ndim == 2 and a.shape[1] > 1:
-            self.agreeing += int(np.sum(a.argmax(axis=1) == b.argmax(axis=1)))
-            self.decisions += a.shape[0]
+        self._decide(a, b)
         a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
         error = np.where(same | finite, np.abs(a - b), GREATEST)
         self.signal += float(np.sum(a * a))
@@ -46,8 +56,21 @@ class Difference:
         self.product += float(np.sum(a * b))
         self.noise += float(np.sum(error * error))
         self.largest = max(self.largest, float(error.max(initial=0.0)))
+        self.beyond = max(self.beyond, float((error - RTOL * np.abs(a)).max(initial=0.0)))
         self.absolute += float(error.sum())
         self.elements += error.size
+
+    def _decide(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Count agreement where the output is scores of classes, a row for each decision."""
+        if a.ndim != 2 or a.shape[1] < 2:
+            return
+        best = a.argmax(axis=1)
+        self.classes = a.shape[1]
+        self.decisions += a.shape[0]
+        self.agreeing += int(np.sum(best == b.argmax(axis=1)))
+        # Stable: of equal scores the first counts, as it does for argmax. What is no number is no good score.
+        ranked = np.argsort(np.where(np.isnan(b), np.inf, -b), axis=1, kind="stable")[:, :_FEW]
+        self.among_five += int(np.sum(ranked == best[:, None]))
 
     @property
     def identical(self) -> bool:
@@ -70,20 +93,89 @@ class Difference:
         return float(self.product / size) if size > 0 and np.isfinite(size) else None
 
 
-def compare(
-    form: Form,
-    runtime: str,
-    reference: Iterable[Mapping[str, np.ndarray]],
-    candidate: Iterable[Mapping[str, np.ndarray]],
-) -> tuple[Accuracy, ...]:
-    """One row for each output of `reference`, over all samples."""
-    differences: dict[str, Difference] = {}
-    for expected, found in zip(reference, candidate, strict=True):
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A form of a model and where it runs: `outputs` maps rows to what the model gives for each."""
+
+    form: Form
+    runtime: str
+    outputs: Callable[[Iterable[Feeds]], Iterable[Outputs]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found about one form: a row for each output, and one for each output that has labels."""
+
+    accuracy: tuple[Accuracy, ...] = ()
+    task: tuple[TaskAccuracy, ...] = ()
+
+
+@dataclass(slots=True)
+class _Record:
+    runner: Runner
+    tally: Tally | None
+    differences: dict[str, Difference] = field(default_factory=dict)
+
+    def add(self, expected: Outputs, found: Outputs) -> None:
         for name, value in expected.items():
             if name not in found:
+                form = self.runner.form
                 raise ModelError("M151", f"the {form} model has no output {name!r}", allowed=", ".join(found))
-            differences.setdefault(name, Difference()).add(value, found[name])
-    return tuple(_row(form, runtime, name, difference) for name, difference in differences.items())
+            self.differences.setdefault(name, Difference()).add(value, found[name])
+        if self.tally is not None:
+            self.tally.add({name: found[name] for name in expected})
+
+    def measured(self) -> Measured:
+        form, runtime = self.runner.form, self.runner.runtime
+        rows = tuple(_row(form, runtime, name, difference) for name, difference in self.differences.items())
+        return Measured(rows, () if self.tally is None else self.tally.rows(form, runtime))
+
+
+def measure(
+    rows: Iterable[Feeds], reference: Runner, candidates: Sequence[Runner], labels: Labels | None = None
+) -> tuple[Measured, tuple[Measured, ...]]:
+    """The reference by its labels, and each candidate by them and against the reference, over the same rows.
+
+    All run side by side and every row is read once, so that memory does not grow with the number of rows.
+    """
+    first = None if labels is None else Tally(labels)
+    records = [_Record(runner, None if labels is None else Tally(labels)) for runner in candidates]
+    runners = (reference, *candidates)
+    streams = [runner.outputs(copy) for runner, copy in zip(runners, _copies(rows, len(runners)), strict=True)]
+    for expected, *found in zip(*streams, strict=True):
+        if first is not None:
+            first.add(expected)
+        for record, outputs in zip(records, found, strict=True):
+            record.add(expected, outputs)
+    task = () if first is None else first.rows(reference.form, reference.runtime)
+    return Measured((), task), tuple(record.measured() for record in records)
+
+
+def _copies(rows: Iterable[Feeds], count: int) -> list[Iterator[Feeds]]:
+    """As many readers of the same rows; a row goes when all have it (`itertools.tee` would keep dozens of them)."""
+    source = iter(rows)
+    waiting: list[deque[Feeds]] = [deque() for _ in range(count)]
+
+    def read(own: deque[Feeds]) -> Iterator[Feeds]:
+        while True:
+            if not own:
+                fresh = next(source, None)
+                if fresh is None:
+                    return
+                for each in waiting:
+                    each.append(fresh)
+            yield own.popleft()
+
+    return [read(own) for own in waiting]
+
+
+def compare(
+    form: Form, runtime: str, reference: Iterable[Outputs], candidate: Iterable[Outputs]
+) -> tuple[Accuracy, ...]:
+    """One row for each output of `reference`, over all samples."""
+    pair = Runner("original", "", lambda _: reference), Runner(form, runtime, lambda _: candidate)
+    _, (measured,) = measure((), pair[0], [pair[1]])
+    return measured.accuracy
 
 
 def _row(form: Form, runtime: str, name: str, difference: Difference) -> Accuracy:
@@ -98,4 +190,6 @@ def _row(form: Form, runtime: str, name: str, difference: Difference) -> Accurac
         max_abs_error=difference.largest,
         mean_abs_error=difference.absolute / max(difference.elements, 1),
         top1_agreement=difference.agreeing / decided if decided else None,
+        top5_agreement=difference.among_five / decided if difference.classes > _FEW else None,
+        atol_beside_rtol=difference.beyond,
     )

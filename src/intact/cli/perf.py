@@ -1,0 +1,84 @@
+"""`intact perf`: models beside each other, and how long they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from intact.cli import options
+from intact.cli.options import IMAGES, LATENCY, TALK, TEXT, Option, takes
+
+NAME = "perf"
+FILES = (
+    Option(
+        "models",
+        list[Path],
+        typer.Argument(help="Models to time; ratios are to the first, so give the float one first.", metavar="MODEL"),
+    ),
+)
+HOW = (
+    Option(
+        "data",
+        str | None,
+        typer.Option(
+            "--data",
+            help="Inputs: an .npz keyed by input name, a folder of images, or module:function. [default: synthetic]",
+            show_default=False,
+        ),
+    ),
+    Option(
+        "threads",
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Threads of an operator. [default: one for each core]", show_default=False
+        ),
+    ),
+    Option(
+        "runs",
+        int | None,
+        typer.Option(
+            "--runs",
+            min=1,
+            help="Inferences of each model. [default: what fits into 10 seconds, 15 to 300]",
+            show_default=False,
+        ),
+    ),
+)
+SETTINGS = (IMAGES, TEXT, LATENCY)
+
+
+@takes(FILES, HOW, *SETTINGS, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Time models on this CPU with ONNX Runtime, and say what takes the time.
+
+    The models take turns, one inference each, so that whatever else the machine does slows all of them alike; believe
+    the ratios more than the milliseconds. Memory is the peak of a process that does nothing but load and run the model.
+    Operators are those that ran, after ONNX Runtime's fusions. A model that is slower than the first is told as such,
+    with the operators to blame.
+
+    A model that is compiled for an NPU is refused: here it runs in a simulator, whose time says nothing.
+
+    Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
+    """
+    from intact import files
+    from intact.cli import comparison, console
+    from intact.errors import SettingsError
+
+    config = options.settings(values, *SETTINGS)
+    if config.max_latency_ratio is not None and len(values["models"]) < 2:
+        raise SettingsError("S145", "--max-latency-ratio: one model has no ratio", fix="give two or more models")
+    found, gate = files.perf_files(
+        *values["models"],
+        data_path=values["data"],
+        threads=values["threads"] or 0,
+        rounds=values["runs"],
+        config=config,
+        events=console.Talk(quiet=values["quiet"]),
+    )
+    if values["as_json"]:
+        console.print_json(comparison.performance(found, gate))
+    elif not values["quiet"]:
+        comparison.show_performance(found)
+    console.refuse_failed([gate] if gate is not None else [])

@@ -1,0 +1,64 @@
+"""Labels: the right class of each row of the inputs, for the accuracy of a task.
+
+An .npy file holds one array of integers with a label for each row of the inputs on axis 0. An .npz file holds one such
+array for each output that has labels, under the name of the output; a single array may be under `labels` instead, and
+is then for the one output of the model.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from intact.data.dataset import Dataset
+from intact.errors import DataError
+
+ANY_OUTPUT = "labels"
+_FORM = "integers in an .npy file, or in an .npz file under `labels` or the names of outputs, one for each row"
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """For each output by name, or for the only one as `labels`, the labels of every sample, in order."""
+
+    where: str
+    by_output: Mapping[str, np.ndarray]
+
+
+def load_labels(path: str, test: Dataset) -> Labels:
+    """The labels of the rows in `test`, from a file that has one for each row of the inputs they were taken from."""
+    if test.kind == "synthetic":
+        raise DataError("D131", f"{path}: synthetic inputs have no labels", fix="give --data or --test-data")
+    return Labels(path, {name: _of_samples(array, name, path, test) for name, array in _read(Path(path)).items()})
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {ANY_OUTPUT: found}
+        with found:
+            return dict(found.items())
+    except OSError as error:
+        raise DataError("D132", f"{path}: cannot be read: {error.strerror or error}", allowed=_FORM) from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError("D132", f"{path}: cannot be read as labels: {error}", allowed=_FORM) from None
+
+
+def _of_samples(array: np.ndarray, name: str, path: str, test: Dataset) -> np.ndarray:
+    """The labels of the samples of `test`, one row of the result for each."""
+    if not np.issubdtype(array.dtype, np.integer):
+        raise DataError("D133", f"{path}: {name} is of type {array.dtype}", allowed=_FORM)
+    rows, samples = array.shape[0] if array.ndim else 0, test.source.rows
+    if rows == 0 or rows % samples:
+        raise DataError(
+            "D134",
+            f"{path}: {name} has {rows} labels for {samples} samples in {test.source.where}",
+            allowed="one label for each row of the inputs, in the same order, those for calibration included",
+            fix="label every row of the file: samples that are held back take the labels of their own rows",
+        )
+    return array.reshape(samples, -1)[test.start : test.stop]

@@ -1,0 +1,52 @@
+"""Several children at once, for work whose parts do not depend on one another."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeVar
+
+import joblib
+
+T = TypeVar("T")
+
+
+def in_order(jobs: Iterable[AbstractContextManager[Callable[[], T]]], workers: int) -> Iterator[T]:
+    """What each job gives, in the order of the jobs, with at most `workers` of them under way at a time.
+
+    A job begins when it is entered and is waited for by calling what it gives. Whatever goes wrong, none outlives this.
+    """
+    under_way: deque[tuple[ExitStack, Callable[[], T]]] = deque()
+    with ExitStack() as all_of_them:
+        for job in jobs:
+            if len(under_way) == workers:
+                yield _finish(*under_way.popleft())
+            stack = all_of_them.enter_context(ExitStack())
+            under_way.append((stack, stack.enter_context(job)))
+        while under_way:
+            yield _finish(*under_way.popleft())
+
+
+def _finish(stack: ExitStack, wait: Callable[[], T]) -> T:
+    with stack:
+        return wait()
+
+
+def workers(jobs: int, bytes_each: int) -> int:
+    """How many of `jobs` may run at once: one for each core that is ours, in at most half of the free memory.
+
+    What is ours follows affinity, control groups and LOKY_MAX_CPU_COUNT, as for everything that goes through joblib.
+    """
+    cores, free = int(joblib.cpu_count()), free_memory()
+    return max(1, min(cores, jobs, cores if free is None else free // 2 // bytes_each))
+
+
+def free_memory() -> int | None:
+    """Bytes that new processes can have without swapping, or None where the system does not say."""
+    if sys.platform != "linux":
+        return None
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        figures = dict(line.split(":", 1) for line in lines)
+    return int(figures["MemAvailable"].split()[0]) * 1024
