@@ -328,4 +328,27 @@ def test_fallback_to_the_cpu_is_only_forbidden_where_the_model_is_whole_on_the_n
 
 
 def test_a_device_without_lines_to_load_it_has_no_such_section() -> None:
-    assert "Load and run" not in text(html.render(manifest("openvino")))
+    assert "Load and run" not in text(html.render(manifest("dml")))
+
+
+def test_a_blob_is_loaded_with_the_options_that_it_was_made_with() -> None:
+    given = manifest("openvino")
+    given["config"]["compile"]["ep_options"] = {"NUM_STREAMS": "2"}
+    lines = snippet.lines(given) or ""
+    compile(lines, "snippet", "exec")
+    assert 'import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "f32", ' in lines and '"NUM_STREAMS": "2"}' in lines
+
+
+def test_layers_are_shown_with_their_precision_kernel_and_nodes() -> None:
+    given = manifest("openvino")
+    given["placement"] |= {
+        "place": "GPU.1",
+        "layers": [
+            {"kind": "Convolution", "kernel": "jit_I8", "precision": "u8", "nodes": ["conv", "x_Q"]},
+            {"kind": "Softmax", "kernel": "ref_f32", "precision": "f32", "nodes": [HOSTILE]},
+        ],
+    }
+    page = html.render(given)
+    assert "The whole model runs on the GPU.1" in text(page) and "on the NPU" not in text(page)
+    assert "u8 Convolution jit_I8 1 conv + x_Q" in text(page) and "f32 Softmax ref_f32 1" in text(page)
+    assert "<script>" not in page

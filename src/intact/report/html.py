@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from intact.report import snippet
+from intact.report.curve import curve
 from intact.report.figures import MISSING, count, decibels, duration, figure, share, size
 from intact.vendor.placement import CONVERSIONS
 
@@ -31,6 +32,8 @@ DEVICES = {
     "openvino": "Intel devices, through OpenVINO",
     "dml": "DirectML devices",
 }
+# Gates on what was measured; that on placement is always checked.
+GATES = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
 FORMS = {
     "upgraded": "moved to a newer opset",
     "quantized": "portable QDQ model",
@@ -81,7 +84,8 @@ def view(manifest: Record) -> dict[str, Any]:
     return {
         "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
         "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
-        "verdict": _verdict(manifest["gates"], config["min_sqnr"]),
+        "verdict": _verdict(manifest["gates"], config),
+        "task": _task(manifest["task_accuracy"]),
         "target": _target(config, stages),
         "precision": _precision(config, stages),
         "placement": placement,
@@ -92,19 +96,29 @@ def view(manifest: Record) -> dict[str, Any]:
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
+        "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "load": snippet.lines(manifest),
     }
 
 
-def _verdict(gates: Sequence[Record], least_sqnr: float | None) -> dict[str, str]:
+def _verdict(gates: Sequence[Record], config: Record) -> dict[str, str]:
     failed = sum(not gate["passed"] for gate in gates)
-    if not gates and least_sqnr is not None:
-        return {"state": "warn", "word": "Built", "text": f"the gate min_sqnr {figure(least_sqnr)} was NOT checked"}
+    unchecked = [f"{name} {figure(config[name])}" for name in GATES if config[name] is not None]
+    if not gates and unchecked:
+        noun = "the gate" if len(unchecked) == 1 else "the gates"
+        verb = "was" if len(unchecked) == 1 else "were"
+        return {"state": "warn", "word": "Built", "text": f"{noun} {', '.join(unchecked)} {verb} NOT checked"}
     if not gates:
         return {"state": "plain", "word": "Built", "text": "no gates were set (--min-sqnr sets one)"}
     if failed:
         return {"state": "bad", "word": "FAILED", "text": f"{failed} of {count(len(gates), 'gate')} failed"}
     return {"state": "good", "word": "Passed", "text": f"{count(len(gates), 'gate')} passed, none failed"}
+
+
+def _task(rows: Sequence[Record]) -> list[dict[str, Any]]:
+    """Accuracy on labels by form, with the points that each lost against the original."""
+    before = {row["output"]: row["correct"] for row in rows if row["form"] == "original"}
+    return [dict(row) | {"lost": 100 * (before[row["output"]] - row["correct"]) / row["total"]} for row in rows]
 
 
 def _target(config: Record, stages: Record) -> dict[str, str]:
@@ -128,6 +142,11 @@ def _precision(config: Record, stages: Record) -> dict[str, str]:
     if quant is None:
         reason = stages.get("quantize", {}).get("reason") or "nothing was quantized"
         return {"name": name or "as given", "words": reason}
+    if quant["activation_type"] == "float16":
+        return {"name": name or "set by hand", "words": "float16 throughout, inputs and outputs as they are"}
+    if quant["activation_type"] == "float":
+        words = f"activations float, weights {quant['weight_type']} in blocks of {quant['block_size']}"
+        return {"name": name or "set by hand", "words": words}
     weights = "per channel" if quant["per_channel"] else "per tensor"
     words = (
         f"activations {quant['activation_type']} ({_symmetry(quant['activation_symmetric'])}), "
@@ -147,13 +166,17 @@ def _placement(placement: Record, device: str) -> dict[str, Any]:
     on, off = _compute(npu), _compute(cpu)
     ops = sorted({node["op"] for node in (*npu, *cpu)})
     total, partitions = len(on) + len(off), placement["partitions"]
+    known = placement.get("known", True)  # manifests of earlier versions know it always
     return {
+        "known": known,
         "npu": device != "cpu",
+        "place": placement.get("place", "NPU"),
+        "layers": _grouped(_layers(placement.get("layers", ())), ("precision", "kind", "kernel"), "nodes"),
         "on": len(on),
         "total": total,
         "nodes": count(total, "compute node"),
         "bar": _percent(len(on), total),
-        "state": "plain" if device == "cpu" else "good" if not off and partitions == 1 else "warn",
+        "state": "plain" if device == "cpu" or not known else "good" if not off and partitions == 1 else "warn",
         "partitions": count(partitions, "partition"),
         "off": _grouped(off, ("op", "reason"), "name"),
         "off_count": len(off),
@@ -162,11 +185,16 @@ def _placement(placement: Record, device: str) -> dict[str, Any]:
     }
 
 
+def _layers(layers: Iterable[Record]) -> list[dict[str, Any]]:
+    """Layers with their nodes as one text."""
+    return [dict(layer) | {"nodes": " + ".join(layer["nodes"])} for layer in layers]
+
+
 def _compute(nodes: Iterable[Record]) -> list[Record]:
     return [node for node in nodes if node["op"] not in CONVERSIONS]
 
 
-def _grouped(records: Iterable[Record], keys: tuple[str, str], name: str) -> list[dict[str, Any]]:
+def _grouped(records: Iterable[Record], keys: tuple[str, ...], name: str) -> list[dict[str, Any]]:
     """Records that agree in `keys` as one, with the names of all; the largest groups first."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for record in records:

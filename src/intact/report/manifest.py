@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +11,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from intact.config import BuildConfig
-from intact.results import Accuracy, Application, Artifact, Build, Gate, Placement, Stage
+from intact.results import Accuracy, Application, Artifact, Build, Gate, Origin, Placement, Search, Stage, TaskAccuracy
 
 SCHEMA = 1
+
+# The kind of the artifact that an application loads.
+DEPLOYABLE = "deployable model"
 
 
 class Part(BaseModel):
@@ -34,12 +38,13 @@ class SourceModel(Part):
     path: str
     sha256: str
     opset: int
+    huggingface: Origin | None = Field(None, description="Where the model came from, if it was exported here.")
 
 
 class Calibration(Part):
     """What ranges were measured on: kind of data, number of samples, digest of their content."""
 
-    kind: Literal["npz", "callable", "images", "synthetic", "none"]
+    kind: Literal["npz", "callable", "images", "text", "synthetic", "none"]
     samples: int
     sha256: str | None
 
@@ -79,8 +84,11 @@ class Manifest(Part):
     placement: Placement
     io: list[Port]
     accuracy: list[Accuracy]
+    task_accuracy: list[TaskAccuracy] = []
+    status: Literal["passed", "failed"] = Field(description="failed: a gate did not hold, so do not deploy this.")
     gates: list[Gate]
     artifacts: list[Artifact]
+    search: Search | None = Field(None, description="How mixed precision was chosen, where it was.")
     warnings: list[str]
 
 
@@ -89,7 +97,12 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
     values = {
         "intact": {"version": version, "schema": SCHEMA},
         "created": created,
-        "source": {"path": build.source_path, "sha256": build.source_sha256, "opset": build.source_opset},
+        "source": {
+            "path": build.source_path,
+            "sha256": build.source_sha256,
+            "opset": build.source_opset,
+            "huggingface": None if build.origin is None else dataclasses.asdict(build.origin),
+        },
         "config": build.config,
         "environment": dict(build.environment),
         "calibration": {
@@ -102,8 +115,11 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "placement": dataclasses.asdict(build.placement),
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
+        "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],
+        "status": "passed" if build.passed else "failed",
         "gates": [dataclasses.asdict(gate) for gate in build.gates],
         "artifacts": [dataclasses.asdict(artifact) for artifact in build.artifacts],
+        "search": None if build.search is None else dataclasses.asdict(build.search),
         "warnings": list(build.warnings),
     }
     return Manifest.model_validate(values).model_dump(mode="json", by_alias=True)
@@ -114,6 +130,21 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
     path = folder / "manifest.json"
     path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def of_deployed(path: Path) -> dict[str, Any] | None:
+    """The manifest of the build that `path` is the deployable model of: it lies beside it and has its digest."""
+    beside = path.parent / "manifest.json"
+    if not path.is_file() or not beside.is_file():
+        return None
+    try:
+        found = Manifest.model_validate_json(beside.read_bytes())
+    except ValueError:
+        return None  # another program's manifest.json, which is common in folders of models
+    digests = {item.path: item.sha256 for item in found.artifacts if item.kind == DEPLOYABLE}
+    if digests.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
+        return None
+    return found.model_dump(mode="json", by_alias=True)
 
 
 def schema() -> dict[str, Any]:

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from intact.vendor.openvino_client import Plugin, plugin_of
+
 NUMPY_TYPES = {"float": "float32", "double": "float64"}
 
 
 def lines(manifest: Mapping[str, Any]) -> str | None:
-    """Python that runs the deployable model, or None for a device that is not ONNX Runtime's."""
+    """Python that runs the deployable model, or None for a device whose runtime is not known."""
     device = manifest["config"]["compile"]["device"]
     if device == "cpu":
         session = [
@@ -20,12 +22,27 @@ def lines(manifest: Mapping[str, Any]) -> str | None:
         ]
     elif device == "qnn":
         session = _qnn(whole=not manifest["placement"]["cpu_nodes"])
+    elif device == "openvino":
+        session = _openvino(plugin_of(manifest["config"]["compile"]["ep_options"]))
     else:
         return None
     ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
     feeds = [f"    {json.dumps(port['name'])}: ...,  # {_array(port)}" for port in ports["input"]]
     names = ", ".join(json.dumps(port["name"]) for port in ports["output"])
-    return "\n".join([*session, "inputs = {", *feeds, "}", f"outputs = session.run([{names}], inputs)"])
+    results = "model(inputs)" if device == "openvino" else f"session.run([{names}], inputs)"
+    return "\n".join([*session, "inputs = {", *feeds, "}", f"outputs = {results}"])
+
+
+def _openvino(plugin: Plugin) -> list[str]:
+    options = json.dumps(dict(plugin.options))
+    return [
+        "from pathlib import Path",
+        "",
+        "import openvino",
+        "",
+        'blob = Path("model.blob").read_bytes()',
+        f"model = openvino.Core().import_model(blob, {json.dumps(plugin.device)}, {options})",
+    ]
 
 
 def _qnn(*, whole: bool) -> list[str]:

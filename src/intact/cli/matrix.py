@@ -1,0 +1,118 @@
+"""`intact matrix`: one model for several devices at several precisions, and a table to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from intact.cli import options
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Option, takes
+
+NAME = "matrix"
+SOME_FAILED = 1
+CELLS = (
+    Option(
+        "devices",
+        str,
+        typer.Option("--devices", help="Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", show_default=False),
+    ),
+    Option(
+        "precisions",
+        str,
+        typer.Option("--precisions", help="Separated by commas: uint8, w8a16, …", show_default=False),
+    ),
+    Option("output", Path, typer.Option("-o", "--output", help="A folder; each build gets one in it.")),
+)
+POOL = (
+    Option("workers", int | None, typer.Option("--workers", min=1, help="Builds at a time. [default: one a core]")),
+    Option(
+        "threads",
+        int | None,
+        typer.Option("--threads", min=1, help="Threads of each build. [default: the cores, shared out]"),
+    ),
+    Option(
+        "cluster",
+        str | None,
+        typer.Option("--cluster", help="A backend of joblib, such as dask or ray, in place of processes here."),
+    ),
+)
+# Each of these is set by the cells.
+QUANTIZER = tuple(option for option in QUANT if option.name != "precision")
+SETTINGS = (QUANTIZER, DATA, DIMS, COMPILE, GATES, PLACEMENT)
+
+
+@takes(MODEL, CELLS, DATA, POOL, GATES, PLACEMENT, QUANTIZER, DIMS, COMPILE, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Build a model for several devices at several precisions, in parallel, to choose from.
+
+    Each build goes to its own folder, OUTPUT/DEVICE-PRECISION; OUTPUT/matrix.html and matrix.json compare them.
+    Run again, it builds only what is missing, failed, or has other settings. A build that fails does not stop the rest.
+
+    Exit status: 0 all are built and pass their gates, 1 some do not.
+
+    Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
+    """
+    from intact.cli import console
+    from intact.search import matrix
+
+    path = options.model_path(values)
+    wanted = matrix.cells(
+        _listed(values["devices"]), _listed(values["precisions"]), options.settings(values, *SETTINGS)
+    )
+    talk = console.Talk(quiet=values["quiet"])
+    output = values["output"]
+    outcomes = matrix.run(
+        path,
+        wanted,
+        output,
+        workers=values["workers"],
+        threads=values["threads"],
+        cluster=values["cluster"],
+        events=talk,
+    )
+    if values["as_json"]:
+        console.print_json({"source": str(path), "cells": [asdict(outcome) for outcome in outcomes]})
+    elif not values["quiet"]:
+        _show(outcomes, console.say)
+        console.say(f"{output / matrix.PAGE}")
+    if any(outcome.status != "built" for outcome in outcomes):
+        raise typer.Exit(SOME_FAILED)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _show(outcomes: list[Any], say: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from intact.report.figures import decibels, size
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("device", "precision", "status"):
+        table.add_column(name, no_wrap=True)
+    for name in ("SQNR dB", "on NPU", "parts", "size", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in outcomes:
+        sqnr = "identical" if cell.identical else "–" if cell.sqnr_db is None else decibels(cell.sqnr_db)
+        table.add_row(
+            cell.device,
+            cell.precision,
+            cell.status,
+            sqnr,
+            "–" if cell.npu_percent is None else f"{cell.npu_percent:.0f} %",
+            "–" if cell.partitions is None else str(cell.partitions),
+            "–" if cell.bytes is None else size(cell.bytes),
+            "kept" if cell.kept else f"{cell.seconds:.1f} s",
+        )
+    Console(highlight=False, markup=False).print(table)
+    for cell in outcomes:
+        failed = [gate for gate in cell.gates if not gate["passed"]]
+        if cell.error is not None:
+            say(f"{cell.folder}: {cell.error}")
+        for gate in failed:
+            say(f"{cell.folder}: {gate['name']} {gate['limit']:g}: {gate['detail']}")

@@ -1,0 +1,1 @@
+"""What runs or builds a model many times to find something out: where it breaks, and which build to choose."""

@@ -1,0 +1,119 @@
+"""Finds where the NPU computes something else than the CPU: each unit of a quantized model alone on the simulator."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import execution
+from intact.graph import io
+from intact.search.cutting import joined
+from intact.search.layers import PARTED_DB, Rows
+from intact.search.units import Unit, Units
+from intact.vendor import qnn_client
+from intact.vendor.qnn_client import Chip
+from intact.verify.compare import Difference
+
+# Units that go to the simulator as one model: starting it costs more than running a unit.
+UNITS_AT_ONCE = 24
+# Rounding in another order moves a result by a step; an error of this many steps on average is none of rounding.
+STEPS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitError:
+    """How far the NPU is from the CPU in one unit, fed with the same tensors; None where they are identical."""
+
+    unit: Unit
+    own_db: float | None
+    steps: float | None
+    max_abs_error: float
+    parted: bool
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A unit whose result on the CPU is known, and which is to run on the NPU."""
+
+    unit: Unit
+    piece: ir.Model
+    feeds: dict[str, Rows]
+    expected: Rows
+
+
+class DeviceComparison:
+    """A quantized model on the CPU, unit by unit, and each unit on the NPU with the tensors of the CPU."""
+
+    def __init__(self, model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float) -> None:
+        self.units = Units(model)
+        self._rows = rows
+        self._chip = chip
+        self._timeout = timeout
+        self._values: dict[str, Rows] = {
+            value.name or "": [np.asarray(row[value.name or ""]) for row in rows] for value in model.graph.inputs
+        }
+        self._last_use = {name: index for index, unit in enumerate(self.units.units) for name in unit.reads}
+
+    def errors(self, progress: Callable[[], None] = lambda: None) -> list[UnitError]:
+        """Every unit, in the order of the model."""
+        found: list[UnitError] = []
+        waiting: list[_Waiting] = []
+        for index, unit in enumerate(self.units.units):
+            waiting.append(self._on_cpu(unit))
+            for name in [name for name in self._values if self._last_use.get(name, -1) <= index]:
+                del self._values[name]
+            if len(waiting) == UNITS_AT_ONCE or index == len(self.units.units) - 1:
+                found += self._on_npu(waiting)
+                waiting.clear()
+            progress()
+        return found
+
+    def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
+        """The tensors that a unit reads, for the first row."""
+        behind = self.units.cutter.piece(list(unit.reads), {v.name or "" for v in self.units.cutter.model.graph.inputs})
+        if not len(behind.graph):
+            return {name: np.asarray(self._rows[0][name]) for name in unit.reads}
+        feeds = {value.name or "": np.asarray(self._rows[0][value.name or ""]) for value in behind.graph.inputs}
+        return dict(execution.session(behind).run(feeds))
+
+    def _on_cpu(self, unit: Unit) -> _Waiting:
+        feeds = {name: self._values[name] for name in unit.reads}
+        piece = self.units.piece(unit, {name: rows[0] for name, rows in feeds.items()})
+        session = execution.session(piece)
+        results = [session.run({n: rows[index] for n, rows in feeds.items()}) for index in range(len(self._rows))]
+        self._values[unit.tensor] = [result[unit.tensor] for result in results]
+        alone = self.units.cutter.piece(
+            [unit.output], self.units.stops - {unit.tensor}, {n: rows[0] for n, rows in feeds.items()}
+        )
+        return _Waiting(unit, alone, feeds, [result[unit.output] for result in results])
+
+    def _on_npu(self, waiting: list[_Waiting]) -> list[UnitError]:
+        model = joined({str(index): item.piece for index, item in enumerate(waiting)})
+        samples = [
+            {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
+            for row in range(len(self._rows))
+        ]
+        with tempfile.TemporaryDirectory(prefix="intact-debug-") as folder:
+            path = io.save(model, Path(folder, "units.onnx"))[0]
+            results = qnn_client.run(path, samples, self._chip, timeout=self._timeout)
+        return [
+            self._error(item, [result[f"{i}/{item.unit.output}"] for result in results])
+            for i, item in enumerate(waiting)
+        ]
+
+    def _error(self, item: _Waiting, found: Rows) -> UnitError:
+        difference = Difference()
+        for expected, value in zip(item.expected, found, strict=True):
+            difference.add(expected, value)
+        grid = self.units.grids.get(item.unit.tensor)
+        step = None if grid is None else float(np.max(grid.write.scale))
+        root = np.sqrt(difference.noise / max(difference.elements, 1))
+        steps = None if step is None else float(root / step)
+        low = difference.sqnr_db is not None and difference.sqnr_db < PARTED_DB
+        parted = low and (steps is None or steps > STEPS)
+        return UnitError(item.unit, difference.sqnr_db, steps, difference.largest, parted)
