@@ -44,10 +44,9 @@ def test_provider_options_mean_nothing_on_the_cpu(tmp_path):
         build(qdq.cnn(), tmp_path, ep_options={"vtcm_mb": "4"})
 
 
-@pytest.mark.parametrize("device", ["dml", "toaster"])
-def test_a_device_without_a_compiler_is_not_available(device, tmp_path):
-    with pytest.raises(NotAvailable, match=device) as caught:
-        build(qdq.cnn(), tmp_path / "out", device=device)
+def test_a_device_without_a_compiler_is_not_available(tmp_path):
+    with pytest.raises(NotAvailable, match="toaster") as caught:
+        build(qdq.cnn(), tmp_path / "out", device="toaster")
     assert (caught.value.code, caught.value.status) == ("E110", 5)
     assert not (tmp_path / "out").exists()
 

@@ -85,7 +85,7 @@ def test_rounding_with_feedback_is_the_plain_algorithm():
     x, weights = correlated(400, 24), RNG.standard_normal((6, 24))
     moments = x.T @ x
     scale = np.abs(weights).max(axis=1) / 7.0  # coarse, so that errors are large and ties rare
-    found = round_with_feedback(weights, moments, scale, np.zeros(6), "int8", noise=3.0)
+    found = round_with_feedback(weights[None], moments[None], scale[None], np.zeros((1, 6)), "int8", noise=3.0)[0]
     assert np.array_equal(found, plain_feedback(weights, moments, scale, 0.01 * np.diag(moments).mean() + 3.0))
 
 
@@ -93,13 +93,16 @@ def test_feedback_leaves_less_error_in_the_outputs_than_rounding_to_nearest():
     x, weights = correlated(600, 64), RNG.standard_normal((16, 64))
     scale = np.abs(weights).max(axis=1) / 127
     nearest = np.rint(weights / scale[:, None]) * scale[:, None]
-    fed = round_with_feedback(weights, x.T @ x, scale, np.zeros(16), "int8", noise=0.0) * scale[:, None]
+    fed = round_with_feedback(weights[None], (x.T @ x)[None], scale[None], np.zeros((1, 16)), "int8", noise=0.0)[0]
+    fed = fed * scale[:, None]
     assert np.square(x @ (fed - weights).T).sum() < 0.7 * np.square(x @ (nearest - weights).T).sum()
 
 
 def test_independent_inputs_are_rounded_to_nearest():
     weights = RNG.standard_normal((3, 10))
-    found = round_with_feedback(weights, np.diag(np.arange(1.0, 11.0)), np.full(3, 0.1), np.zeros(3), "int8", noise=0.0)
+    found = round_with_feedback(
+        weights[None], np.diag(np.arange(1.0, 11.0))[None], np.full((1, 3), 0.1), np.zeros((1, 3)), "int8", noise=0.0
+    )[0]
     assert np.array_equal(found, np.rint(weights / 0.1))
 
 

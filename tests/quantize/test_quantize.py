@@ -184,9 +184,9 @@ def test_an_operator_that_moves_values_shares_the_grid_of_its_input(op, device):
 
 @pytest.mark.parametrize("device", ["cpu", "qnn"])
 def test_a_concat_has_one_grid_for_all_that_covers_all_of_them(device):
-    body = "a = Conv(x, v)  b = Conv(x, w)  y = Concat<axis=1>(a, k, b)"
+    body = "a = Conv(x, v)  b = Conv(x, w)  y = Concat<axis=1>(a, k, b)  z = Conv(y, u)"
     constants = {"v": weight(2, 3, 1, 1), "w": weight(2, 3, 1, 1, scale=4), "k": F([[[[-30.0] * 4] * 4]])}
-    float_model = model("float[1,3,4,4] x", "float[1,5,4,4] y", body, **constants)
+    float_model = model("float[1,3,4,4] x", "float[1,2,4,4] z", body, u=weight(2, 5, 1, 1), **constants)
     feeds = rows({"x": (1, 3, 4, 4)})
     result = quantized(float_model, feeds, device).model
     grids = [*(read(result, "y", index) for index in range(3)), written(result, "y"), written(result, "a")]
@@ -194,8 +194,17 @@ def test_a_concat_has_one_grid_for_all_that_covers_all_of_them(device):
     floats = [cpu.run(float_model, feed, outputs=["a", "b"]) for feed in feeds]
     high = max(values[name].max() for values in floats for name in ("a", "b"))
     scale, zero_point = plain_asymmetric(-30.0, float(high))
-    assert (grids[0].scale, grids[0].zero_point) == (scale, zero_point)
+    # The model is observed with optimizations, which move the last bit of what a convolution gives.
+    assert (float(grids[0].scale), int(grids[0].zero_point)) == (pytest.approx(float(scale), rel=1e-6), zero_point)
     assert np.allclose(grids[1].values(), -30.0, atol=float(scale))
+
+
+def test_a_concat_that_no_integer_kernel_reads_stays_in_float_on_cpu():
+    body = "a = Conv(x, v)  b = Conv(x, w)  y = Concat<axis=1>(a, b)"
+    constants = {"v": weight(2, 3, 1, 1), "w": weight(2, 3, 1, 1, scale=4)}
+    float_model = model("float[1,3,4,4] x", "float[1,4,4,4] y", body, **constants)
+    result = quantized(float_model, rows({"x": (1, 3, 4, 4)}), "cpu").model
+    assert not written(result, "a").same(written(result, "b"))
 
 
 FIXED = [("Sigmoid", "uint8", 1 / 256, 0), ("Softmax", "uint8", 1 / 256, 0), ("Sigmoid", "uint16", 1 / 65536, 0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,19 @@ from intact.results import PlacedNode, Placement
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A model as it is deployed: `path` to load, `files` that belong together, and where its nodes run."""
+    """A model as it is deployed: `path` to load, `files` that belong together, and where its nodes run.
+
+    `runs` says whether this machine can run it, on the device or on a simulator of it. `made_from` are those of the
+    files that the compiler read: the device does not need them, other tools do.
+    """
 
     path: Path
     files: tuple[Path, ...]
     placement: Placement
     warnings: tuple[str, ...]
     runtime: str
+    runs: bool = True
+    made_from: tuple[Path, ...] = ()
 
 
 def compile(
@@ -101,5 +108,6 @@ def adopt(path: Path, model: ir.Model, folder: Path) -> Compiled:
 def _backend(device: str) -> ModuleType:
     name = f"{__name__}.{device}"
     if importlib.util.find_spec(name) is None:
-        raise NotAvailable("E110", f"intact cannot compile for {device} yet", allowed="cpu, qnn")
+        known = ", ".join(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+        raise NotAvailable("E110", f"intact cannot compile for {device} yet", allowed=known)
     return importlib.import_module(name)

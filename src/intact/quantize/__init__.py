@@ -1,21 +1,26 @@
-"""Float model in, QDQ model out: plan → observe → resolve → insert. The only quantization path in the program."""
+"""Float model in, QDQ model out: plan → observe → resolve → insert. The only quantization path in the program.
+
+Where activations have no grids, the model is brought to half precision (`float16`), or its weights alone are packed
+(`weight_only`).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantConfig
-from intact.quantize import blocks, encodings, plan_file
+from intact.events import Events, Silence
+from intact.quantize import blocks, encodings, float16, plan_file, weight_only
 from intact.quantize.improve import improve
+from intact.quantize.improve.effort import DEPTHS
 from intact.quantize.improve.smooth import smooth
 from intact.quantize.insert import insert
-from intact.quantize.observe import observe
+from intact.quantize.observe import Rows, observe
 from intact.quantize.plan import plan
 from intact.quantize.rescue import Rescue, rescue
 from intact.quantize.resolve import check_constants, resolve
@@ -23,12 +28,13 @@ from intact.quantize.sketch import Sketch
 from intact.results import QuantPlan, Range
 from intact.targets.spec import Target
 
-Rows = Iterable[Mapping[str, np.ndarray]]
-
 
 @dataclass(frozen=True, slots=True)
 class QuantizedModel:
-    """A QDQ model, the plan that it follows, what was decided on the way, and where the time went."""
+    """A model in fewer bits, the plan that it follows, what was decided on the way, and where the time went.
+
+    `kept` are the nodes that stay in float32 where the others are in half precision.
+    """
 
     model: ir.Model
     plan: QuantPlan
@@ -36,6 +42,7 @@ class QuantizedModel:
     warnings: tuple[str, ...]
     calibration_seconds: float
     insertion_seconds: float
+    kept: tuple[float16.Kept, ...] = ()
 
 
 def quantize(
@@ -45,15 +52,18 @@ def quantize(
     rows: Rows,
     *,
     ranges: Mapping[str, Range] | None = None,
-    progress: Callable[[], None] = lambda: None,
+    events: Events | None = None,
 ) -> QuantizedModel:
     """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`.
 
     `ranges` are ranges of single tensors that are known beforehand; they need not be observed.
     """
+    events = events or Silence()
+    if not config.has_grids:
+        return _without_grids(model, target, config, rows, events)
     start = time.perf_counter()
     notes: list[str] = []
-    types: dict[str, str] = {}
+    types: dict[str, str] = dict(config.types)
     if config.plan is not None:
         edited = plan_file.edits(Path(config.plan), model, target, config)
         types |= edited.types
@@ -67,9 +77,11 @@ def quantize(
         notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
-    seen = observe(
-        model, given.plan, rows, watched=_computed(model, given.plan) if eight_bits else (), progress=progress
-    )
+    watched = _computed(model, given.plan) if eight_bits else ()
+    began = time.perf_counter()
+    with events.stage("observe", len(rows)) as advance:
+        seen = observe(model, given.plan, rows, watched=watched, progress=advance)
+    run_seconds = time.perf_counter() - began
     rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
     if rescued is not None:
         notes.append(str(rescued))
@@ -79,16 +91,33 @@ def quantize(
     blocked = blocks.split(model, given.plan, target, config)
     notes += blocked.notes
     if free and config.effort != "fast":
-        model, resolved = improve(model, blocked.rest, seen, rows)
+        depth = DEPTHS[config.effort]
+        model, resolved = improve(model, blocked.rest, seen, rows, depth=depth, events=events, run_seconds=run_seconds)
     else:
         resolved = resolve(model, blocked.rest, seen, given.weights)
     resolved = blocks.resolve(model, blocked, resolved, config.block_size)
     notes += _substitutes(given.plan, config, types, rescued)
+    notes += _other_weights(model, given.plan, config)
     result = insert(model, given.plan, resolved)
     warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
     return QuantizedModel(
         result, given.plan, tuple(notes), warnings, calibrated - start, time.perf_counter() - calibrated
     )
+
+
+def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: Rows, events: Events) -> QuantizedModel:
+    """`model` in half precision, or with weights in few bits beside float activations."""
+    start = time.perf_counter()
+    kept: tuple[float16.Kept, ...] = ()
+    if config.activation_type == "float16":
+        with events.stage("observe", len(rows)) as advance:
+            half = float16.convert(model, config, rows, progress=advance)
+        result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
+    else:
+        packed = weight_only.pack(model, target, config)
+        result, nodes, notes = packed.model, packed.nodes, packed.notes
+    plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())
+    return QuantizedModel(result, plan, notes, (), time.perf_counter() - start, 0.0, kept)
 
 
 def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str], rescued: Rescue | None) -> list[str]:
@@ -98,6 +127,15 @@ def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str],
     return (
         [f"{len(others)} nodes use another type than {config.activation_type}: {', '.join(others)}"] if others else []
     )
+
+
+def _other_weights(model: ir.Model, plan: QuantPlan, config: QuantConfig) -> list[str]:
+    """A note for matrices and filters that have another type than was asked for, by neither settings nor file."""
+    free = [w for w in plan.weights if config.encodings is None and w.tensor not in config.overrides]
+    shapes = {name: value.shape for name, value in model.graph.initializers.items()}
+    others = [w for w in free if w.dtype != config.weight_type and len(shapes[w.tensor] or ()) > 1]
+    listed = ", ".join(f"{w.node} ({w.dtype})" for w in others)
+    return [f"weights that the target does not take as {config.weight_type}: {listed}"] if others else []
 
 
 def _computed(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ import onnx_ir as ir
 
 from intact.config import QuantConfig
 from intact.errors import SettingsError
+from intact.quantize import grid
 from intact.quantize.grid import LEAST_SCALE, LIMITS
 from intact.quantize.resolve import Resolved
 from intact.results import Encoding, QuantPlan, WeightPlan
 from intact.targets import predicates
 from intact.targets.spec import Target
 
-DTYPE = "int4"
+TYPES = ("int4", "uint4", "int2")
 # The greatest integer that the scale of a block is made of.
 STEPS = 16
 
@@ -40,19 +41,20 @@ def split(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig)
         return Blocked(plan, ())
     _check(config)
     nodes = {node.name: node for node in model.graph}
-    reasons = {w: _refusal(nodes[w.node], w, plan, target, config.block_size) for w in plan.weights if w.dtype == DTYPE}
+    reasons = {w: _refusal(nodes[w.node], w, plan, target, config.block_size) for w in plan.weights if w.dtype in TYPES}
     taken = tuple(weight for weight, reason in reasons.items() if reason is None)
     left = [f"{weight.node} ({nodes[weight.node].op_type}): {reason}" for weight, reason in reasons.items() if reason]
     rest = replace(plan, weights=tuple(weight for weight in plan.weights if weight not in taken))
-    said = f"blocks of {config.block_size}: {len(taken)} of {len(reasons)} {DTYPE} weights"
+    said = f"blocks of {config.block_size}: {len(taken)} of {len(reasons)} {config.weight_type} weights"
     others = f"{said}; the others have a scale per channel: {'; '.join(left)}"
     return Blocked(rest, taken, (others if left and taken else said,), () if taken else (others,))
 
 
 def _check(config: QuantConfig) -> None:
     asked = f"--block-size {config.block_size}"
-    if config.weight_type != DTYPE or not config.per_channel:
-        raise SettingsError("S154", f"{asked}: only {DTYPE} weights per channel have blocks", fix="--precision w4a16")
+    if config.weight_type not in TYPES or not config.per_channel or not config.weight_symmetric:
+        allowed = f"symmetric weights per channel of {', '.join(TYPES)}"
+        raise SettingsError("S154", f"{asked}: other weights have no blocks", allowed=allowed, fix="--precision w4a16")
     if config.encodings is not None:
         raise SettingsError("S155", f"{asked}: {config.encodings} says how weights are quantized", fix="leave one out")
 
@@ -62,9 +64,11 @@ def _refusal(node: ir.Node, weight: WeightPlan, plan: QuantPlan, target: Target,
     spec = target.op(node.domain, node.op_type)
     assert spec is not None, "planned nodes are in the table"
     activation = plan.nodes[weight.node]
-    rows = [signature for signature in target.signatures(spec) if activation in signature.output(0).types]
+    rows = [row for row in target.signatures(spec) if (first := row.input(0)) and activation in first.types]
     slots = [(row, row.input(weight.index)) for row in rows]
-    blocked = [row for row, slot in slots if slot is not None and slot.granularity == "block" and DTYPE in slot.types]
+    blocked = [
+        row for row, slot in slots if slot is not None and slot.granularity == "block" and weight.dtype in slot.types
+    ]
     if not blocked:
         return f"{target.name} takes no blocks there"
     if not any(predicates.meets(node, row.require) for row in blocked):
@@ -83,11 +87,13 @@ def resolve(model: ir.Model, blocked: Blocked, resolved: Resolved, size: int) ->
     for weight in blocked.weights:
         tensor = model.graph.initializers[weight.tensor].const_value
         assert tensor is not None and weight.axis is not None, "weights in blocks are constants with channels"
-        constants[weight.node, weight.index] = encode(tensor.numpy().astype(np.float64), weight.axis, size)
+        constants[weight.node, weight.index] = encode(
+            tensor.numpy().astype(np.float64), weight.axis, size, weight.dtype
+        )
     return replace(resolved, constants=constants)
 
 
-def encode(matrix: np.ndarray, channel: int, size: int) -> tuple[Encoding, np.ndarray]:
+def encode(matrix: np.ndarray, channel: int, size: int, dtype: str = "int4") -> tuple[Encoding, np.ndarray]:
     """The encoding of a matrix in blocks of `size` across its `channel` axis, and its integers.
 
     Each block has that multiple of the channel's scale which loses least; the block with the largest value has 16.
@@ -95,25 +101,27 @@ def encode(matrix: np.ndarray, channel: int, size: int) -> tuple[Encoding, np.nd
     rows = matrix if channel == 0 else matrix.T
     values = rows.reshape(len(rows), -1, size)
     reach = np.abs(values).max(axis=2)
-    channel_scale = np.maximum(reach.max(axis=1, keepdims=True) / LIMITS[DTYPE][1] / STEPS, LEAST_SCALE)
-    channel_scale = channel_scale.astype(np.float32)
-    scale = channel_scale * _multiples(values, reach, channel_scale)
-    integers = _round(values, scale[..., None]).astype(np.int64).reshape(rows.shape)
+    whole = grid.encode(-reach.max(axis=1), reach.max(axis=1), dtype, symmetric=True, axis=0)
+    channel_scale = np.maximum(whole.scale[:, None] / np.float32(STEPS), np.float32(LEAST_SCALE))
+    middle = int(whole.zero_point[0])
+    limits = (LIMITS[dtype][0] - middle, LIMITS[dtype][1] - middle)
+    scale = channel_scale * _multiples(values, reach, channel_scale, limits)
+    integers = _round(values, scale[..., None], limits).astype(np.int64).reshape(rows.shape) + middle
     scale, integers = (scale, integers) if channel == 0 else (scale.T, integers.T)
-    return Encoding(DTYPE, scale, np.zeros(scale.shape, np.int64), 1 - channel, size), integers
+    return Encoding(dtype, scale, np.full(scale.shape, middle, np.int64), 1 - channel, size), integers
 
 
-def _round(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.clip(np.rint(values / scale), *LIMITS[DTYPE])
+def _round(values: np.ndarray, scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
+    rounded: np.ndarray = np.clip(np.rint(values / scale), *limits)
     return rounded
 
 
-def _multiples(values: np.ndarray, reach: np.ndarray, channel_scale: np.ndarray) -> np.ndarray:
+def _multiples(values: np.ndarray, reach: np.ndarray, channel_scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
     """For each block the integer from 1 to 16 whose scale gives the least squared error."""
     errors = []
     for multiple in range(1, STEPS + 1):
         scale = (channel_scale * np.float32(multiple))[..., None]
-        errors.append(((_round(values, scale) * scale - values) ** 2).sum(axis=2))
+        errors.append(((_round(values, scale, limits) * scale - values) ** 2).sum(axis=2))
     best: np.ndarray = (np.argmin(errors, axis=0) + 1).astype(np.float32)
     # One block of each channel keeps the greatest multiple: the channel's scale can be read back from the others.
     np.put_along_axis(best, reach.argmax(axis=1)[:, None], STEPS, axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +25,35 @@ class IntegerIO:
 
     def quantize(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Float inputs as the integers that the model takes; others as they are."""
-        return {name: _to_integers(value, self.inputs.get(name)) for name, value in feeds.items()}
+        return to_integers(feeds, self.inputs)
 
     def dequantize(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Integer outputs as the floats that they stand for; others as they are."""
-        return {name: _to_floats(value, self.outputs.get(name)) for name, value in outputs.items()}
+        return to_floats(outputs, self.outputs)
 
     def ports(self) -> tuple[dict[str, Any], ...]:
         """Every input and output with its type and, where it is on a grid, scale and zero point."""
         inputs = [_port("input", value, self.inputs) for value in self.model.graph.inputs]
         return (*inputs, *(_port("output", value, self.outputs) for value in self.model.graph.outputs))
+
+
+def to_integers(feeds: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
+    """Values as integers on the grids that are there for them; others as they are."""
+    return {name: _to_integers(value, grids.get(name)) for name, value in feeds.items()}
+
+
+def to_floats(outputs: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
+    """Integers as what they stand for on the grids that are there for them; others as they are."""
+    return {name: _to_floats(value, grids.get(name)) for name, value in outputs.items()}
+
+
+def grids(ports: Iterable[Mapping[str, Any]], direction: str) -> dict[str, Encoding]:
+    """The grids that the ports of a manifest tell of one direction, `input` or `output`, by name."""
+    return {
+        port["name"]: Encoding(port["dtype"], np.array(port["scale"], np.float32), np.array(port["zero_point"]))
+        for port in ports
+        if port["direction"] == direction and port["scale"] is not None
+    }
 
 
 def integer_io(model: ir.Model) -> IntegerIO:

@@ -61,11 +61,12 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
 def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
     """Leave out what was only followed to a place where nothing is quantized: its rounding would serve nobody.
 
-    What only moves values or cuts them off stays: it rounds nothing that would not be rounded anyway.
+    What only moves values of one tensor or cuts them off stays: it rounds nothing that would not be rounded anyway.
+    What joins tensors does not: the grid that they would share may be too coarse for the smaller of them.
     """
     for choice in reversed(candidates):
         clips = (choice.node.domain, choice.node.op_type) in CLIPPING
-        if choice.spec.start or choice.spec.grid != "own" or clips or choice.node not in taken:
+        if choice.spec.start or choice.spec.grid == "input" or clips or choice.node not in taken:
             continue
         readers = (reader for value in choice.node.outputs for reader in value.consumers())
         if not any(reader in taken for reader in readers):
@@ -75,16 +76,29 @@ def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
 def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mapping[str, str]) -> Choice | None:
     spec = target.op(node.domain, node.op_type)
     wanted = types.get(node.name or "", config.activation_type)
-    if spec is None or wanted == FLOAT or not _wanted(node, config):
+    if spec is None or wanted == FLOAT or not wanted_by(node, config):
         return None
     # An NPU computes in integers or not at all: where it lacks the wanted type, the next best keeps the node on it.
     for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
         fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype) and _obeys(node, s, config)]
-        exact = [s for s in fitting if all(config.weight_type in slot.types for slot in _weight_slots(node, s))]
+        exact = [s for s in fitting if _has_weight_types(node, s, config)]
         signature = next(iter(exact or fitting), None)
         if signature is not None:
             return Choice(node, spec, signature, dtype)
     return None
+
+
+def _has_weight_types(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
+    """Whether each weight can have the type that the settings want, for itself or for all."""
+    for index, value in enumerate(node.inputs):
+        slot = signature.input(index)
+        if value is None or slot is None or not slot.constant or is_bias(slot):
+            continue
+        override = config.overrides.get(value.name or "")
+        wanted = override.dtype if override is not None and override.dtype is not None else config.weight_type
+        if wanted not in slot.types:
+            return False
+    return True
 
 
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
@@ -93,7 +107,8 @@ def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
     return (config.per_channel or not granular) and predicates.meets(node, signature.require)
 
 
-def _wanted(node: ir.Node, config: QuantConfig) -> bool:
+def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
+    """Whether the settings let a node be quantized, by its name and its type."""
     if config.op_types is not None and node.op_type not in config.op_types:
         return False
     if config.nodes is not None and node.name not in config.nodes:

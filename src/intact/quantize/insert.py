@@ -5,15 +5,27 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import edit
+from intact.graph import edit, upgrade
+from intact.graph.collecting import no_collection
 from intact.quantize import blocks, grid
 from intact.quantize.resolve import Resolved
 from intact.results import Encoding, QuantPlan
 
+# The opset from which on Q and DQ take a type, where it is newer than the one that models are raised to.
+_FIRST_OPSETS = {"int2": 25}
+
 
 def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
     """A copy of `model` with one Q/DQ pair on every planned tensor, and integer constants behind a DQ."""
-    result = model.clone()
+    with no_collection():
+        result = model.clone()
+        _write(result, plan, resolved)
+        edit.prune(result)
+    _raise_opset(result, resolved)
+    return result
+
+
+def _write(result: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
     writer = _Writer(result, plan, resolved)
     nodes = {node.name: node for node in result.graph}
     for name in plan.nodes:
@@ -23,8 +35,15 @@ def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
             writer.pair(name)
     for name in plan.conversions:
         writer.convert(name)
-    edit.prune(result)
-    return result
+
+
+def _raise_opset(model: ir.Model, resolved: Resolved) -> None:
+    """Import the opset that defines every type in use; operators mean the same from 21, where models start, to it."""
+    dtypes = {encoding.dtype for encoding, _ in resolved.constants.values()}
+    needed = max((_FIRST_OPSETS.get(dtype, 0) for dtype in dtypes), default=0)
+    if needed > model.opset_imports.get("", 0):
+        model.opset_imports[""] = needed
+        model.ir_version = max(model.ir_version or 0, upgrade.ir_version_for(model.opset_imports))
 
 
 class _Writer:
@@ -166,6 +185,6 @@ def _key(encoding: Encoding) -> tuple[object, ...]:
     return encoding.dtype, encoding.axis, encoding.block_size, encoding.scale.tobytes(), encoding.zero_point.tobytes()
 
 
-def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
+def _tensor(integers: np.ndarray, dtype: str) -> ir.Tensor:
     kind = ir.DataType[dtype.upper()]
-    return ir.tensor(integers.astype(kind.numpy()), dtype=kind)
+    return ir.Tensor(integers.astype(kind.numpy()), dtype=kind)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +12,14 @@ from intact.errors import DataError
 from intact.quantize.sketch import Sketch
 from intact.results import QuantPlan
 from intact.vendor import cpu
+
+
+class Rows(Protocol):
+    """Samples that can be counted, and gone through more than once."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Mapping[str, np.ndarray]]: ...
 
 
 def observe(

@@ -13,7 +13,7 @@ from intact.errors import ModelError, SettingsError, TargetError
 from intact.graph import query
 from intact.quantize.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
-from intact.targets.spec import Slot, Target
+from intact.targets.spec import Slot, Target, bounds
 
 # They divide by the size of what they read, so that cutting off its largest values would shift every other.
 NORMALIZATIONS = {
@@ -38,7 +38,7 @@ def plan(
 
     `types` gives single nodes, by name, another activation type than the settings; `float` leaves a node alone.
     """
-    _check_names(model, config)
+    check_names(model, config)
     chosen = choose(model, target, config, types or {})
     if not chosen:
         _refuse_half_precision(model)
@@ -53,7 +53,25 @@ def plan(
         draft.add(choice)
     result = draft.finish(chosen)
     _check_overrides(result, config)
+    _refuse_wider_weights(model, result, target, config)
     return result
+
+
+def _refuse_wider_weights(model: ir.Model, result: QuantPlan, target: Target, config: QuantConfig) -> None:
+    """Fewer bits than the target takes are an error: weights that are all larger than asked for serve nobody."""
+    matrices = [weight for weight in result.weights if len(model.graph.initializers[weight.tensor].shape or ()) > 1]
+    if not matrices or any(weight.tensor in config.overrides for weight in matrices):
+        return
+    if min(_bits(weight.dtype) for weight in matrices) > _bits(config.weight_type):
+        beside = f"{config.weight_type} weights beside {config.activation_type} activations"
+        allowed = ", ".join(dict.fromkeys(weight.dtype for weight in matrices))
+        fix = "choose another --weight-type, or a --precision that it is for"
+        raise SettingsError("S159", f"{target.name} takes no {beside} in this model", allowed=allowed, fix=fix)
+
+
+def _bits(dtype: str) -> int:
+    low, high = bounds(dtype)
+    return (high - low).bit_length()
 
 
 def _refuse_half_precision(model: ir.Model) -> None:
@@ -61,13 +79,13 @@ def _refuse_half_precision(model: ir.Model) -> None:
         raise ModelError("M142", "the model is in half precision", allowed="float32", fix="export it in float32")
 
 
-def _check_names(model: ir.Model, config: QuantConfig) -> None:
+def check_names(model: ir.Model, config: QuantConfig) -> None:
     """A name in the settings that is not in the model is a mistake, not a wish without effect."""
     nodes = {node.name or "" for node in model.graph}
     tensors = {value.name or "" for node in model.graph for value in (*node.inputs, *node.outputs) if value is not None}
     kinds = {node.op_type for node in model.graph}
     for what, asked, known in (
-        ("node", (*(config.nodes or ()), *config.exclude_nodes), nodes),
+        ("node", (*(config.nodes or ()), *config.exclude_nodes, *config.types), nodes),
         ("tensor", tuple(config.overrides), tensors),
         ("operator", (*(config.op_types or ()), *config.exclude_op_types), kinds),
     ):

@@ -23,8 +23,18 @@ from intact.results import Grid, QuantPlan, WeightPlan
 from intact.targets.spec import Target
 
 VERSION = 1
-# Settings that belong to a run, not to a plan.
-_OF_THE_RUN = {"load_path", "samples", "distribution", "seed", "plan", "images", "encodings", "calibrate_missing"}
+# Settings that belong to a run, not to a plan, and those that its nodes say.
+_OF_THE_RUN = {
+    "load_path",
+    "samples",
+    "distribution",
+    "seed",
+    "plan",
+    "images",
+    "encodings",
+    "calibrate_missing",
+    "types",
+}
 HEADER = (
     "# A plan of intact. Change a type, a method, or give a grid a range, and use it with --plan.\n"
     "# A node of type float is not quantized. Tensors that stand together share one grid.\n\n"
@@ -73,29 +83,34 @@ def read(path: Path) -> dict[str, Any]:
 def edits(path: Path, model: ir.Model, target: Target, config: QuantConfig) -> Edits:
     """The difference between a plan file and the plan that its settings would give; unknown names are errors."""
     values = read(path)
-    plain = plan(model, target, config)
+    plain = plan(model, target, config, config.types)
     _refuse_unknown(path, "node", values["nodes"], [node.name or "" for node in model.graph])
-    _refuse_unknown(path, "grid", values["grids"], list(plain.grids))
-    _refuse_unknown(path, "weight", values["weights"], [f"{w.node}:{w.index}" for w in plain.weights])
     types = {name: dtype for name, dtype in values["nodes"].items() if plain.nodes.get(name, FLOAT) != dtype}
     types |= {name: FLOAT for name in plain.nodes if name not in values["nodes"]}
+    # The types of its nodes may be what the file was made with or what a reader changed: the grids are of either plan.
+    plans = [plain, plan(model, target, config, {**config.types, **types})] if types else [plain]
+    _refuse_unknown(path, "grid", values["grids"], [name for p in plans for name in p.grids])
+    _refuse_unknown(path, "weight", values["weights"], [f"{w.node}:{w.index}" for p in plans for w in p.weights])
     overrides: dict[str, TensorOverride] = {}
     for name, row in values["grids"].items():
-        change = _changes(row, _grid(plain.grids[name], []), ("dtype", "symmetric", "method"))
-        if "range" in row:
+        known = [p for p in plans if name in p.grids]
+        rows = [_grid(p.grids[name], []) for p in known]
+        change = _changes(row, rows, ("dtype", "symmetric", "method"))
+        if "range" in row and all(row["range"] != other.get("range") for other in rows):
             change |= {"low": row["range"]["low"], "high": row["range"]["high"]}
         if change:
-            overrides[plain.source(name)] = TensorOverride.from_dict(change)
-    for weight in plain.weights:
-        row = values["weights"].get(f"{weight.node}:{weight.index}")
-        change = _changes(row, _weight(weight), ("dtype", "symmetric", "per_channel")) if row is not None else {}
+            overrides[known[-1].source(name)] = TensorOverride.from_dict(change)
+    for key, row in values["weights"].items():
+        weights = [w for p in plans for w in p.weights if f"{w.node}:{w.index}" == key]
+        change = _changes(row, [_weight(w) for w in weights], ("dtype", "symmetric", "per_channel"))
         if change:
-            overrides[weight.tensor] = TensorOverride.from_dict(change)
+            overrides[weights[0].tensor] = TensorOverride.from_dict(change)
     return Edits(types, overrides)
 
 
-def _changes(row: Mapping[str, Any], plain: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: row[key] for key in keys if key in row and row[key] != plain[key]}
+def _changes(row: Mapping[str, Any], plans: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, Any]:
+    """What a row of the file says otherwise than every plan."""
+    return {key: row[key] for key in keys if key in row and all(row[key] != other[key] for other in plans)}
 
 
 def _refuse_unknown(path: Path, what: str, asked: Mapping[str, Any], known: list[str]) -> None:
@@ -105,8 +120,7 @@ def _refuse_unknown(path: Path, what: str, asked: Mapping[str, Any], known: list
 
 
 def _settings(config: QuantConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude=_OF_THE_RUN)
-    return {key: value for key, value in values.items() if value is not None}
+    return config.model_dump(mode="json", exclude=_OF_THE_RUN, exclude_none=True)
 
 
 def _grid(grid: Grid, tensors: list[str]) -> dict[str, Any]:

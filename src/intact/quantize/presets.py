@@ -13,21 +13,33 @@ from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
 DEFAULT_PRECISION = "uint8"
+AUTO = "auto"
 
 # The one table of precisions. Biases are int32 throughout. Which of these a device takes, and the types of
 # constants that it wants otherwise (LayerNormalization and embedding tables, say), is in its target table.
 PRECISIONS: dict[str, dict[str, Any] | None] = {
     "fp32": None,
-    "fp16": None,
+    "fp16": {"activation_type": "float16", "weight_type": "float16"},
     "uint8": {"activation_type": "uint8", "weight_type": "int8"},
     "w8a8": {"activation_type": "uint8", "weight_type": "int8"},
     "int8": {"activation_type": "int8", "weight_type": "int8"},
     "int16": {"activation_type": "uint16", "weight_type": "int16"},
     "w8a16": {"activation_type": "uint16", "weight_type": "int8"},
     "w4a16": {"activation_type": "uint16", "weight_type": "int4"},
+    "w8": {"activation_type": "float", "weight_type": "int8", "block_size": 32},
+    "w4": {"activation_type": "float", "weight_type": "int4", "block_size": 32},
+    # Where a search starts, which gives single nodes more: it decides, so that nothing else does.
+    AUTO: {"activation_type": "uint8", "weight_type": "int8", "rescue": False},
 }
 # Settings of QuantConfig that only say where inputs come from; they matter for verification too.
 _DATA = {"load_path", "samples", "distribution", "seed"}
+_NODES = {"op_types", "exclude_op_types", "nodes", "exclude_nodes"}
+_TYPES = {"activation_type", "weight_type"}
+# The settings that mean something where activations have no grids.
+_MEANT = {
+    "float16": _DATA | _NODES | _TYPES,
+    "float": _DATA | _NODES | _TYPES | {"weight_symmetric", "block_size", "accuracy_level", "effort"},
+}
 
 
 def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> BuildConfig:
@@ -45,10 +57,11 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
     preset = PRECISIONS[precision]
     if preset is None:
         _refuse_quantization(config, f"--precision {precision} quantizes nothing")
-        if config.compile.io == "quantized":
-            raise SettingsError("S115", f"--precision {precision} has no integers for --io quantized to hand over")
+        _refuse_integer_io(config, f"--precision {precision}")
         return _without_quantization(config, precision)
-    return _with_preset(config, precision, preset)
+    complete = _with_preset(config, precision, preset)
+    _refuse_idle(complete)
+    return complete
 
 
 def available(config: BuildConfig) -> Target:
@@ -57,6 +70,13 @@ def available(config: BuildConfig) -> Target:
     if config.precision is not None or not target.precisions:
         check_available(target, config.precision or DEFAULT_PRECISION)
     return target
+
+
+def refuse_auto(config: BuildConfig) -> None:
+    """Refuse, where a model is quantized once, the precision that a search over many builds chooses."""
+    if config.precision == AUTO:
+        fix = "use intact build; its output folder has a plan.toml for --plan"
+        raise SettingsError("S105", "--precision auto is found by building and verifying the model", fix=fix)
 
 
 def check_available(target: Target, precision: str) -> None:
@@ -72,7 +92,9 @@ def check_available(target: Target, precision: str) -> None:
             f"{precision} for {target.backend} is not built yet: {target.later[precision]}",
             allowed=works or f"no precision works for {target.backend} yet; use --device cpu or qnn",
         )
-    raise SettingsError("S111", f"{precision} makes no sense on {target.backend}", allowed=works)
+    raise SettingsError(
+        "S111", f"{precision} makes no sense on {target.backend}", allowed=works, fix=target.instead.get(precision)
+    )
 
 
 def _with_preset(config: BuildConfig, precision: str | None, preset: dict[str, Any]) -> BuildConfig:
@@ -128,6 +150,8 @@ def _contradiction(preset: dict[str, Any] | None, quantized: Quantized) -> str |
     if preset is None:
         return "a float model"
     activation, weight = preset["activation_type"], preset["weight_type"]
+    if activation == "float":
+        return "float activations" if quantized.activation_types else None
     if activation not in quantized.activation_types:
         return f"{activation} activations"
     # Signed or not is the target's choice; the number of bits is not.
@@ -147,6 +171,24 @@ def _refuse_quantization(config: BuildConfig, why: str) -> None:
         raise SettingsError("S113", f"{why}: {', '.join(extra)} would have no effect", fix="leave them out")
 
 
+def _refuse_integer_io(config: BuildConfig, asked: str) -> None:
+    if config.compile.io == "quantized":
+        raise SettingsError("S115", f"{asked} has no integers for --io quantized to hand over")
+
+
+def _refuse_idle(config: BuildConfig) -> None:
+    """Settings that mean nothing without grids are an error where they are not the defaults."""
+    quant = config.quantization
+    if quant is None or quant.has_grids:
+        return
+    asked = f"{quant.activation_type} activations"
+    plain = QuantConfig().model_dump()
+    idle = sorted(k for k, v in quant.model_dump().items() if k not in _MEANT[quant.activation_type] and v != plain[k])
+    if idle:
+        raise SettingsError("S119", f"{asked}: {', '.join(idle)} would have no effect", fix="leave them out")
+    _refuse_integer_io(config, asked)
+
+
 def known_devices() -> tuple[str, ...]:
     """Names that `--device` takes."""
     return get_args(Device)
@@ -154,5 +196,9 @@ def known_devices() -> tuple[str, ...]:
 
 def describe(config: QuantConfig) -> str:
     """A quantization in one line, for logs."""
+    if config.activation_type == "float16":
+        return "float16 throughout, inputs and outputs as they are"
+    if config.activation_type == "float":
+        return f"activations float, weights {config.weight_type} in blocks of {config.block_size}"
     weights = f"{config.weight_type} {'per channel' if config.per_channel else 'per tensor'}"
     return f"activations {config.activation_type}, weights {weights}, {config.method}"

@@ -82,10 +82,25 @@ def _keep_units_together(model: ir.Model, plan: QuantPlan, types: dict[str, str]
 
 
 def _residual_streams(model: ir.Model) -> set[str]:
-    """Sums that a normalization reads: whatever layers add to them, and round, adds up to the end of the network."""
+    """Sums that a normalization reads: whatever layers add to them, and round, adds up to the end of the network.
+
+    What the first of them is made from, the embedding, belongs to the stream; what later layers add to it does not.
+    """
     read = {node.inputs[0] for node in model.graph if node.op_type in NORMALIZATIONS}
-    sums = {value: value.producer() for value in read if value is not None}
-    return {value.name or "" for value, node in sums.items() if node is not None and node.op_type == "Add"}
+    sums = [node for value in read if value is not None and (node := value.producer()) is not None]
+    sums = [node for node in sums if node.op_type == "Add"]
+    normalized = _normalized(model)
+    embeddings = [value for node in sums for value in node.inputs if value is not None and value not in normalized]
+    return {value.name or "" for value in (*(node.outputs[0] for node in sums), *embeddings)}
+
+
+def _normalized(model: ir.Model) -> set[ir.Value]:
+    """The values that some normalization has a part in."""
+    found: set[ir.Value] = set()
+    for node in model.graph:
+        if node.op_type in NORMALIZATIONS or any(value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, float]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
+from intact.events import Events, Silence
+from intact.quantize.improve.effort import NORMAL, Depth, expected_seconds
 from intact.quantize.improve.rounding import correct_biases, round_weights
 from intact.quantize.improve.scales import COARSE, least_error_scales
 from intact.quantize.improve.study import best_candidates, studies
-from intact.quantize.observe import watch
+from intact.quantize.observe import Rows, watch
 from intact.quantize.resolve import Resolved, candidates, resolve
 from intact.quantize.sketch import Sketch
 from intact.results import Encoding, QuantPlan
@@ -21,25 +23,37 @@ def improve(
     model: ir.Model,
     plan: QuantPlan,
     seen: Mapping[str, Sketch],
-    rows: Iterable[Mapping[str, np.ndarray]],
+    rows: Rows,
     *,
-    progress: Callable[[], None] = lambda: None,
+    depth: Depth = NORMAL,
+    events: Events | None = None,
+    run_seconds: float = 0.0,
 ) -> tuple[ir.Model, Resolved]:
-    """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected."""
+    """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected.
+
+    `run_seconds` is how long one run over `rows` took before; what all this will take is told beforehand.
+    """
+    events = events or Silence()
     tries = candidates(plan, seen)
-    found = studies(model, plan, tries, sum(1 for _ in rows))
+    found = studies(model, plan, tries, len(rows), depth)
+    layers = sum(len(study.layers) for study in found)
+    if layers:
+        seconds = run_seconds + expected_seconds(found, len(rows))
+        events.note(f"rounding the weights of {layers} layers with feedback: about {max(1, round(seconds))} s")
     watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
     for study in found:
         watchers.setdefault(study.tensor, []).append(study.add)
     if watchers:
-        watch(model, watchers, rows)
+        with events.stage("study the layers", len(rows)) as advance:
+            watch(model, watchers, rows, progress=advance)
     best = best_candidates(plan, found)
     chosen = {grid: tries[grid][index] for grid, index in best.items()}
     nearest = resolve(model, plan, seen, chosen=chosen)
     scales = _coarse_scales(model, plan, nearest)
     if scales:
         nearest = resolve(model, plan, seen, scales, chosen)
-    rounded = round_weights(nearest, plan, found, progress)
+    with events.stage("round the weights", layers) as advance:
+        rounded = round_weights(nearest, plan, found, advance)
     corrected, changed = correct_biases(model, plan, rounded, found, best)
     final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
     return corrected, replace(final, constants={**final.constants, **_same_grids(plan, rounded, final)})

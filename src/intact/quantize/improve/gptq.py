@@ -1,8 +1,9 @@
 """Rounding with error feedback: the error of each rounded weight is made up for by those not rounded yet.
 
 This is the GPTQ algorithm (Frantar et al., 2022): with H the second moments of the inputs, rounding column after
-column and spreading each error over the rest by H⁻¹ leaves far less error in the layer's *output* than rounding each
-weight to its nearest step. It pays at 8 bits too.
+column and making up for each error in the rest leaves far less error in the layer's *output* than rounding each
+weight to its nearest step. It pays at 8 bits too. What a column has to make up for is written with the factor U of
+H = U D Uᵀ (Chee et al., 2023, show that both are the same), which needs no inverse.
 """
 
 from __future__ import annotations
@@ -19,38 +20,40 @@ _BLOCK = 128
 def round_with_feedback(
     weights: np.ndarray, moments: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, dtype: str, noise: float
 ) -> np.ndarray:
-    """Integers for `weights` [outputs, inputs], with one scale and zero point per output.
+    """Integers for `weights` [groups, outputs, inputs], with one scale and zero point per output.
 
-    `moments` is the sum of input · inputᵀ over what was observed; `noise` the variance that quantizing the inputs
-    adds to each of them, summed likewise.
+    `moments` is, per group, the sum of input · inputᵀ over what was observed; `noise` the variance that quantizing the
+    inputs adds to each of them, summed likewise.
     """
     qmin, qmax = LIMITS[dtype]
-    left = weights.astype(np.float64).copy()
     order, factor = _factor(moments.astype(np.float64), noise)
-    left = left[:, order]
-    integers = np.empty(left.shape, np.int64)
+    # One row an input: rows are contiguous, and each is rounded as a whole.
+    wanted = np.take_along_axis(weights.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
     scale, zero_point = scale.astype(np.float64), zero_point.astype(np.float64)
-    for start in range(0, left.shape[1], _BLOCK):
-        stop = min(start + _BLOCK, left.shape[1])
-        errors = np.empty((left.shape[0], stop - start))
-        for column in range(start, stop):
-            steps = np.clip(np.rint(left[:, column] / scale) + zero_point, qmin, qmax)
-            integers[:, column] = steps
-            error = (left[:, column] - (steps - zero_point) * scale) / factor[column, column]
-            left[:, column + 1 : stop] -= np.outer(error, factor[column, column + 1 : stop])
-            errors[:, column - start] = error
-        left[:, stop:] -= errors @ factor[start:stop, stop:]
+    errors = np.zeros_like(wanted)
+    integers = np.empty(wanted.shape, np.int64)
+    inputs = wanted.shape[1]
+    for start in range(0, inputs, _BLOCK):
+        stop = min(start + _BLOCK, inputs)
+        block = wanted[:, start:stop] - factor[:, :start, start:stop].transpose(0, 2, 1) @ errors[:, :start]
+        for row in range(start, stop):
+            fed_back = factor[:, None, start:row, row] @ errors[:, start:row]
+            steps = np.clip(np.rint((block[:, row - start] - fed_back[:, 0]) / scale) + zero_point, qmin, qmax)
+            integers[:, row] = steps
+            errors[:, row] = (steps - zero_point) * scale - wanted[:, row]
     result = np.empty_like(integers)
-    result[:, order] = integers
-    return result
+    np.put_along_axis(result, order[..., None], integers, axis=1)
+    return result.transpose(0, 2, 1)
 
 
 def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """The order to round in, largest moments first, and the upper Cholesky factor of H⁻¹ in that order."""
-    diagonal = np.diag(moments).copy()
-    order = np.argsort(-diagonal, kind="stable")
-    h = moments[np.ix_(order, order)]
-    added = DAMPING * max(float(diagonal.mean()), 1e-30) + noise
-    h[np.diag_indices_from(h)] += added
-    inverse = np.linalg.inv(h)
-    return order, np.linalg.cholesky((inverse + inverse.T) / 2).T
+    """The order to round in, largest moments first, and U of H = U D Uᵀ in that order, with ones on its diagonal."""
+    diagonal = np.diagonal(moments, axis1=1, axis2=2)
+    order = np.argsort(-diagonal, axis=1, kind="stable")
+    h = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
+    added = DAMPING * np.maximum(diagonal.mean(axis=1), 1e-30) + noise
+    index = np.arange(h.shape[1])
+    h[:, index, index] += added[:, None]
+    # Cholesky gives a lower factor; of the matrix turned round, it is the upper one turned round.
+    upper = np.linalg.cholesky(h[:, ::-1, ::-1])[:, ::-1, ::-1]
+    return order, upper / np.diagonal(upper, axis1=1, axis2=2)[:, None, :]

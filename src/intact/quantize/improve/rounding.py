@@ -27,12 +27,11 @@ def round_weights(
             encoding, _ = constants[weight.node, weight.index]
             scale, zero_point = _per_output(encoding.scale, matrix), _per_output(encoding.zero_point, matrix)
             integers = np.empty(matrix.shape, np.int64)
-            for group in range(matrix.shape[0]):
-                for index, product in enumerate(study.moments.products):
-                    part = slice(index * study.moments.block, (index + 1) * study.moments.block)
-                    integers[group, :, part] = round_with_feedback(
-                        matrix[group, :, part], product[group], scale[group], zero_point[group], encoding.dtype, noise
-                    )
+            for index, product in enumerate(study.moments.products):
+                part = slice(index * study.moments.block, (index + 1) * study.moments.block)
+                integers[:, :, part] = round_with_feedback(
+                    matrix[:, :, part], product, scale, zero_point, encoding.dtype, noise
+                )
             constants[weight.node, weight.index] = (encoding, study.linear.weight(integers))
             progress()
     return replace(resolved, constants=constants)

@@ -25,16 +25,22 @@ _EXPONENTS = np.linspace(0.0, 0.7, 15)
 _WORTH_IT = 2.5
 # Error feedback in rounding leaves about this share of the weights' error in the outputs.
 _AFTER_FEEDBACK = 0.4
+# Channels and weights that are always zero get a scale all the same.
+_LEAST = 1e-5
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 
 
 @dataclass(slots=True)
 class _Channels:
-    """Extremes and second moments of the channels (last axis) of one tensor."""
+    """Extremes and second moments of the channels (last axis) of one tensor.
 
-    reach: np.ndarray | None = None
+    Extremes are kept for every other sample apart, so that scales found on one half are judged on the other.
+    """
+
+    halves: list[np.ndarray] = field(default_factory=list)
     squares: np.ndarray | None = None
     rows: int = 0
+    samples: int = 0
 
     def add(self, x: np.ndarray) -> None:
         flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
@@ -42,9 +48,19 @@ class _Channels:
         if not len(flat):
             return
         reach, squares = np.abs(flat).max(axis=0), np.square(flat, dtype=np.float64).sum(axis=0)
-        self.reach = reach if self.reach is None else np.maximum(self.reach, reach)
+        if self.samples < 2:
+            self.halves.append(reach)
+        else:
+            half = self.halves[self.samples % 2]
+            np.maximum(half, reach, out=half)
         self.squares = squares if self.squares is None else self.squares + squares
         self.rows += len(flat)
+        self.samples += 1
+
+    @property
+    def reach(self) -> np.ndarray:
+        """The largest absolute value of each channel, at least a little above zero."""
+        return np.asarray(np.maximum(np.max(self.halves, axis=0).astype(np.float64), _LEAST))
 
 
 @dataclass(slots=True)
@@ -74,7 +90,7 @@ def smooth(
     done = []
     for site in (site for site in sites if site.seen.rows):
         exponent, gain = _best_exponent(site)
-        if editor.apply(site, _scales(site, exponent), gain):
+        if editor.apply(site, _scales(site, site.seen.reach, exponent), gain):
             done.append(site.tensor)
     edit.prune(result)
     return result, tuple(done)
@@ -103,10 +119,8 @@ def _produced(model: ir.Model, plan: QuantPlan) -> set[str]:
     return {value.name or "" for node in nodes for value in node.outputs if value.name in plan.tensors}
 
 
-def _scales(site: _Site, exponent: float) -> np.ndarray:
-    assert site.seen.reach is not None, "the site was observed"
-    reach = np.maximum(site.seen.reach.astype(np.float64), 1e-5)
-    weights = np.maximum(np.max([np.abs(m).max(axis=0) for m in site.matrices], axis=0), 1e-5)
+def _scales(site: _Site, reach: np.ndarray, exponent: float) -> np.ndarray:
+    weights = np.maximum(np.max([np.abs(m).max(axis=0) for m in site.matrices], axis=0), _LEAST)
     scales = reach**exponent / weights ** (1 - exponent)
     # Only ratios matter; a mean of 1 keeps ranges where they were. Powers of two would be exact, but cost fit.
     return np.asarray(np.clip(scales / np.exp(np.log(scales).mean()), 1e-4, 1e4), np.float64)
@@ -114,16 +128,24 @@ def _scales(site: _Site, exponent: float) -> np.ndarray:
 
 def _best_exponent(site: _Site) -> tuple[float, float]:
     """The exponent with the least expected error, and how many times less that is than without smoothing."""
-    plain = _expected_error(site, np.ones_like(site.matrices[0][0]))
-    errors = [_expected_error(site, _scales(site, exponent)) for exponent in _EXPONENTS]
+    plain = _expected_error(site, None)
+    errors = [_expected_error(site, exponent) for exponent in _EXPONENTS]
     best = int(np.argmin(errors))
     return float(_EXPONENTS[best]), plain / max(errors[best], 1e-300)
 
 
-def _expected_error(site: _Site, scales: np.ndarray) -> float:
+def _expected_error(site: _Site, exponent: float | None) -> float:
+    """Expected squared error with scales from one half of the samples on the other half, both ways round."""
+    halves = [np.maximum(half.astype(np.float64), _LEAST) for half in site.seen.halves]
+    pairs = list(zip(halves, reversed(halves), strict=True))
+    ones = np.ones_like(halves[0])
+    return sum(_error_of(site, ones if exponent is None else _scales(site, a, exponent), b) for a, b in pairs)
+
+
+def _error_of(site: _Site, scales: np.ndarray, reach: np.ndarray) -> float:
     """Expected squared error of all outputs: that of rounding the input, and that of rounding the weights."""
-    assert site.seen.reach is not None and site.seen.squares is not None, "the site was observed"
-    step = 2 * float((site.seen.reach / scales).max()) / 255
+    assert site.seen.squares is not None, "the site was observed"
+    step = 2 * float((reach / scales).max()) / 255
     power = float((site.seen.squares / site.seen.rows / scales**2).sum())
     total = 0.0
     for matrix in site.matrices:

@@ -9,17 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.quantize.grid import LIMITS
+from intact.quantize.improve.effort import NORMAL, Depth
 from intact.quantize.improve.linear import Linear, Moments, linear
 from intact.quantize.ranges.auto import WORTH_CLIPPING
 from intact.results import Encoding, QuantPlan, WeightPlan
 
 # Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
 _TRIAL_COLUMNS = 64
-# Columns in all that moments are taken of, per input of the layer: more would hardly change them.
-_COLUMNS_PER_INPUT = 8
 _FEWEST_COLUMNS = 64
-# Inputs that are treated together: moments of more would take memory and time that grow with their square and cube.
-LARGEST_BLOCK = 2048
 
 
 @dataclass(slots=True)
@@ -33,6 +30,7 @@ class Study:
     entry: str
     linear: Linear
     layers: list[tuple[WeightPlan, np.ndarray]]
+    projections: list[np.ndarray]
     candidates: Sequence[Encoding]
     moments: Moments
     on_grid: list[np.ndarray] = field(default_factory=list)
@@ -57,17 +55,16 @@ class Study:
 
     def _change(self, error: np.ndarray) -> float:
         """Squared change of all outputs, relative to the size of each layer's weights."""
-        return sum(
-            float(np.sum(np.matmul(error, matrix.transpose(0, 2, 1)) ** 2)) / max(float(np.sum(matrix**2)), 1e-30)
-            for _, matrix in self.layers
-        )
+        return sum(float(np.sum(np.matmul(error, matrix) ** 2)) for matrix in self.projections)
 
     def mean_on_grid(self, candidate: int) -> np.ndarray:
         """The mean column after quantization to one of the candidates."""
         return self.on_grid[candidate] / max(self.moments.rows, 1)
 
 
-def studies(model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int) -> list[Study]:
+def studies(
+    model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int, depth: Depth = NORMAL
+) -> list[Study]:
     """One empty study for each tensor and way of reading it by layers with quantized weights."""
     nodes = {node.name: node for node in model.graph}
     found: dict[tuple[str, Linear], Study] = {}
@@ -82,11 +79,27 @@ def studies(model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[
             continue
         matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
         if (entry, view) not in found:
-            most = max(_FEWEST_COLUMNS, _COLUMNS_PER_INPUT * matrix.shape[2] // max(rows, 1))
-            moments = Moments.empty(view, matrix, most=most, block=LARGEST_BLOCK)
-            found[entry, view] = Study(source.name, entry, view, [], candidates[plan.tensors[entry]], moments)
+            together = min(matrix.shape[2], depth.together)
+            most = max(_FEWEST_COLUMNS, depth.columns_per_input * together // max(rows, 1))
+            moments = Moments.empty(view, matrix, most=most, block=depth.together)
+            found[entry, view] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
         found[entry, view].layers.append((weight, matrix))
+        found[entry, view].projections.append(_projection(matrix, depth.directions))
     return list(found.values())
+
+
+def _projection(matrix: np.ndarray, directions: int) -> np.ndarray:
+    """A layer's weights as [groups, inputs, directions], of size 1: of its outputs, or of random sums of many.
+
+    All grids are seen in the same directions, so that they compare well although each is only estimated.
+    """
+    groups, outputs, _ = matrix.shape
+    size = max(float(np.sqrt(np.sum(matrix**2))), 1e-15)
+    if outputs <= directions:
+        return matrix.transpose(0, 2, 1) / np.float32(size)
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, outputs, directions))
+    sums = np.matmul(matrix.transpose(0, 2, 1), signs)
+    return np.asarray(sums / np.float32(size * np.sqrt(directions)))
 
 
 def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:

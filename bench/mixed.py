@@ -1,0 +1,136 @@
+"""What automatic mixed precision finds and costs, against the bars that it was built to.
+
+`goals`: on the examples and the zoo, 30 dB on the simulator of Hexagon V73 are met, at no more than the cost of w8a16
+throughout, and below it on at least half. `ranking`: of the five groups of nodes of a trained example that cost the
+most by themselves, four are among the five that building each alone would find. `time`: the noise of the groups of a
+12-layer transformer is measured in at most three times the time of one calibration. Exit status 1 where a bar does
+not hold. Nothing else should run on the machine meanwhile.
+
+python bench/mixed.py [goals] [ranking] [time]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from intact import execution, pipeline  # noqa: E402
+from intact.config import BuildConfig, merge  # noqa: E402
+from intact.events import Log  # noqa: E402
+from intact.search import mixed  # noqa: E402
+from intact.verify.compare import compare  # noqa: E402
+from tests.zoo import ZOO, data, transformer  # noqa: E402
+
+GOAL_DB = 30.0
+MOST_TIMES = 3.0
+TOP, LEAST_SHARED = 5, 4
+ROWS = 160
+EXAMPLES = ("digits_cnn", "digits_vit", "topics_bert")
+TRAINED_TRANSFORMERS = ("digits_vit", "topics_bert")
+DEEP = {"LAYERS": 12, "HEADS": 4, "HEAD_WIDTH": 64, "WIDTH": 256, "HIDDEN": 1024, "TOKENS": 64}
+
+
+def example(name: str) -> tuple[Path, BuildConfig]:
+    folder = ROOT / "examples" / name
+    return folder / "model.onnx", config(folder / "calibration.npz", test_path=str(folder / "test.npz"))
+
+
+def saved(name: str, folder: Path) -> tuple[Path, BuildConfig]:
+    """A model of the zoo, with rows of inputs."""
+    model = ZOO[name]()
+    onnx.save(model, folder / f"{name}.onnx")
+    np.savez(folder / f"{name}.npz", **data(model, ROWS))
+    return folder / f"{name}.onnx", config(folder / f"{name}.npz")
+
+
+def config(inputs: Path, **more: object) -> BuildConfig:
+    values = {"precision": "auto", "min_sqnr": GOAL_DB, "quant": {"load_path": str(inputs)}, **more}
+    return BuildConfig.from_dict(merge(values, {"compile": {"device": "qnn", "arch": "v73"}}))
+
+
+def goals(folder: Path) -> bool:
+    """Whether 30 dB are met everywhere, for no more than 16-bit activations would cost."""
+    below, fine = 0, True
+    names = (*EXAMPLES, *ZOO)
+    for name in names:
+        model, settings = example(name) if name in EXAMPLES else saved(name, folder)
+        start = time.perf_counter()
+        built = mixed.build(model, settings, folder / f"out-{name}")
+        seconds = time.perf_counter() - start
+        assert built.search is not None, "auto searches"
+        point, usual = built.search.points[built.search.chosen], built.search.uniform["w8a16"]
+        least = min(row.sqnr_db for row in built.accuracy if row.form == "compiled" and row.sqnr_db is not None)
+        mix = ", ".join(f"{count} {level}" for level, count in point.groups.items())
+        print(f"{name}: {least:.2f} dB, cost {point.cost:.3f} (w8a16 {usual:.3f}): {mix}; {seconds:.0f} s", flush=True)
+        fine &= least >= GOAL_DB and point.cost <= usual and built.placement.partitions == 1
+        below += point.cost < usual
+    print(f"below the cost of w8a16 on {below} of {len(names)}")
+    return fine and 2 * below >= len(names)
+
+
+def ranking(_: Path) -> bool:
+    """Whether the measured noise names the same groups as quantizing each of them alone."""
+    fine = True
+    for name in TRAINED_TRANSFORMERS:
+        model, settings = example(name)
+        begun = pipeline.begin(model, settings, Log())
+        curve = mixed.curve(begun)
+        quick = np.argsort(-np.array(curve.alone), kind="stable")[:TOP]
+        slow = np.argsort(-np.array(alone(begun, curve)), kind="stable")[:TOP]
+        shared = len(set(quick) & set(slow))
+        first = [curve.found.groups[index].nodes[0] for index in slow]
+        print(f"{name}: {shared} of the worst {TOP} groups of {len(curve.alone)} are the same: {', '.join(first)}")
+        fine &= shared >= LEAST_SHARED
+    return fine
+
+
+def alone(begun: pipeline.Prepared, curve: mixed.Curve) -> list[float]:
+    """The noise at the worst output with each group alone quantized, as a share of the signal."""
+    rows = list(begun.inputs.test)
+    expected = execution.run(begun.source.path, rows)
+    found = []
+    for group in curve.found.groups:
+        others = {node.name or "": "float" for node in begun.model.graph if node.name not in group.nodes}
+        settings = BuildConfig.from_dict(merge(begun.config.to_dict(), {"quant": {"types": others}}))
+        quantized = pipeline.quantized(replace(begun, config=settings), Log())
+        accuracy = compare("quantized", "", expected, execution.run(quantized.model, rows))
+        found.append(max(0.0 if row.sqnr_db is None else 10 ** (-row.sqnr_db / 10) for row in accuracy))
+    return found
+
+
+def timing(folder: Path) -> bool:
+    """Whether measuring the groups of a deep transformer takes at most three times as long as calibrating it."""
+    for name, size in DEEP.items():
+        setattr(transformer, name, size)
+    model, settings = saved("bert", folder)
+    begun = pipeline.begin(model, settings, Log())
+    start = time.perf_counter()
+    curve = mixed.curve(begun)
+    measured = time.perf_counter()
+    log = Log()
+    pipeline.quantized(begun, log)
+    stage = next(stage for stage in log.stages if stage.name == "quantize")
+    calibration = stage.details["calibration_time_seconds"] + stage.details["qdq_insertion_time_seconds"]
+    ratio = (measured - start) / calibration
+    print(
+        f"{len(curve.found.groups)} groups in {measured - start:.1f} s, one calibration {calibration:.1f} s "
+        f"(of that {stage.details['calibration_time_seconds']:.1f} s without rounding): {ratio:.2f} times"
+    )
+    return ratio <= MOST_TIMES
+
+
+PARTS = {"goals": goals, "ranking": ranking, "time": timing}
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        held = [PARTS[name](Path(scratch)) for name in sys.argv[1:] or PARTS]
+    sys.exit(0 if all(held) else 1)

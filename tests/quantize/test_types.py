@@ -1,0 +1,88 @@
+"""Every type of weights beside every type of activations: the model is valid, loads, and computes what it says."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intact import quantize, rewrite
+from intact.config import QuantConfig
+from intact.errors import SettingsError
+from intact.targets.registry import load_target
+from intact.vendor import cpu
+from tests.quantize.models import model, quantized, read, rows
+
+RNG = np.random.default_rng(7)
+W, G = (RNG.standard_normal(shape).astype(np.float32) * 0.2 for shape in ((8, 3, 3, 3), (64, 10)))
+FEEDS = rows({"x": (1, 3, 8, 8)})
+WEIGHTS = ["uint8", "int8", "uint16", "int16", "int4", "uint4"]
+GRANULARITIES = {"tensor": {"per_channel": False}, "channel": {}, "block": {"block_size": 32}}
+# int8 kernels want int8 weights; ONNX Runtime has no form for uint8 ones beside them.
+SUBSTITUTED = {("int8", "uint8"): "int8"}
+
+
+def net() -> ir.Model:
+    body = "c = Conv<pads = [1, 1, 1, 1]>(x, w)  r = Relu(c)  f = Reshape(r, s)  y = MatMul(f, g)"
+    return model("float[1,3,8,8] x", "float[1,8,10] y", body, w=W, g=G, s=np.array([1, 8, 64]))
+
+
+def sqnr(found, expected):
+    noise = sum(float(((a - b) ** 2).sum()) for a, b in zip(found, expected, strict=True))
+    return 10 * np.log10(sum(float((b**2).sum()) for b in expected) / noise)
+
+
+def cases(weights, activations):
+    """Every combination that has a meaning: blocks are for symmetric weights of 4 bits and fewer."""
+    for activation, weight, symmetric, grain in itertools.product(activations, weights, (True, False), GRANULARITIES):
+        if grain != "block" or (symmetric and weight in ("int4", "uint4", "int2")):
+            yield activation, weight, symmetric, grain
+
+
+def check(activation, weight, symmetric, grain):
+    graph = net()
+    settings = {"activation_type": activation, "weight_type": weight, "weight_symmetric": symmetric}
+    result = quantized(graph, FEEDS, **settings, **GRANULARITIES[grain])
+    assert read(result.model, "c", 1).dtype == SUBSTITUTED.get((activation, weight), weight)
+    rewritten = rewrite.rewrite(result.model, load_target("cpu")).model
+    expected = [cpu.run(graph, feed)["y"] for feed in FEEDS]
+    found = []
+    for form, optimize in itertools.product((result.model, rewritten), (False, True)):
+        session = cpu.Session(form, optimize=optimize)
+        found.append(sqnr([session.run(feed)["y"] for feed in FEEDS], expected))
+    assert max(found) - min(found) < 0.5 and min(found) > 0
+    stored = read(result.model, "c", 1)
+    step = stored.scale if stored.axis is None else stored.scale[:, None, None, None]
+    # Two bits have no room for the largest value and its negative.
+    assert (np.abs(stored.values() - W) <= step * (1.0 if weight == "int2" else 0.5) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize(
+    ("activation", "weight", "symmetric", "grain"), list(cases(WEIGHTS, ["uint8", "int8", "uint16", "int16"]))
+)
+def test_a_type_of_weights_works_beside_every_type_of_activations(activation, weight, symmetric, grain):
+    check(activation, weight, symmetric, grain)
+
+
+@pytest.mark.parametrize(("activation", "weight", "symmetric", "grain"), list(cases(["int2"], ["uint16", "int16"])))
+def test_two_bits_come_with_the_opset_that_defines_them(activation, weight, symmetric, grain):
+    check(activation, weight, symmetric, grain)
+    assert quantized(net(), FEEDS, activation_type="uint16", weight_type="int2").model.opset_imports[""] == 25
+    assert quantized(net(), FEEDS, activation_type="uint16", weight_type="int4").model.opset_imports[""] == 21
+
+
+@pytest.mark.parametrize(
+    ("device", "activation", "weight"), [("cpu", "uint8", "int2"), ("qnn", "uint8", "uint4"), ("qnn", "uint16", "int2")]
+)
+def test_fewer_bits_than_a_target_takes_are_refused_before_anything_runs(device, activation, weight):
+    with pytest.raises(SettingsError, match=f"takes no {weight} weights beside {activation} activations") as caught:
+        quantized(net(), iter(()), device, activation_type=activation, weight_type=weight)
+    assert "int8" in caught.value.allowed
+
+
+def test_more_bits_than_a_target_takes_are_noted():
+    config = QuantConfig(activation_type="uint16", weight_type="int16", effort="fast")
+    result = quantize.quantize(net(), load_target("qnn", arch="v68"), config, FEEDS)
+    assert result.notes == ("weights that the target does not take as int16: c (int8), y (int8)",)
