@@ -39,7 +39,12 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test]"
+	touch $@
+
+# Tests of Hugging Face models run where this is installed, and are skipped elsewhere: torch is large.
+.venv/hf: .venv/test
+	$(BIN)/python -m pip install --quiet --editable ".[hf]" "torch==2.13.0"
 	touch $@
 
 clean:

@@ -16,12 +16,12 @@ ROWS = 24
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs the vendor's compiler where it is not installed."""
-    if importlib.util.find_spec("onnxruntime_qnn") is not None:
-        return
-    for item in items:
-        if item.get_closest_marker("qnn") is not None:
-            item.add_marker(pytest.mark.skip(reason="onnxruntime-qnn is not installed (extra: qnn)"))
+    """Skip what needs a vendor's toolchain where it is not installed."""
+    for extra, package in (("qnn", "onnxruntime_qnn"), ("openvino", "openvino")):
+        if importlib.util.find_spec(package) is None:
+            skip = pytest.mark.skip(reason=f"{package} is not installed (extra: {extra})")
+            for item in filter(lambda item: item.get_closest_marker(extra) is not None, items):
+                item.add_marker(skip)
 
 
 class SavedZoo:

@@ -27,6 +27,7 @@ from intact.config import (
 )
 from intact.errors import SettingsError
 
+HALF = "float16"
 PLAIN = {bool: st.booleans(), str: st.text(max_size=8), type(None): st.none()}
 KINDS = [kind for kind in vars(settings).values() if isinstance(kind, type) and issubclass(kind, Settings)]
 KINDS.remove(Settings)
@@ -55,9 +56,9 @@ def values_of(annotation, limits=()):
 def _numbers(kind, limits):
     least = max((getattr(limit, "ge", getattr(limit, "gt", -(10**6))) for limit in limits), default=-(10**6))
     above = any(hasattr(limit, "gt") for limit in limits)
-    if kind is int:
-        return st.integers(least + above, least + 10**7)
     most = min((limit.le for limit in limits if hasattr(limit, "le")), default=1e9)
+    if kind is int:
+        return st.integers(least + above, min(least + 10**7, int(most)))
     return st.floats(least, most, exclude_min=above)
 
 
@@ -72,6 +73,8 @@ def _consistent(kind, values):
     if kind is TensorOverride:
         ends = [values.pop(end, None) for end in ("low", "high")]
         values |= dict(zip(("low", "high"), sorted(ends), strict=True)) if None not in ends else {}
+    if kind is QuantConfig and HALF in (values.get("weight_type"), values.get("activation_type")):
+        values |= {"weight_type": HALF, "activation_type": HALF}
     if kind is CompileConfig and values.get("device") not in (None, *get_args(Device)):
         values["device"] += ".toml"
     if kind is BuildConfig and values.get("quant") is not None:

@@ -18,7 +18,7 @@ LAYERS = [
     {"graph", "vendor"},
     {"targets", "data"},
     STAGES,
-    {"execution"},
+    {"execution", "acceptance"},
     {"pipeline"},
     {"files"},
     {"search"},

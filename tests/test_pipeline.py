@@ -20,8 +20,8 @@ from onnx import helper, numpy_helper, parser
 from intact import compile as compiling
 from intact import data, environment, files, pipeline
 from intact.config import BuildConfig, Device
-from intact.events import Silence
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
+from intact.events import Silence
 from intact.graph import io
 from intact.report import manifest
 from intact.targets.registry import load_target
@@ -207,15 +207,15 @@ class TestAPlainBuild:
         assert os.listdir(tmp_path) == []
 
     def test_verify_compares_on_the_rows_that_the_build_held_back(self, made, cnn, rows):
-        found, gate = files.verify_files(cnn, made.folder / "model.qdq.onnx", data_path=str(rows))
+        found = files.verify_files(cnn, made.folder / "model.qdq.onnx", data_path=str(rows))
         built = next(row for row in made.manifest["accuracy"] if row["form"] == "quantized")
-        assert gate is None and found[0].sqnr_db == pytest.approx(built["sqnr_db"])
+        assert found.gates == () and found.accuracy[0].sqnr_db == pytest.approx(built["sqnr_db"])
 
     @pytest.mark.parametrize(("least", "passed"), [(10.0, True), (200.0, False)])
     def test_verify_has_a_gate(self, made, cnn, rows, least, passed):
         settings = config(min_sqnr=least)
-        _, gate = files.verify_files(cnn, made.folder / "model.onnx", data_path=str(rows), config=settings)
-        assert gate.passed == passed
+        found = files.verify_files(cnn, made.folder / "model.onnx", data_path=str(rows), config=settings)
+        assert [gate.passed for gate in found.gates] == [passed]
 
 
 class TestData:
@@ -516,11 +516,12 @@ class TestTheNpu:
             assert sha256(built.folder / artifact["path"]) == artifact["sha256"]
 
     def test_the_compiled_model_verifies_again_from_its_file(self, built, zoo):
-        found, _ = files.verify_files(
+        found = files.verify_files(
             zoo.model("residual_cnn"), built.folder / "model.onnx", data_path=str(zoo.data("residual_cnn"))
         )
         expected = next(row for row in built.manifest["accuracy"] if row["form"] == "compiled")
-        assert found[0].form == "compiled" and found[0].sqnr_db == pytest.approx(expected["sqnr_db"])
+        (row,) = found.accuracy
+        assert row.form == "compiled" and row.sqnr_db == pytest.approx(expected["sqnr_db"])
 
     def test_integers_at_the_boundary_give_the_same_numbers(self, built, zoo, tmp_path):
         settings = config(

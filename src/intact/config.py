@@ -30,14 +30,28 @@ from pydantic_core import ErrorDetails
 from intact.errors import SettingsError
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
-ActivationType = Literal["uint8", "int8", "uint16", "int16"]
+# `float16` stands in both types or in neither; `float` leaves activations as they are and quantizes weights only.
+WeightType = Literal[QuantType, "float16"]
+ActivationType = Literal["uint8", "int8", "uint16", "int16", "float16", "float"]
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
-Effort = Literal["fast", "normal"]
+Effort = Literal["fast", "normal", "high"]
 Distribution = Literal["normal", "uniform"]
+ExportTask = Literal[
+    "feature-extraction",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "fill-mask",
+    "image-classification",
+    "object-detection",
+    "semantic-segmentation",
+    "depth-estimation",
+]
 Device = Literal["cpu", "qnn", "openvino", "dml"]
 # Installed packages add targets under this name: an entry point of it loads the path of a table.
 TARGET_ENTRY_POINTS = "intact.targets"
-Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16"]
+Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16", "w8", "w4", "auto"]
+NodeType = Literal["uint8", "int8", "uint16", "int16", "float"]
 
 
 class Settings(BaseModel):
@@ -118,35 +132,58 @@ class ImageConfig(Settings):
         return value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int | float) else value
 
 
+class ExportConfig(Settings):
+    """How a Hugging Face model becomes an ONNX file; shapes are fixed, as NPUs want them, unless `dynamic`."""
+
+    task: ExportTask | None = Field(None, description="What the model is for; None: what its config says.")
+    sequence_length: PositiveInt | None = Field(
+        None, description="Tokens of a text; None: 128, or as many as the model has positions if those are fewer."
+    )
+    dynamic: bool = Field(False, description="Leave the batch, and the length of text, free.")
+    trust_remote_code: bool = Field(False, description="Run Python code that the model brings along.")
+
+
 class QuantConfig(Settings):
     """How a model is quantized: the single source of truth, used by every part of the program."""
 
-    weight_type: QuantType = Field("int8", description="Type of weights.")
-    activation_type: ActivationType = Field("uint8", description="Type of activations.")
+    weight_type: WeightType = Field("int8", description="Type of weights.")
+    activation_type: ActivationType = Field(
+        "uint8", description="Type of activations; float: only weights are quantized; float16: both are half precision."
+    )
     per_channel: bool = Field(True, description="One scale per output channel of a weight, where the target takes it.")
     weight_symmetric: bool = Field(True, description="Weights with zero point 0.")
     activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
     effort: Effort = Field(
-        "normal", description="fast: ranges only; normal: also smoothing, rounding with feedback, bias correction."
+        "normal",
+        description="fast: ranges only; normal: also smoothing, rounding with feedback, bias correction; "
+        "high: the same from more of the data.",
     )
     rescue: bool = Field(True, description="Keep what 8 bits cannot hold in more, visibly.")
     method: Method = Field("auto", description="How ranges are chosen from what was observed.")
     samples: int = Field(128, ge=1, description="At most this many rows are used for calibration.")
     load_path: str | None = Field(
-        None, description="Calibration inputs: an .npz file, a folder of images, or module:function. None: synthetic."
+        None, description="Calibration inputs: .npz, a folder of images, .txt, or module:function. None: synthetic."
     )
     distribution: Distribution = Field("normal", description="Distribution of synthetic float inputs.")
     seed: int = Field(0, ge=0, description="Seed of synthetic inputs.")
     op_types: tuple[str, ...] | None = Field(
         None, description="Quantize nodes of these types only; None: what the target takes."
     )
-    exclude_op_types: tuple[str, ...] = Field((), description="Never quantize nodes of these types.")
+    exclude_op_types: tuple[str, ...] = Field(
+        (), description="Never quantize nodes of these types; in half precision: they stay in float32."
+    )
     nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
     exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
+    types: dict[str, NodeType] = Field(
+        {}, description="Types of the activations of single nodes, by name; float: the node is not quantized."
+    )
     overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
     plan: str | None = Field(None, description="A plan file (see `intact plan`) whose settings and edits apply.")
     block_size: int = Field(
-        0, ge=0, description="Scales of int4 weights for blocks of this many values (LPBQ); 0: per channel."
+        0, ge=0, description="One scale for this many values of a weight of 4 bits or fewer; 0: one per channel."
+    )
+    accuracy_level: int = Field(
+        0, ge=0, le=4, description="Of MatMulNBits: 0 and 1 multiply in float32, 4 with activations rounded to int8."
     )
     encodings: str | None = Field(
         None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
@@ -154,6 +191,17 @@ class QuantConfig(Settings):
     calibrate_missing: bool = Field(
         False, description="Calibrate tensors that `encodings` says nothing about; False: that is an error."
     )
+
+    @model_validator(mode="after")
+    def _half_precision_is_whole(self) -> Self:
+        if (self.activation_type == "float16") != (self.weight_type == "float16"):
+            raise ValueError("float16 is the type of activations and weights together: set both or neither")
+        return self
+
+    @property
+    def has_grids(self) -> bool:
+        """Whether activations are put on grids, so that the result is a QDQ model."""
+        return self.activation_type not in ("float", "float16")
 
 
 class CompileConfig(Settings):
@@ -194,11 +242,25 @@ class BuildConfig(Settings):
         None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )
     min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
+    min_cosine: float | None = Field(None, le=1, description="Gate: least cosine of every output of every form.")
+    labels: str | None = Field(
+        None, description="Classes of the rows of the inputs (.npy or .npz), for the accuracy of every form."
+    )
+    max_accuracy_drop: float | None = Field(
+        None, ge=0, description="Gate: most percentage points of accuracy that a form may lose; needs labels."
+    )
+    max_latency_ratio: float | None = Field(
+        None, gt=0, description="Gate: most time of an inference as a multiple of the original's, where it can be timed."
+    )
     require_npu: float | None = Field(
         None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
     )
     strict: bool = Field(True, description="Refuse a model with nodes that the NPU does not take; False: warn only.")
     images: ImageConfig = Field(ImageConfig(), description="How inputs that are images are prepared.")
+    tokenizer: str | None = Field(
+        None, description="Turns lines of a text file into inputs: a folder, or a Hugging Face id, also as id@revision."
+    )
+    export: ExportConfig | None = Field(None, description="How a Hugging Face model is exported; not for ONNX files.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()
 

@@ -2,28 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import data, execution, lint, optimize, pipeline, quantize, rewrite
+from intact import acceptance, data, execution, lint, optimize, pipeline, quantize, rewrite
 from intact.analyze import inspection
 from intact.analyze import report as analysis
-from intact.config import BuildConfig, QuantConfig
+from intact.config import BuildConfig, QuantConfig, merge
+from intact.data import text
+from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
-from intact.execution import Outputs
+from intact.export import huggingface, origin
 from intact.graph import io, normalize, shapes, upgrade
 from intact.graph.rewriter import Rewritten
+from intact.perf import measure as performance
 from intact.pipeline import PRODUCER, stamped
 from intact.quantize import detect, plan_file, presets
 from intact.report import publish
-from intact.results import Accuracy, Form, Gate, QuantPlan
+from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy
 from intact.targets.registry import known_backends, load_target
 from intact.targets.spec import Target
-from intact.verify import gates
-from intact.verify.compare import compare
+from intact.verify.compare import measure
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A model file to work on, and the settings for it."""
+
+    path: Path
+    config: BuildConfig
+
+
+def export_file(
+    name: str, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+) -> dict[str, Any]:
+    """Export the Hugging Face model `name` into the ONNX file `output`, and compare it with torch."""
+    publish.check_file(output, overwrite=overwrite, ours=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log = Log(events or Silence())
+    found = _export(name, config, output, log)
+    log.warn(*origin.warnings(found))
+    return {"output": str(output), **asdict(found)}
+
+
+@contextmanager
+def exported(name: str, config: BuildConfig, *, events: Events | None = None) -> Iterator[Given]:
+    """The Hugging Face model `name` as an ONNX file that is there until the block ends.
+
+    Text is turned into inputs by its own tokenizer, and pixels are scaled as its own image processor says, unless
+    the settings say otherwise.
+    """
+    with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
+        path = Path(folder, "model.onnx")
+        found = _export(name, config, path, Log(events or Silence()))
+        yield Given(path, _as_trained(config, found))
+
+
+def _export(name: str, config: BuildConfig, output: Path, log: Log) -> Origin:
+    with log.stage("export"):
+        size, timeout = config.images.size, config.compile.timeout
+        found = huggingface.export(name, output, config.export, image_size=size, timeout=timeout)
+    distance = "identical to torch" if found.sqnr_db is None else f"{found.sqnr_db:.1f} dB from torch"
+    log.events.note(f"{name} exported as {found.architecture} for {found.task}: {distance}")
+    return found
+
+
+def _as_trained(config: BuildConfig, found: Origin) -> BuildConfig:
+    """`config` with the preparation of inputs that the model came with, under what the user set."""
+    asked = config.model_dump(mode="json", exclude_unset=True)
+    # The size of images is that of the exported model's input now.
+    asked.get("images", {}).pop("size", None)
+    quant = config.quantization
+    sources = (config.test_path, None if quant is None else quant.load_path)
+    paths = [Path(source) for source in sources if source is not None]
+    usual: dict[str, Any] = {}
+    if any(path.suffix.lower() == text.SUFFIX for path in paths):
+        usual["tokenizer"] = found.name
+    if any(path.is_dir() for path in paths):
+        usual["images"] = dict(found.images or {})
+    return BuildConfig.from_dict(merge(usual, asked))
 
 
 def quantize_file(
@@ -33,7 +96,7 @@ def quantize_file(
     publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
     log = Log(events or Silence())
     prepared = pipeline.prepare_logged(path, config, log)
-    if not prepared.calibrated:
+    if prepared.config.quantization is None:
         reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
         raise SettingsError("S114", f"{path}: nothing to do: {reason}", fix="use intact build or intact compile")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +123,8 @@ def rewrite_file(
 ) -> dict[str, Any]:
     """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
 
-    `explain` names a node of the result: why no rule fires there is part of what is returned.
+    `explain` names a node, of the model or of the result: which rules fired there, and why the others did not, is
+    part of what is returned.
     """
     publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
     return _rewrite_to(path, config, pipeline.target_of(config.compile), output, exact, explain, events)
@@ -97,7 +161,7 @@ def _rewrite_to(
         validation = pipeline.check_rewriting(source.model, rewritten, target, inputs, exact=exact)
     requantized = pipeline.tell_zero_points(rewritten, target, log)
     shapes.infer_shapes(rewritten.model)
-    refusals = () if explain is None else rewrite.explain(rewritten.model, target, explain, exact=exact)
+    refusals = () if explain is None else rewrite.explain(source.model, rewritten, target, explain, exact=exact)
     output.parent.mkdir(parents=True, exist_ok=True)
     io.save(stamped(rewritten.model), output)
     return {
@@ -122,7 +186,7 @@ def write_plan(
     source = pipeline.load_logged(path, config.dims, log)
     resolved = presets.resolve(config, quantized=source.quantized)
     quant = resolved.quantization
-    if quant is None:
+    if quant is None or not quant.has_grids:
         raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
     target = presets.available(resolved)
     pipeline.announce(resolved, target, log.events)
@@ -132,38 +196,100 @@ def write_plan(
     return planned
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedModel:
+    """A model file, the form it is in, where it ran, and what was found; the reference has no rows of accuracy."""
+
+    path: str
+    form: Form
+    runtime: str
+    accuracy: tuple[Accuracy, ...]
+    task_accuracy: tuple[TaskAccuracy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Model files compared with a reference on the same rows, and the gates that were set."""
+
+    samples: int
+    reference: VerifiedModel
+    models: tuple[VerifiedModel, ...]
+    gates: tuple[Gate, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """The rows of all models, in order."""
+        return tuple(row for model in self.models for row in model.accuracy)
+
+
 def verify_files(
-    reference_path: Path,
-    candidate: Path,
-    *,
+    reference: Path,
+    *candidates: Path,
     data_path: str | None = None,
     test_path: str | None = None,
     config: BuildConfig | None = None,
     events: Events | None = None,
-) -> tuple[tuple[Accuracy, ...], Gate | None]:
-    """Compare two model files on held-back rows; an EPContext model runs on the vendor's simulator."""
+) -> Verification:
+    """Compare model files with a reference on held-back rows, each where `execution.runner` says that it runs."""
     config = config or BuildConfig()
     log = Log(events or Silence())
-    inputs = data.load(
-        io.load(reference_path), data_path, samples=QuantConfig().samples, test_source=test_path, images=config.images
-    )
-    if inputs.test.kind == "synthetic":
-        log.warn("no --data: the models are compared on synthetic inputs")
-    log.warn(*inputs.warnings)
-    rows = list(inputs.test)
+    acceptance.check_labels(config)
+    inputs = _inputs(reference, data_path, config, log, test_path=test_path)
+    labels = None if config.labels is None else load_labels(config.labels, inputs.test)
+    runners = [execution.runner(path, config.compile) for path in (reference, *candidates)]
+    first = replace(runners[0], form="original")
     with log.stage("verify"):
-        expected = execution.run(reference_path, rows)
-        form, runtime, outputs = _run_file(candidate, rows, config)
-        accuracy = compare(form, runtime, expected, outputs)
-    return accuracy, None if config.min_sqnr is None else gates.sqnr_gate(accuracy, config.min_sqnr)
+        base, found = measure(inputs.test, first, runners[1:], labels)
+    models = tuple(
+        VerifiedModel(str(path), runner.form, runner.runtime, one.accuracy, one.task)
+        for path, runner, one in zip(candidates, runners[1:], found, strict=True)
+    )
+    task = base.task + tuple(row for one in found for row in one.task)
+    checked = acceptance.check(config, tuple(row for one in found for row in one.accuracy), task)
+    original = VerifiedModel(str(reference), runners[0].form, first.runtime, (), base.task)
+    return Verification(len(inputs.test), original, models, checked, tuple(log.warnings))
 
 
-def _run_file(path: Path, rows: list[data.Feeds], config: BuildConfig) -> tuple[Form, str, Iterable[Outputs]]:
-    if not any(node.op_type == "EPContext" for node in io.load(path).graph):
-        return "quantized", "onnxruntime, no optimizations", execution.run(path, rows)
-    target = load_target("qnn", arch=config.compile.arch, soc=config.compile.soc)
-    outputs = execution.run_compiled(path, rows, target, config.compile)
-    return "compiled", f"simulator of {target.name}", outputs
+def perf_files(
+    *paths: Path,
+    data_path: str | None = None,
+    threads: int = 0,
+    rounds: int | None = None,
+    config: BuildConfig | None = None,
+    events: Events | None = None,
+) -> tuple[performance.Measurement, Gate | None]:
+    """Time model files beside each other on the same rows, with the gate on the slowest if one is set."""
+    config = config or BuildConfig()
+    log = Log(events or Silence())
+    plugins = execution.plugins(paths)
+    for path in (path for path in paths if path not in plugins):
+        performance.refuse_compiled(path)
+    inputs = _inputs(paths[0], data_path, config, log)
+    rows = list(islice(inputs.test, acceptance.ROWS_TO_TIME))
+    with log.stage("perf", rounds) as (advance, _):
+        found = performance.measure(paths, rows, plugins=plugins, threads=threads, rounds=rounds, advance=advance)
+    most = config.max_latency_ratio
+    if most is None or len(paths) == 1:
+        return found, None
+    slowest = max(found.models[1:], key=lambda model: model.latency.ratio_to_first)
+    return found, acceptance.ratio_gate(slowest.latency.ratio_to_first, most, slowest.path)
+
+
+def _inputs(
+    path: Path, data_path: str | None, config: BuildConfig, log: Log, *, test_path: str | None = None
+) -> data.CalibrationAndTest:
+    inputs = data.load(
+        execution.described(path),
+        data_path,
+        samples=QuantConfig().samples,
+        test_source=test_path,
+        images=config.images,
+        tokenizer=config.tokenizer,
+    )
+    # Nothing is calibrated here: where test inputs are given, the others do not matter.
+    log.warn(*(inputs.warnings if test_path is None else inputs.test.source.warnings))
+    return inputs
 
 
 def inspect_file(path: Path) -> dict[str, Any]:
@@ -185,8 +311,18 @@ def analyze_file(
 
     A float model is quantized first, with the settings that a build would use.
     """
-    devices = [name for name in known_backends() if load_target(name).precisions] if every_device else [None]
-    return [_analyze(path, config if d is None else _for_device(config, d), live, events) for d in devices]
+    if not every_device:
+        return [_analyze(path, config, live, events)]
+    return [_analyze(path, _for_device(config, name), live, events) for name in _able(config, events or Silence())]
+
+
+def _able(config: BuildConfig, events: Events) -> list[str]:
+    """The devices that take the precision of `config`; of the others it is said that they are left out."""
+    precision = config.precision or presets.DEFAULT_PRECISION
+    built = {name: load_target(name).precisions for name in known_backends() if load_target(name).precisions}
+    for name in (name for name, taken in built.items() if precision not in taken):
+        events.warn(f"{name} is left out: it takes {', '.join(built[name])}, not {precision}")
+    return [name for name, taken in built.items() if precision in taken]
 
 
 def _for_device(config: BuildConfig, device: str) -> BuildConfig:

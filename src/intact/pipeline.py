@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from intact import acceptance, data, execution, lint, optimize, quantize, rewrite
 from intact import compile as compiling
-from intact import data, execution, lint, optimize, quantize, rewrite
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, CompileConfig, QuantConfig
+from intact.data.labels import Labels, load_labels
 from intact.environment import versions
-from intact.errors import ModelError, SettingsError
+from intact.errors import ModelError
 from intact.events import Events, Log, Silence
+from intact.export import origin
 from intact.graph import io, normalize, shapes, upgrade
 from intact.graph.rewriter import Rewritten
-from intact.optimize.settle import settle_masks
-from intact.quantize import boundary, detect, presets
+from intact.optimize.settle import Settled, settle_masks
+from intact.quantize import boundary, detect, float16, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, Placement
+from intact.results import Accuracy, Build, Form, Gate, Origin, TaskAccuracy
 from intact.rewrite import exactness, zero_point_notes
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
-from intact.targets.validate import left_to_cpu, validate
-from intact.verify import gates
-from intact.verify.compare import compare
+from intact.targets.validate import Violations, left_to_cpu, validate
+from intact.verify.compare import Runner, compare, measure
 
 Outputs = Mapping[str, np.ndarray]
 
@@ -53,6 +55,7 @@ class Source:
     opset: int
     model: ir.Model
     quantized: detect.Quantized | None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,28 @@ class Prepared:
     model: ir.Model
     optimized: Rewritten
     calibrated: bool
+    kept: tuple[float16.Kept, ...] = ()
+    labels: Labels | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the model came quantized or was quantized here, so that it differs from the one given."""
+        return self.source.quantized is not None or self.config.quantization is not None
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the quantized model is in the form that every target reads, so that it is worth a file."""
+        quant = self.config.quantization
+        return self.source.quantized is not None if quant is None else quant.has_grids
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What running every form showed; the first rows of `task` are the original's."""
+
+    accuracy: tuple[Accuracy, ...] = ()
+    task: tuple[TaskAccuracy, ...] = ()
+    latency: Gate | None = None
 
 
 def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
@@ -83,7 +108,9 @@ def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         if upgraded.from_opset != upgraded.to_opset:
             details["upgrade_sqnr_db"] = _check_upgrade(path, model)
-        return Source(path, io.sha256_of(path), opset, model, detect.detect(model))
+        found = origin.of_model(given)
+        log.warn(*(() if found is None else origin.warnings(found)))
+        return Source(path, io.sha256_of(path), opset, model, detect.detect(model), found)
 
 
 def _check_upgrade(path: Path, model: ir.Model) -> float | None:
@@ -109,22 +136,36 @@ def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) ->
 
 
 def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+    presets.refuse_auto(asked)
+    return quantized(begin(path, asked, log), log)
+
+
+def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+    """Load and optimize: the model in float, with its inputs and its complete settings."""
     presets.available(asked)
     source = load_logged(path, asked.dims, log)
     config = presets.resolve(asked, quantized=source.quantized)
     target = target_of(config.compile)
     announce(config, target, log.events)
+    warn_of_chip(config, target, log)
     inputs = inputs_for(source.model, config, log)
+    labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     with log.stage("optimize") as (_, details):
         optimized = optimize.optimize(source.model)
         details["rewrites"] = len(optimized.applications)
-    quant = config.quantization
+    return Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+
+
+def quantized(begun: Prepared, log: Log) -> Prepared:
+    """The model quantized as its settings say, or as it is where they do not."""
+    source, quant = begun.source, begun.config.quantization
     if quant is None:
-        log.skip("quantize", str(source.quantized or f"--precision {config.precision} keeps the model in float"))
-        model = source.model if source.quantized is not None else optimized.model
-        return Prepared(source, config, target, inputs, model, optimized, False)
-    quantized = _quantize(optimized.model, target, quant, inputs, log)
-    return Prepared(source, config, target, inputs, quantized, optimized, True)
+        log.skip("quantize", str(source.quantized or f"--precision {begun.config.precision} keeps the model in float"))
+        return begun if source.quantized is None else replace(begun, model=source.model)
+    found = _quantize(begun.model, begun.target, quant, begun.inputs, log)
+    # Weights alone are quantized as they are: no data decides about them.
+    calibrated = quant.activation_type != "float"
+    return replace(begun, model=found.model, calibrated=calibrated, kept=found.kept)
 
 
 def target_of(config: CompileConfig) -> Target:
@@ -140,6 +181,14 @@ def announce(config: BuildConfig, target: Target, events: Events) -> None:
     events.note(f"settings: {config.line()}")
 
 
+def warn_of_chip(config: BuildConfig, target: Target, log: Log) -> None:
+    """Graphs in half precision are compiled for one chip: say which, where the user has not."""
+    quant = config.quantization
+    halves = quant is not None and quant.activation_type == "float16"
+    if halves and target.soc is not None and config.compile.soc is None:
+        log.warn(f"no --soc: half precision is compiled for {target.soc.name}, the first chip of {target.name}")
+
+
 def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.CalibrationAndTest:
     quant = config.quantization or QuantConfig()
     path = quant.load_path if config.quantization is not None else config.test_path
@@ -152,9 +201,11 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
         distribution=quant.distribution,
         seed=quant.seed,
         images=config.images,
+        tokenizer=config.tokenizer,
     )
     if inputs.calibration.kind == "synthetic" and config.quantization is not None:
-        what = "ranges come from" if quant.encodings is None or quant.calibrate_missing else "models are compared on"
+        observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
+        what = "ranges come from" if observes else "models are compared on"
         log.warn(f"no --data: {what} synthetic inputs, so the accuracy of this build says little about real ones")
     log.warn(*inputs.warnings)
     return inputs
@@ -162,12 +213,12 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
 
 def _quantize(
     model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: Log
-) -> ir.Model:
-    with log.stage("quantize", len(inputs.calibration)) as (advance, details):
-        settled = settle_masks(model, inputs.calibration, SOFTMAX_STEPS.get(config.activation_type, 2.0**-8))
+) -> quantize.QuantizedModel:
+    with log.stage("quantize") as (_, details):
+        settled = settle(model, config, inputs)
         log.warn(*settled.warnings)
         result = quantize.quantize(
-            settled.model, target, config, inputs.calibration, ranges=settled.ranges, progress=advance
+            settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
         )
         details.update(
             nodes_quantized=len(result.plan.nodes),
@@ -175,11 +226,26 @@ def _quantize(
             calibration_time_seconds=round(result.calibration_seconds, 4),
             qdq_insertion_time_seconds=round(result.insertion_seconds, 4),
             notes=list(result.notes),
+            kept_in_float32={kept.node: kept.reason for kept in result.kept},
         )
     for note in result.notes:
         log.events.note(note)
     log.warn(*result.warnings)
-    return result.model
+    return result
+
+
+def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:
+    """Masks as deep as a grid can tell apart; without grids they stay as deep as float32 and float16 can hold."""
+    if not config.has_grids:
+        return Settled(model, {})
+    return settle_masks(model, inputs.calibration, _softmax_step(model, config))
+
+
+def _softmax_step(model: ir.Model, config: QuantConfig) -> float:
+    """The finest step of any Softmax; one that stays in float is as fine as the finest grid."""
+    nodes = [node.name or "" for node in model.graph if node.op_type == "Softmax"]
+    types = {config.types.get(name, config.activation_type) for name in nodes} or {config.activation_type}
+    return min(SOFTMAX_STEPS.get(dtype, min(SOFTMAX_STEPS.values())) for dtype in types)
 
 
 def build(
@@ -193,14 +259,23 @@ def build(
 ) -> Build:
     """Everything, from a model file to a folder with the deployable model, its manifest and its report.
 
-    The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`.
+    The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`. Of a model
+    that intact exported, the float form goes to the folder too.
     """
     publish.check_folder(output, overwrite=overwrite)
     target = presets.available(config)
-    _check_gates(config, target)
-    environment = versions(target.backend)
+    acceptance.check_settings(config, target)
+    versions(target.backend)  # what is not installed is said before any work
     log = Log(events or Silence())
     prepared = prepare_logged(path, config, log)
+    return build_prepared(prepared, output, log, overwrite=overwrite, verify=verify)
+
+
+def build_prepared(
+    prepared: Prepared, output: Path, log: Log, *, overwrite: bool = False, verify: bool = True
+) -> Build:
+    """What `build` does with a model that is quantized already: rewrite, compile, verify, and write the folder."""
+    environment = versions(prepared.target.backend)
     if compiling.is_compiled(prepared.source.model):
         return _adopt(prepared, output, environment, log)
     with log.stage("rewrite") as (_, details):
@@ -212,36 +287,41 @@ def build(
         details["rewrites"] = len(rewritten.applications)
     with publish.staged(output, overwrite=overwrite) as folder:
         kinds = {}
-        if prepared.calibrated or prepared.source.quantized is not None:
+        if prepared.source.origin is not None:
+            for file in io.save(io.load(prepared.source.path), folder / "model.float.onnx"):
+                kinds[file.name] = "float model, as exported"
+        if prepared.is_portable:
             for file in io.save(stamped(prepared.model), folder / "model.qdq.onnx"):
                 kinds[file.name] = "portable quantized model"
         deployed = _deployable(prepared, rewritten.model, log)
         on_cpu = _check_target(prepared, deployed.model, log)
         compiled = _compile(prepared, deployed, on_cpu, folder, log)
-        kinds |= {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
-        accuracy = _verify(prepared, rewritten, deployed, compiled, log) if verify else ()
-        if not verify:
-            log.skip("verify", "compile does not verify; see intact verify")
-            if prepared.config.min_sqnr is not None:
-                log.warn("min_sqnr is not checked: compile does not verify")
-        return _finish(prepared, rewritten, deployed, compiled, accuracy, kinds, environment, folder, log)
+        kinds |= _kinds(compiled)
+        if verify:
+            found = _verify(prepared, rewritten, deployed, compiled, log)
+        else:
+            found = _unverified(prepared, "compile does not verify; see intact verify", log)
+        return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
 
 
 def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log: Log) -> Build:
     """A model that a vendor has compiled already: there is nothing to do but to put it in its place."""
-    for name in ("rewrite", "compile", "verify"):
+    for name in ("rewrite", "compile"):
         log.skip(name, "the model is compiled already")
+    found = _unverified(prepared, "the model is compiled already", log)
     deployed = boundary.IntegerIO(prepared.model, {}, {})
     with publish.staged(output) as folder:
         compiled = compiling.adopt(prepared.source.path, prepared.source.model, folder)
-        kinds = {f.name: "deployable model" if f == compiled.path else "binary of the model" for f in compiled.files}
+        kinds = _kinds(compiled)
         rewritten = Rewritten(prepared.model)
-        return _finish(prepared, rewritten, deployed, compiled, (), kinds, environment, folder, log)
+        return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
 
 
-def _check_gates(config: BuildConfig, target: Target) -> None:
-    if config.require_npu is not None and not target.npu:
-        raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
+def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
+    """What each file of a compiled model is."""
+    kinds = {file.name: "binary of the model" for file in compiled.files}
+    kinds |= {file.name: "what the deployable model was made from" for file in compiled.made_from}
+    return kinds | {compiled.path.name: manifest.DEPLOYABLE}
 
 
 def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dict[str, Any]]:
@@ -310,7 +390,10 @@ def _check_target(prepared: Prepared, model: ir.Model, log: Log) -> dict[str, st
         found = analysis.analyze(described, target)
         details.update({key: found[key] for key in ("compute_nodes", "npu_percent", "partitions", "float_nodes")})
     with log.stage("validate") as (_, details):
-        violations = validate(described, target, strict=prepared.config.strict)
+        unheld = float16.violations(described, prepared.kept, target)
+        if unheld and prepared.config.strict:
+            raise Violations(unheld, target)
+        violations = (*validate(described, target, strict=prepared.config.strict), *unheld)
         details["violations"] = [asdict(violation) for violation in violations]
         off = left_to_cpu(described, target, violations)
     log.warn(*(f"{violation}" for violation in violations))
@@ -343,33 +426,45 @@ def _verify(
     deployed: boundary.IntegerIO,
     compiled: compiling.Compiled,
     log: Log,
-) -> tuple[Accuracy, ...]:
+) -> Verified:
     """Every form against the model as it was given, on inputs that calibration has not seen."""
-    rows = list(prepared.inputs.test)
-    accuracy: list[Accuracy] = []
+    rows = prepared.inputs.test
+    plain, config = execution.PLAIN, prepared.config
     with log.stage("verify") as (_, details):
         details["samples"] = len(rows)
-        given = execution.run(prepared.source.path, rows)
         forms: list[tuple[Form, ir.Model]] = []
-        if prepared.calibrated or prepared.source.quantized is not None:
+        if prepared.is_quantized:
             forms.append(("quantized", prepared.model))
-        if rewritten.applications:
+        if rewritten.applications or not (compiled.runs or forms):
             forms.append(("rewritten", rewritten.model))
-        for form, model in forms:
-            accuracy += compare(form, "onnxruntime, no optimizations", given, execution.run(model, rows))
-        feeds = [deployed.quantize(row) for row in rows]
-        outputs = execution.run_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
-        accuracy += compare("compiled", compiled.runtime, given, map(deployed.dequantize, outputs))
-    return tuple(accuracy)
+        runners = [Runner(form, plain, partial(execution.stream, model)) for form, model in forms]
+        if compiled.runs:
+            runners.append(_runner(prepared, deployed, compiled))
+        original = Runner("original", plain, partial(execution.stream, prepared.source.path))
+        first, others = measure(rows, original, runners, prepared.labels)
+    task = first.task + tuple(row for found in others for row in found.task)
+    latency = None
+    if config.max_latency_ratio is not None:
+        with log.stage("perf") as (_, details):
+            latency = acceptance.latency_gate(prepared.source.path, compiled.path, rows, config)
+            details["ratio"] = latency.value if latency is not None else None
+    return Verified(tuple(row for found in others for row in found.accuracy), task, latency)
 
 
-def _gates(config: BuildConfig, accuracy: tuple[Accuracy, ...], placement: Placement) -> tuple[Gate, ...]:
-    checked = []
-    if config.min_sqnr is not None and accuracy:
-        checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
-    if config.require_npu is not None:
-        checked.append(gates.placement_gate(placement, config.require_npu))
-    return tuple(checked)
+def _runner(prepared: Prepared, deployed: boundary.IntegerIO, compiled: compiling.Compiled) -> Runner:
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        feeds = map(deployed.quantize, rows)
+        found = execution.stream_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
+        return map(deployed.dequantize, found)
+
+    return Runner("compiled", compiled.runtime, outputs)
+
+
+def _unverified(prepared: Prepared, reason: str, log: Log) -> Verified:
+    """Nothing, and said so: each gate that would have needed it is named."""
+    log.skip("verify", reason)
+    log.warn(*(f"{name} is not checked: {reason}" for name in acceptance.unchecked(prepared.config)))
+    return Verified()
 
 
 def _finish(
@@ -377,32 +472,42 @@ def _finish(
     rewritten: Rewritten,
     deployed: boundary.IntegerIO,
     compiled: compiling.Compiled,
-    accuracy: tuple[Accuracy, ...],
+    found: Verified,
     kinds: dict[str, str],
     environment: Mapping[str, str],
     folder: Path,
     log: Log,
 ) -> Build:
-    config, calibration = prepared.config, prepared.inputs.calibration
+    config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
+    kind = calibration.kind if prepared.calibrated else "none"
+    checked = acceptance.check(config, found.accuracy, found.task, compiled.placement, calibration=kind)
     result = Build(
-        source_path=str(prepared.source.path),
+        source_path=str(prepared.source.path) if exported is None else exported.name,
         source_sha256=prepared.source.sha256,
         source_opset=prepared.source.opset,
         config=config.to_dict(),
         environment=environment,
-        calibration_kind=calibration.kind if prepared.calibrated else "none",
+        calibration_kind=kind,
         calibration_samples=len(calibration) if prepared.calibrated else 0,
         calibration_sha256=calibration.sha256 if prepared.calibrated else None,
         stages=tuple(log.stages),
         rewrites=prepared.optimized.applications + rewritten.applications,
         placement=compiled.placement,
         io=deployed.ports(),
-        accuracy=accuracy,
-        gates=_gates(config, accuracy, compiled.placement),
+        accuracy=found.accuracy,
+        task_accuracy=found.task,
+        gates=checked if found.latency is None else (*checked, found.latency),
         artifacts=publish.artifacts(folder, kinds),
         warnings=tuple(log.warnings),
+        origin=exported,
     )
-    values = manifest.to_manifest(result, datetime.now(UTC).isoformat(timespec="seconds"), environment["intact"])
+    write_down(result, folder)
+    return result
+
+
+def write_down(built: Build, folder: Path) -> None:
+    """Write the manifest and the report of a build into its folder."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    values = manifest.to_manifest(built, created, built.environment["intact"])
     manifest.write(values, folder)
     html.write(values, folder)
-    return result

@@ -165,12 +165,29 @@ class PlacedNode:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """What a compiler made of some nodes: its kind, its kernel, and the precision that it runs in (`u8`, `f32` …)."""
+
+    kind: str
+    kernel: str
+    precision: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Which nodes run on the NPU, which do not, and in how many pieces the NPU gets the model."""
+    """Which nodes run on the NPU, which do not, and in how many pieces the NPU gets the model.
+
+    Where the device is not on this machine, nothing of that is `known`. `place` is what has the place of the NPU where
+    a toolchain is for other devices too; `layers` are what runs there, in order, where the toolchain tells.
+    """
 
     npu_nodes: tuple[PlacedNode, ...]
     cpu_nodes: tuple[PlacedNode, ...]
     partitions: int
+    known: bool = True
+    place: str = "NPU"
+    layers: tuple[PlacedLayer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +201,17 @@ class Stage:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Form = Literal["upgraded", "quantized", "rewritten", "compiled"]
+Form = Literal["original", "upgraded", "float", "quantized", "rewritten", "compiled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How one output of one form differs from the original model, over the test inputs."""
+    """How one output of one form differs from the original model, over the test inputs.
+
+    Where an output is scores of classes, `top1_agreement` is the share of rows with the same best class, and
+    `top5_agreement` that of rows whose best class of the original is among the five best. `atol_beside_rtol` is the
+    least absolute tolerance with which the outputs are close (as numpy means it) at a relative one of 1 %.
+    """
 
     form: Form
     runtime: str
@@ -200,17 +222,51 @@ class Accuracy:
     max_abs_error: float
     mean_abs_error: float
     top1_agreement: float | None = None
+    top5_agreement: float | None = None
+    atol_beside_rtol: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAccuracy:
+    """How many labels one form of a model got right by one of its outputs."""
+
+    form: Form
+    runtime: str
+    output: str
+    correct: int
+    total: int
+    accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Something that the user asked to hold of the build, and whether it does."""
+    """Something that the user asked to hold of the build, whether it does, and what to try where it does not."""
 
     name: str
     limit: float
     value: float | None
     passed: bool
     detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an exported model came from: the repository and its commit, what it was loaded as, and with what.
+
+    `sqnr_db` is its least distance from torch, None if there is none. `images` are the mean and the deviation of
+    pixels that its own image processor uses, empty where nothing says them; None: it takes no images.
+    """
+
+    name: str
+    commit: str | None
+    task: str
+    task_is_known: bool
+    architecture: str
+    config_sha256: str
+    versions: Mapping[str, str]
+    sqnr_db: float | None
+    images: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +277,44 @@ class Artifact:
     kind: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPoint:
+    """One assignment of precisions: its cost as a share of all in 8 bits, and its least SQNR in dB.
+
+    `groups` says how many groups of nodes have each precision. `measured_db` is from the CPU, `compiled_db` from the
+    device or its simulator; None where it was not run, or where nothing differs from the original.
+    """
+
+    cost: float
+    predicted_db: float
+    groups: Mapping[str, int]
+    measured_db: float | None = None
+    compiled_db: float | None = None
+    passed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What one group of nodes costs by itself in the lowest precision: the least SQNR in dB of the outputs."""
+
+    nodes: tuple[str, ...]
+    sqnr_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How mixed precision was chosen: the curve of accuracy against cost, cheapest first, and the point taken.
+
+    `uniform` are the costs of having everything in one precision; `sensitivity` are the worst groups, worst first.
+    """
+
+    points: tuple[SearchPoint, ...]
+    chosen: int
+    uniform: Mapping[str, float]
+    sensitivity: tuple[Sensitivity, ...]
+    cost_source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +337,9 @@ class Build:
     gates: tuple[Gate, ...]
     artifacts: tuple[Artifact, ...]
     warnings: tuple[str, ...]
+    task_accuracy: tuple[TaskAccuracy, ...] = ()
+    search: Search | None = None
+    origin: Origin | None = None
 
     @property
     def passed(self) -> bool:

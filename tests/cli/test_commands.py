@@ -121,6 +121,10 @@ class TestBuild:
             (("--precision", "fp32", "--method", "mse"), 2, "no effect"),
             (("--ep-option", "a=b"), 2, "CPU provider has none"),
             (("--config", "absent.toml"), 2, "absent.toml"),
+            (("--max-accuracy-drop", "1"), 2, "--labels"),
+            (("--labels", "absent.npy"), 2, "absent.npy"),
+            (("--device", "qnn", "--max-latency-ratio", "1"), 2, "time of the simulator is not latency"),
+            (("--min-cosine", "1.5"), 2, "less than or equal to 1"),
         ],
     )
     def test_a_bad_setting_is_status_2_says_what_is_allowed_and_leaves_nothing(
@@ -248,6 +252,60 @@ class TestSingleStages:
         assert run("verify", model, tmp_path / "q.onnx", "--data", rows, "--min-sqnr", "200")[0] == 1
         assert "identical" in run("verify", model, model, "--data", rows, "--min-sqnr", "200")[1]
         assert run("verify", model, tmp_path / "absent.onnx")[0] == 2
+
+    def test_verify_takes_any_of_several_as_the_reference(self, run, zoo, tmp_path):
+        model, rows = zoo.model("residual_cnn"), zoo.data("residual_cnn")
+        run("quantize", model, "--data", rows, "-o", tmp_path / "q.onnx")
+        given = ("verify", tmp_path / "q.onnx", model, model, "--data", rows, "--json")
+        found = json.loads(run(*given, "--reference", tmp_path / "q.onnx")[1])
+        assert found["reference"]["form"] == "quantized" and found["samples"] == 6
+        assert [row["model"] for row in found["outputs"]] == [str(model)] * 2
+        assert found["models"][0]["form"] == "float" and found["gate"] is None
+        least = found["models"][0]["tolerance"]["min_sqnr"]
+        assert run(*given, "--min-sqnr", least)[0] == 0
+        assert run(*given, "--min-sqnr", least + 0.01)[0] == 1
+
+    def test_verify_shows_a_narrow_table_the_accuracy_and_the_tolerance(self, run, zoo, tmp_path, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        model, rows = zoo.model("residual_cnn"), zoo.data("residual_cnn")
+        np.save(tmp_path / "labels.npy", np.zeros(24, np.int64))
+        flags = ("--labels", tmp_path / "labels.npy", "--max-accuracy-drop", "0", "--min-cosine", "0.9")
+        status, out, _ = run("verify", model, model, "--data", rows, *flags)
+        assert status == 0 and "identical" in out and "accuracy of logits" in out and "would pass" in out
+        assert "gate max_accuracy_drop 0: passed" in out and "gate min_cosine 0.9: passed" in out
+        table = [line for line in out.splitlines() if line.startswith(("output ", "logits "))]
+        assert len(table) == 2 and all(len(line) <= 80 for line in table)
+
+    @pytest.mark.parametrize(
+        ("flags", "part"),
+        [
+            ((), "nothing to compare"),
+            (("--max-accuracy-drop", "1"), "without labels"),
+            (("--labels", "absent.npy"), "absent.npy"),
+        ],
+    )
+    def test_verify_refuses_what_it_cannot_do(self, run, zoo, flags, part):
+        models = [zoo.model("residual_cnn")] * (2 if flags else 1)
+        status, _, err = run("verify", *models, "--data", zoo.data("residual_cnn"), *flags)
+        assert status == 2 and part in err
+
+    def test_perf_gives_ratios_and_has_a_gate(self, run, zoo):
+        models = [zoo.model("residual_cnn")] * 2
+        status, out, _ = run("perf", *models, "--runs", "5", "--threads", "1", "--json")
+        found = json.loads(out)
+        assert status == 0 and [model["ratio_to_first"] > 0 for model in found["models"]] == [True, True]
+        assert found["runs"] == 5 and found["models"][0]["ops"][0]["share"] > 0
+        assert run("perf", *models, "--runs", "5", "--max-latency-ratio", "1000")[0] == 0
+        status, _, err = run("perf", *models, "--runs", "5", "--max-latency-ratio", "0.0001")
+        assert status == 1 and "max_latency_ratio" in err and "intact perf" in err
+        assert run("perf", models[0], "--max-latency-ratio", "1")[0] == 2
+
+    def test_perf_fits_into_eighty_columns(self, run, zoo, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        status, out, _ = run("perf", zoo.model("bert"), zoo.model("bert"), "--runs", "3")
+        tables = [line for line in out.splitlines() if str(zoo.folder) not in line and not line.startswith("B ")]
+        assert status == 0 and all(len(line) <= 80 for line in tables)
+        assert "p50 ms" in out and "MatMul" in out and ("SLOWER" in out or "as fast as" in out)
 
     def test_inspect_tells_what_is_in_a_model(self, run, zoo):
         status, out, _ = run("inspect", zoo.model("bert"))

@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from intact.cli import options
-from intact.cli.options import CONFIG, DATA, DIMS, MODEL, QUANT, TALK, TARGET, Option, takes
+from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, Option, takes
 
 NAME = "analyze"
-SETTINGS = (TARGET, QUANT, DATA, DIMS)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
 SOME_ON_CPU, NONE_ON_NPU = 1, 4
 EVERY_DEVICE = "all"
 LIVE = (
@@ -19,7 +19,7 @@ LIVE = (
 )
 
 
-@takes(MODEL, TARGET, QUANT, DATA, LIVE, DIMS, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, LIVE, DIMS, CONFIG, TALK)
 def run(values: dict[str, Any]) -> None:
     """Show which nodes a device takes, which it does not, why, and what would help.
 
@@ -31,13 +31,13 @@ def run(values: dict[str, Any]) -> None:
     from intact import files
     from intact.cli import console
 
-    path = options.model_path(values)
     every = values["device"] == EVERY_DEVICE
     if every:
         values = {**values, "device": None}
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    found = files.analyze_file(path, config, live=values["live"], every_device=every, events=talk)
+    with options.model_file(values, config, talk) as given:
+        found = files.analyze_file(given.path, given.config, live=values["live"], every_device=every, events=talk)
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])
     elif not values["quiet"]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from intact.cli import options
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "compile"
-SETTINGS = (TARGET, QUANT, DATA, DIMS, COMPILE)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE)
 
 
-@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, DIMS, COMPILE, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, COMPILE, CONFIG, TALK)
 def run(values: dict[str, Any]) -> None:
     """Compile a model for a device, without verifying it. A float model is quantized first, as build would.
 
@@ -20,8 +20,9 @@ def run(values: dict[str, Any]) -> None:
     from intact import pipeline
     from intact.cli import console, summary
 
-    path = options.model_path(values)
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    built = pipeline.build(path, config, values["output"], overwrite=values["overwrite"], verify=False, events=talk)
+    output, overwrite = values["output"], values["overwrite"]
+    with options.model_file(values, config, talk) as given:
+        built = pipeline.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])

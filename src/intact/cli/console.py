@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from intact.results import Gate
+
+
+class _Steps(MofNCompleteColumn):
+    """Steps done of all, or nothing where nobody knows how many there are."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text("")
 
 
 class Talk:
@@ -18,18 +29,33 @@ class Talk:
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.console = Console(stderr=True, highlight=False)
+        self.live: Progress | None = None
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-        """A spinner, or a bar where the number of steps is known; it leaves no trace."""
+        """A spinner, and a count where the number of steps is known; it leaves no trace. Stages may be in stages."""
         if self.quiet or not self.console.is_terminal:
             yield lambda: None
             return
-        counted = [BarColumn(20), MofNCompleteColumn()] if total else []
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn()]
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        with self._progress() as progress:
             task = progress.add_task(name, total=total)
-            yield lambda: progress.advance(task)
+            try:
+                yield lambda: progress.advance(task)
+            finally:
+                progress.remove_task(task)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        """The one live display: a terminal has room for one."""
+        if self.live is not None:
+            yield self.live
+            return
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), _Steps(), TimeElapsedColumn()]
+        with Progress(*columns, console=self.console, transient=True) as self.live:
+            try:
+                yield self.live
+            finally:
+                self.live = None
 
     def note(self, text: str) -> None:
         """A sentence that --quiet leaves out."""
@@ -44,6 +70,21 @@ class Talk:
 def print_json(value: Any) -> None:
     """A result for programs, on stdout."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def refuse_failed(gates: Iterable[Gate], *more: str) -> None:
+    """Raise if a gate failed: each with its figures, its limit, and what to try."""
+    from intact.errors import GateFailed
+
+    failed = [gate for gate in gates if not gate.passed]
+    if failed:
+        fixes = dict.fromkeys((*(gate.fix for gate in failed), *more))
+        raise GateFailed(
+            "G101",
+            "; ".join(f"{gate.name}: {gate.detail}" for gate in failed),
+            allowed=", ".join(f"{gate.name} {gate.limit:g}" for gate in failed),
+            fix="; ".join(fix for fix in fixes if fix),
+        )
 
 
 def say(text: str) -> None:

@@ -12,10 +12,14 @@ from intact.cli import (
     build,
     compile,
     convert,
+    debug,
     encodings,
     explain,
+    export,
     inspect,
     lint,
+    matrix,
+    perf,
     plan,
     probe,
     quantize,
@@ -38,17 +42,21 @@ app = typer.Typer(
 )
 for command in (
     build,
+    matrix,
     plan,
     quantize,
     rewrite,
     convert,
     compile,
     verify,
+    perf,
+    debug,
     analyze,
     inspect,
     lint,
     probe,
     explain,
+    export,
     schema,
 ):
     app.command(command.NAME)(command.run)
@@ -74,13 +82,13 @@ def _root(
 
 def main() -> None:
     """Run the command line; an error of the user's is a sentence and an exit status, never a traceback."""
-    debug = "--debug" in sys.argv
+    traceback = "--debug" in sys.argv
     try:
         app()
     except Exception as error:
         from intact.errors import IntactError
 
-        if debug:
+        if traceback:
             raise
         if isinstance(error, IntactError):
             sys.stderr.write(f"error[{error.code}]: {error.text()}\n")

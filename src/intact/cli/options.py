@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from intact.config import BuildConfig
+    from intact.events import Events
+    from intact.files import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,35 @@ def _option(
 MODEL = (
     Option("model", Path | None, typer.Argument(help="The ONNX model.", show_default=False)),
     _option("onnx", Path | None, "The ONNX model; the same as the first argument."),
+)
+HF = (
+    _option("hf", str | None, "In place of a file: a Hugging Face model, as FOLDER, ID or ID@REVISION.", metavar="ID"),
+    _option(
+        "task",
+        str | None,
+        "What the Hugging Face model is for, such as text-classification. [default: what its config says]",
+        setting=("export", "task"),
+    ),
+    _option(
+        "sequence_length",
+        int | None,
+        "Tokens of a text that the Hugging Face model takes. [default: 128]",
+        setting=("export", "sequence_length"),
+    ),
+    _option(
+        "dynamic",
+        bool | None,
+        "Leave the batch and the length of text free, or fix them. [default: fixed]",
+        flags=("--dynamic/--fixed",),
+        setting=("export", "dynamic"),
+    ),
+    _option(
+        "trust_remote_code",
+        bool | None,
+        "Run Python code that the Hugging Face model brings along.",
+        flags=("--trust-remote-code",),
+        setting=("export", "trust_remote_code"),
+    ),
 )
 CONFIG = (_option("config", Path | None, "A TOML or JSON file of settings; flags override it."),)
 TARGET = (
@@ -68,11 +103,19 @@ IMAGES = (
         "image_layout", str | None, "nchw or nhwc. [default: that of the model's input]", setting=("images", "layout")
     ),
 )
+TEXT = (
+    _option(
+        "tokenizer",
+        str | None,
+        "Of lines of a text file: a folder, or a Hugging Face ID. [default: that of --hf]",
+        setting=("tokenizer",),
+    ),
+)
 DATA = (
     _option(
         "data",
         str | None,
-        "Inputs: an .npz keyed by input name, a folder of images, or module:function.",
+        "Inputs: an .npz keyed by input name, a folder of images, a .txt of one sample a line, or module:function.",
         setting=("quant", "load_path"),
     ),
     _option(
@@ -89,12 +132,14 @@ DATA = (
     ),
     _option("seed", int | None, "Of synthetic inputs. [default: 0]", setting=("quant", "seed")),
     *IMAGES,
+    *TEXT,
 )
 QUANT = (
     _option(
         "precision",
         str | None,
-        "fp32, fp16, uint8, int8, int16, w8a8, w8a16 or w4a16. [default: uint8]",
+        "fp32, fp16, uint8, int8, int16, w8a8, w8a16, w4a16, w8 and w4 (weights only), or auto: the cheapest mix "
+        "that meets --min-sqnr, --min-cosine or --max-accuracy-drop. [default: uint8]",
         setting=("precision",),
     ),
     _option(
@@ -104,7 +149,9 @@ QUANT = (
         setting=("quant", "method"),
     ),
     _option("plan", str | None, "A plan file, as `intact plan` writes it.", setting=("quant", "plan")),
-    _option("effort", str | None, "fast (ranges only) or normal. [default: normal]", setting=("quant", "effort")),
+    _option(
+        "effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")
+    ),
     _option(
         "rescue",
         bool | None,
@@ -129,8 +176,14 @@ QUANT = (
     _option(
         "block_size",
         int | None,
-        "Scales of int4 weights for blocks of this many values (LPBQ). [default: 0, one per channel]",
+        "One scale for this many values of a weight of 4 bits or fewer. [default: one per channel; w8, w4: 32]",
         setting=("quant", "block_size"),
+    ),
+    _option(
+        "accuracy_level",
+        int | None,
+        "Of MatMulNBits (w8, w4): 4 rounds activations to int8 for speed. [default: 0, float32]",
+        setting=("quant", "accuracy_level"),
     ),
     _option(
         "weight_symmetric",
@@ -158,7 +211,7 @@ QUANT = (
     _option(
         "exclude_op_type",
         list[str] | None,
-        "Never quantize nodes of this type; repeatable.",
+        "Never quantize nodes of this type, nor bring them to fp16; repeatable.",
         setting=("quant", "exclude_op_types"),
     ),
     _option("node", list[str] | None, "Quantize this node only; repeatable.", setting=("quant", "nodes")),
@@ -205,6 +258,34 @@ COMPILE = (
 )
 GATES = (
     _option("min_sqnr", float | None, "Gate: least SQNR in dB of every output of every form.", setting=("min_sqnr",)),
+    _option(
+        "min_cosine",
+        float | None,
+        "Gate: least cosine between every output and the original's, for example 0.999.",
+        setting=("min_cosine",),
+    ),
+    _option(
+        "labels",
+        str | None,
+        "The right class of every row of the inputs, as integers: an .npy file, or an .npz with the key `labels` or "
+        "the name of the output. The accuracy of every form is then shown.",
+        setting=("labels",),
+    ),
+    _option(
+        "max_accuracy_drop",
+        float | None,
+        "Gate: most percentage points of accuracy that a form may lose; needs --labels.",
+        setting=("max_accuracy_drop",),
+    ),
+)
+LATENCY = (
+    _option(
+        "max_latency_ratio",
+        float | None,
+        "Gate: most time of an inference, as a multiple of the original's; 1.0 means no slower. Not for qnn: "
+        "a simulator's time is not latency.",
+        setting=("max_latency_ratio",),
+    ),
 )
 PLACEMENT = (
     _option("require_npu", float | None, "Gate: least percent of compute nodes on the NPU.", setting=("require_npu",)),
@@ -236,7 +317,8 @@ def takes(*groups: Iterable[Option]) -> Callable[[Callable[..., None]], Callable
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    default = False if option.kind is bool else inspect.Parameter.empty if option.kind is Path else None
+    required = option.kind in (Path, str, list[Path])
+    default = False if option.kind is bool else inspect.Parameter.empty if required else None
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -255,6 +337,23 @@ def model_path(values: dict[str, Any]) -> Path:
     if len(given) == 2 and given[0] != given[1]:
         raise SettingsError("S141", f"two models were given: {given[0]} and --onnx {given[1]}", fix="leave one out")
     return Path(given[0])
+
+
+@contextmanager
+def model_file(values: dict[str, Any], config: BuildConfig, events: Events) -> Iterator[Given]:
+    """The model that a command is about as a file: the one given, or a Hugging Face model, exported for the command."""
+    from intact import files
+    from intact.errors import SettingsError
+
+    if values["hf"] is None and config.export is not None:
+        raise SettingsError("S149", "settings of an export have no effect on an ONNX file", fix="give --hf, or no such")
+    if values["hf"] is None:
+        yield files.Given(model_path(values), config)
+        return
+    if values["model"] is not None or values["onnx"] is not None:
+        raise SettingsError("S141", f"two models were given: a file and --hf {values['hf']}", fix="leave one out")
+    with files.exported(values["hf"], config, events=events) as given:
+        yield given
 
 
 def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from intact.cli import options
-from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "quantize"
-SETTINGS = (TARGET, QUANT, DATA, DIMS)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
 
 
-@takes(MODEL, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, TALK)
 def run(values: dict[str, Any]) -> None:
     """Quantize a float model for a device, and save it as ONNX with Q/DQ nodes.
 
@@ -20,10 +20,11 @@ def run(values: dict[str, Any]) -> None:
     from intact import files
     from intact.cli import console
 
-    path = options.model_path(values)
     config = options.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    result = files.quantize_file(path, config, values["output"], overwrite=values["overwrite"], events=talk)
+    output, overwrite = values["output"], values["overwrite"]
+    with options.model_file(values, config, talk) as given:
+        result = files.quantize_file(given.path, given.config, output, overwrite=overwrite, events=talk)
     if values["as_json"]:
         console.print_json(result)
     elif not values["quiet"]:

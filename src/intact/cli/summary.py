@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from intact.cli.console import print_json
 from intact.report.figures import size
-from intact.results import Accuracy, Build, Gate
+from intact.results import Accuracy, Build, TaskAccuracy
 
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
@@ -32,6 +32,8 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
             out.print(line, soft_wrap=True)
     if built.accuracy:
         show_accuracy(built.accuracy)
+    if built.task_accuracy:
+        show_task_accuracy(built.task_accuracy)
     for gate in built.gates:
         out.print(
             f"gate {gate.name} {gate.limit:g}: {'passed' if gate.passed else 'FAILED'}, {gate.detail}", soft_wrap=True
@@ -53,6 +55,14 @@ def show_accuracy(rows: Sequence[Accuracy]) -> None:
         table.add_row(
             row.form, row.output, _db(row), _number(row.cosine, ".5f"), f"{row.max_abs_error:.3g}", _share(row)
         )
+    _console().print(table)
+
+
+def show_task_accuracy(rows: Sequence[TaskAccuracy]) -> None:
+    """How many labels each form got right."""
+    table = _table(("form", False), ("output", False), ("right", True), ("of", True), ("accuracy", True))
+    for row in rows:
+        table.add_row(row.form, row.output, str(row.correct), str(row.total), f"{100 * row.accuracy:.2f} %")
     _console().print(table)
 
 
@@ -107,14 +117,6 @@ def _table(*columns: tuple[str, bool]) -> Table:
     return table
 
 
-def verification(rows: Sequence[Accuracy], gate: Gate | None) -> dict[str, Any]:
-    """A comparison for programs."""
-    return {
-        "outputs": [dataclasses.asdict(row) for row in rows],
-        "gate": None if gate is None else dataclasses.asdict(gate),
-    }
-
-
 def _console() -> Console:
     return Console(highlight=False, markup=False)
 
@@ -124,6 +126,11 @@ def _quantized(built: Build) -> str:
     if stage.status == "skipped":
         return f"not quantized here: {stage.reason}"
     quant = built.config.get("quant") or built.config["compile"]["quant"]
+    if quant["activation_type"] == "float16":
+        kept = len(stage.details["kept_in_float32"])
+        return f"{stage.details['nodes_quantized']} nodes in half precision, {kept} in float32"
+    if quant["activation_type"] == "float":
+        return f"weights of {stage.details['nodes_quantized']} nodes packed to {quant['weight_type']}"
     return (
         f"{stage.details['nodes_quantized']} nodes quantized: activations {quant['activation_type']}, "
         f"weights {quant['weight_type']}, {quant['method']}"
@@ -133,12 +140,21 @@ def _quantized(built: Build) -> str:
 def _placed(built: Build) -> str:
     if built.config["compile"]["device"] == "cpu":
         return "runs on the CPU"
+    if not built.placement.known:
+        return "placement is not known: the device is not on this machine"
     on, off = (
         [node for node in nodes if node.op not in _CONVERSIONS]
         for nodes in (built.placement.npu_nodes, built.placement.cpu_nodes)
     )
-    text = f"{len(on)} of {len(on) + len(off)} compute nodes on the NPU, {built.placement.partitions} partition(s)"
+    where = f"on the {built.placement.place}, {built.placement.partitions} partition(s)"
+    text = f"{len(on)} of {len(on) + len(off)} compute nodes {where}" + _layers(built)
     return text + "".join(f"\n  on the CPU: {node.name} ({node.op}): {node.reason}" for node in off)
+
+
+def _layers(built: Build) -> str:
+    """How many layers run in each precision, the most common first; nothing where the toolchain does not tell."""
+    counts = Counter(layer.precision for layer in built.placement.layers).most_common()
+    return f"; {sum(n for _, n in counts)} layers: {', '.join(f'{n} in {p}' for p, n in counts)}" if counts else ""
 
 
 def _calibrated(built: Build) -> str:

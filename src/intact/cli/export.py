@@ -1,0 +1,44 @@
+"""`intact export`: a Hugging Face model as an ONNX file that computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from intact.cli import options
+from intact.cli.options import CONFIG, HF, IMAGES, OUTPUT, TALK, Option, takes
+
+NAME = "export"
+SOURCE = (
+    Option("source", str, typer.Argument(help="A Hugging Face model: a folder, an ID of the hub, or ID@REVISION.")),
+)
+HOW = (
+    *(option for option in HF if option.name != "hf"),
+    *(option for option in IMAGES if option.name == "image_size"),
+)
+
+
+@takes(SOURCE, HOW, OUTPUT, CONFIG, TALK)
+def run(values: dict[str, Any]) -> None:
+    """Export a Hugging Face model to ONNX, and compare it with torch on the same inputs.
+
+    Shapes are fixed, as NPUs want them: one text of --sequence-length tokens, or one image of the size that the model
+    was trained for. Needs the hf extra.
+
+    Example: intact export organisation/model -o model.onnx
+    """
+    from intact import files
+    from intact.cli import console
+
+    result = files.export_file(
+        values["source"],
+        options.settings(values, HOW),
+        values["output"],
+        overwrite=values["overwrite"],
+        events=console.Talk(quiet=values["quiet"]),
+    )
+    if values["as_json"]:
+        console.print_json(result)
+    elif not values["quiet"]:
+        console.say(f"{result['architecture']} for {result['task']}: {result['output']}")
