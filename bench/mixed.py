@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from intact import execution, pipeline  # noqa: E402
 from intact.config import BuildConfig, merge  # noqa: E402
 from intact.events import Log  # noqa: E402
-from intact.search import mixed  # noqa: E402
+from intact.search import mixed, sensitivity  # noqa: E402
 from intact.verify.compare import compare  # noqa: E402
 from tests.zoo import ZOO, data, transformer  # noqa: E402
 
@@ -94,8 +94,13 @@ def ranking(_: Path) -> bool:
 
 
 def alone(begun: pipeline.Prepared, curve: mixed.Curve) -> list[float]:
-    """The noise at the worst output with each group alone quantized, as a share of the signal."""
-    rows = list(begun.inputs.test)
+    """The noise at the worst output with each group alone quantized, as a share of the signal.
+
+    Each is calibrated, smoothed and rounded as a build would, on the rows that the search observes ranges on, and run
+    on all that it holds out.
+    """
+    observed, rows = sensitivity.held_out(begun.inputs.calibration)
+    begun = replace(begun, inputs=replace(begun.inputs, calibration=observed))
     expected = execution.run(begun.source.path, rows)
     found = []
     for group in curve.found.groups:

@@ -24,7 +24,7 @@ _HOMES = {
     "IntactError": "intact.errors",
     "QuantConfig": "intact.config",
     "TensorOverride": "intact.config",
-    "build": "intact.pipeline",
+    "build": "intact.search.mixed",
     "load": "intact.graph.io",
     "load_target": "intact.targets.registry",
     "save": "intact.graph.io",

@@ -11,6 +11,7 @@ from intact.errors import SettingsError
 from intact.perf.measure import time_models
 from intact.perf.timing import latencies
 from intact.results import Accuracy, Gate, Placement, TaskAccuracy
+from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.vendor.openvino_client import BLOB, plugin_of
 from intact.verify import gates, remedies
@@ -87,4 +88,5 @@ def check(
         checked.append(gates.task_gate(original, forms, config.max_accuracy_drop))
     if config.require_npu is not None and placement is not None:
         checked.append(gates.placement_gate(placement, config.require_npu))
-    return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration) for gate in checked)
+    takes = load_target(config.compile.device).precisions
+    return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)

@@ -218,7 +218,9 @@ class CompileConfig(Settings):
     assume_ort: str | None = Field(
         None, description="The version of ONNX Runtime that will run the model on a CPU; None: the one installed."
     )
-    ep_options: dict[str, str] = Field({}, description="Options handed to the vendor's provider as they are.")
+    ep_options: dict[str, str] = Field(
+        {}, description="Options handed to the vendor's provider as they are; for openvino, `device` names the device."
+    )
     io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
     quant: QuantConfig | None = Field(None, description="Quantize a float model with these settings first.")
@@ -250,7 +252,9 @@ class BuildConfig(Settings):
         None, ge=0, description="Gate: most percentage points of accuracy that a form may lose; needs labels."
     )
     max_latency_ratio: float | None = Field(
-        None, gt=0, description="Gate: most time of an inference as a multiple of the original's, where it can be timed."
+        None,
+        gt=0,
+        description="Gate: most time of an inference as a multiple of the original's, where it can be timed.",
     )
     require_npu: float | None = Field(
         None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."

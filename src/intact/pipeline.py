@@ -42,7 +42,7 @@ SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16":
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
-UPGRADE_ROWS = 2
+UPGRADE_ROWS = 1
 VALIDATION_ROWS = 8
 
 
@@ -262,13 +262,19 @@ def build(
     The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`. Of a model
     that intact exported, the float form goes to the folder too.
     """
-    publish.check_folder(output, overwrite=overwrite)
-    target = presets.available(config)
-    acceptance.check_settings(config, target)
-    versions(target.backend)  # what is not installed is said before any work
+    check(config, output, overwrite=overwrite)
     log = Log(events or Silence())
     prepared = prepare_logged(path, config, log)
     return build_prepared(prepared, output, log, overwrite=overwrite, verify=verify)
+
+
+def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work, what cannot be built: its place, its gates, and what is not installed or not there."""
+    publish.check_folder(output, overwrite=overwrite)
+    target = presets.available(config)
+    acceptance.check_settings(config, target)
+    versions(target.backend)
+    compiling.check(target.backend, config.compile.ep_options)
 
 
 def build_prepared(
@@ -320,7 +326,7 @@ def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
     """What each file of a compiled model is."""
     kinds = {file.name: "binary of the model" for file in compiled.files}
-    kinds |= {file.name: "what the deployable model was made from" for file in compiled.made_from}
+    kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
     return kinds | {compiled.path.name: manifest.DEPLOYABLE}
 
 

@@ -189,6 +189,11 @@ class Placement:
     place: str = "NPU"
     layers: tuple[PlacedLayer, ...] = ()
 
+    @property
+    def has_npu(self) -> bool:
+        """Whether the model is compiled for an NPU; a machine may have several (`NPU.1`)."""
+        return self.place.split(".")[0] == "NPU"
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -307,13 +312,13 @@ class Sensitivity:
 class Search:
     """How mixed precision was chosen: the curve of accuracy against cost, cheapest first, and the point taken.
 
-    `uniform` are the costs of having everything in one precision; `sensitivity` are the worst groups, worst first.
+    `uniform` are the costs of having everything in one precision; `worst` are the groups that cost the most accuracy.
     """
 
     points: tuple[SearchPoint, ...]
     chosen: int
     uniform: Mapping[str, float]
-    sensitivity: tuple[Sensitivity, ...]
+    worst: tuple[Sensitivity, ...]
     cost_source: str
 
 

@@ -61,6 +61,17 @@ def test_what_the_npu_computes_in_float_is_told_apart():
     assert names(in_float(model("Relu (uint8) -> uint8")[0], target)) == set()
 
 
+@pytest.mark.openvino
+def test_openvino_takes_a_model_whole_or_not_at_all():
+    model = two_products()
+    taken = place_live(model, load_target("openvino"), timeout=120)
+    assert [node.op for node in taken.npu_nodes] == ["MatMul", "MatMul"] and taken.partitions == 1
+    node = next(node for node in model.graph if node.op_type == "MatMul")
+    node.domain, model.graph.opset_imports["of.mine"] = "of.mine", 1
+    refused = place_live(model, load_target("openvino"), timeout=120)
+    assert refused.npu_nodes == () and all("of.mine" in node.reason for node in refused.cpu_nodes)
+
+
 def test_a_device_without_a_library_here_has_no_live_answer():
     with pytest.raises(NotAvailable):
         place_live(two_products(), load_target("dml"), timeout=1)

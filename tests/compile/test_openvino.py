@@ -116,6 +116,15 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are(tmp_path):
 
 
 @pytest.mark.openvino
+@pytest.mark.parametrize(("options", "error"), [({"device": "TPU"}, NotAvailable), ({"vtcm_mb": "4"}, SettingsError)])
+def test_a_build_says_so_before_any_work(float_model, monkeypatch, options, error):
+    monkeypatch.setattr(pipeline, "load_logged", lambda *_: pytest.fail("work was done"))
+    compile_ = {"device": "openvino", "ep_options": options}
+    with pytest.raises(error):
+        pipeline.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
+
+
+@pytest.mark.openvino
 def test_an_option_that_the_device_does_not_have_is_refused(tmp_path):
     with pytest.raises(SettingsError, match=r"vtcm_mb.*\n.*NUM_STREAMS"):
         build(tmp_path, ep_options={"vtcm_mb": "4"})
@@ -155,7 +164,10 @@ def float_model(tmp_path):
     rng = np.random.default_rng(0)
     weights = {"w": rng.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32), "b": np.zeros(4, np.float32)}
     body = "c = Conv(x, w, b)  r = Relu(c)  y = Softmax <axis = 1> (r)"
-    io.save(model("float[1,3,8,8] x", "float[1,4,6,6] y", body, **weights), tmp_path / "m.onnx")
+    built = model("float[1,3,8,8] x", "float[1,4,6,6] y", body, **weights)
+    for node in built.graph:
+        node.name = f"the_{node.op_type}"  # OpenVINO renames a node that is called like an output
+    io.save(built, tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=rng.standard_normal((12, 3, 8, 8)).astype(np.float32))
     return tmp_path
 
@@ -182,7 +194,8 @@ def test_a_build_verifies_the_blob_and_writes_down_where_each_node_runs(float_mo
     assert row.runtime.startswith("openvino ") and (row.sqnr_db is None or row.sqnr_db > least)
     precisions = {node: layer["precision"] for layer in written["placement"]["layers"] for node in layer["nodes"]}
     ops = {node["op"]: node["name"] for node in written["placement"]["npu_nodes"]}
-    assert (precisions[ops["Conv"]], precisions[ops["Softmax"]]) == (conv, "f32")
+    assert precisions[ops["Conv"]] == conv
+    assert [layer["precision"] for layer in written["placement"]["layers"] if layer["kind"] == "Softmax"] == ["f32"]
     page = (float_model / "out/report.html").read_text()
     assert "The whole model runs on the CPU" in page and "model.blob" in page and "import_model" in page
 

@@ -17,7 +17,7 @@ from intact import data, files
 from intact.cli.main import app
 from intact.config import BuildConfig, ExportConfig
 from intact.errors import DataError, IntactError, ModelError, SettingsError, ToolchainError
-from intact.export import huggingface, job, origin, tasks
+from intact.export import huggingface, origin, processor, tasks
 from intact.graph import io
 from intact.results import Origin
 from intact.vendor import hub, process
@@ -96,7 +96,7 @@ def test_the_architecture_of_a_config_tells_the_task(architectures, task):
 
 
 @pytest.mark.parametrize(
-    ("config", "processor", "size"),
+    ("config", "settings", "size"),
     [
         ({"image_size": 16}, {"size": {"height": 8, "width": 8}}, [16, 16]),
         ({"image_size": [16, 24]}, {}, [16, 24]),
@@ -110,12 +110,12 @@ def test_the_architecture_of_a_config_tells_the_task(architectures, task):
         ({}, {}, None),
     ],
 )
-def test_the_size_of_images_is_that_of_the_model_or_else_of_its_processor(config, processor, size):
-    assert job.image_size(type("Config", (), config)(), processor) == size
+def test_the_size_of_images_is_that_of_the_model_or_else_of_its_processor(config, settings, size):
+    assert processor.image_size(type("Config", (), config)(), settings) == size
 
 
 @pytest.mark.parametrize(
-    "processor",
+    "settings",
     [
         PIXELS,
         {**PIXELS, "rescale_factor": 1 / 127.5},
@@ -123,12 +123,12 @@ def test_the_size_of_images_is_that_of_the_model_or_else_of_its_processor(config
         {**PIXELS, "do_normalize": False},
     ],
 )
-def test_mean_and_deviation_come_to_what_the_image_processor_does(processor):
+def test_mean_and_deviation_come_to_what_the_image_processor_does(settings):
     pixel = np.array([0.0, 100.0, 255.0])
-    value = pixel * (processor.get("rescale_factor", 1 / 255) if processor["do_rescale"] else 1)
-    if processor["do_normalize"]:
-        value = (value - processor["image_mean"]) / np.array(processor["image_std"])
-    found = job.pixels(processor)
+    value = pixel * (settings.get("rescale_factor", 1 / 255) if settings["do_rescale"] else 1)
+    if settings["do_normalize"]:
+        value = (value - settings["image_mean"]) / np.array(settings["image_std"])
+    found = processor.pixels(settings)
     np.testing.assert_allclose((pixel / 255 - found["mean"]) / np.array(found["std"]), value, rtol=1e-12)
 
 
@@ -309,7 +309,6 @@ def test_a_convolutional_model_takes_the_size_that_is_asked_for(tmp_path):
 
 @needs_hf
 @pytest.mark.qnn
-@pytest.mark.slow
 def test_text_is_built_whole_for_the_npu_with_its_own_tokenizer(bert, sentences, tmp_path):
     out = tmp_path / "out"
     flags = ["--device", "qnn", "--precision", "w8a16", "--data", str(sentences), "-o", str(out)]
@@ -328,7 +327,6 @@ def test_text_is_built_whole_for_the_npu_with_its_own_tokenizer(bert, sentences,
 
 @needs_hf
 @pytest.mark.qnn
-@pytest.mark.slow
 def test_images_are_prepared_as_the_model_says_and_built_whole_for_the_npu(vit, tmp_path):
     image = pytest.importorskip("PIL.Image")
     pictures, out = tmp_path / "pictures", tmp_path / "out"

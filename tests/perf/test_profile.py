@@ -45,6 +45,8 @@ def test_operators_are_summed_with_the_slowest_first():
         ("MatMulIntegerToFloat", "MatMul"),
         ("DynamicQuantizeMatMul", "MatMul"),
         ("MatMulNBits", "MatMul"),
+        ("FullyConnected", "MatMul"),
+        ("Convolution", "Conv"),
         ("QLinearAdd", "Add"),
         ("QuantizeLinear", "QuantizeLinear"),
         ("Transpose", "Transpose"),

@@ -99,3 +99,12 @@ def test_what_to_try_depends_on_what_was_done(precision, calibration, parts, abs
 def test_a_gate_that_cannot_be_checked_is_a_mistake_in_the_settings(settings, device, words):
     with pytest.raises(SettingsError, match=words):
         acceptance.check_settings(BuildConfig.from_dict(settings), load_target(device))
+
+
+@pytest.mark.parametrize(
+    ("takes", "proposed"),
+    [((), "w8a16"), (("uint8", "w8a16"), "w8a16"), (("uint8", "fp16"), "--precision fp16"), (("uint8",), None)],
+)
+def test_no_precision_is_proposed_that_the_device_does_not_take(takes, proposed):
+    fix = with_remedy(Gate("min_sqnr", 30.0, 20.0, False, ""), "uint8", takes=takes).fix
+    assert proposed in fix if proposed is not None else "--precision" not in fix

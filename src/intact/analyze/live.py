@@ -12,7 +12,7 @@ from intact.errors import NotAvailable
 from intact.graph import io, normalize
 from intact.results import PlacedNode, Placement
 from intact.targets.spec import Target
-from intact.vendor import pinning, qnn_client
+from intact.vendor import openvino_client, pinning, qnn_client
 from intact.vendor import placement as placing
 from intact.vendor.qnn_client import Attempt, Chip
 
@@ -21,10 +21,12 @@ _MODEL = "model.onnx"
 
 def place_live(model: ir.Model, target: Target, *, timeout: float) -> Placement:
     """Ask the library of `target` to take `model`: all of it if it can, otherwise with the rest on the CPU."""
-    if target.backend != "qnn":
-        raise NotAvailable("E131", f"{target.backend} has no library to ask here", fix="leave out --live")
     named = model.clone()
     normalize.name_nodes(named)
+    if target.backend == "openvino":
+        return _openvino(named, timeout)
+    if target.backend != "qnn":
+        raise NotAvailable("E131", f"{target.backend} has no library to ask here", fix="leave out --live")
     chip = Chip(target.arch, target.soc.id if target.soc is not None else None)
     ops = placing.node_ops(named)
     with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
@@ -37,6 +39,16 @@ def place_live(model: ir.Model, target: Target, *, timeout: float) -> Placement:
     found = _failed(ops, attempt) if attempt.error is not None else _placed(ops, attempt)
     compute = placing.compute_nodes(found.npu_nodes), placing.compute_nodes(found.cpu_nodes)
     return Placement(tuple(compute[0]), tuple(compute[1]), found.partitions if compute[0] else 0)
+
+
+def _openvino(model: ir.Model, timeout: float) -> Placement:
+    """OpenVINO takes a model whole or not at all; its plugin for the CPU is on every machine."""
+    with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
+        io.save(model, Path(folder) / _MODEL)
+        found = openvino_client.compile_blob(Path(folder) / _MODEL, None, timeout=timeout)
+    nodes = [PlacedNode(name, op, found.error or "") for name, op in placing.node_ops(model).items()]
+    compute = tuple(placing.compute_nodes(nodes))
+    return Placement(compute, (), 1) if found.error is None else Placement((), compute, 0)
 
 
 def _without_refused(model: ir.Model, folder: Path, failed: Attempt, chip: Chip, timeout: float) -> Attempt:

@@ -37,6 +37,9 @@ def run(values: dict[str, Any]) -> None:
     Gates say what must hold of the result: if one fails, the files stay, the manifest says so, and the status is 1.
 
     Example: intact build --onnx model.onnx --device qnn --precision uint8 --data inputs.npz -o output/
+
+    Example: intact build model.onnx --device qnn --precision auto --min-sqnr 35 --data inputs.npz -o output/ finds the
+    cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     from intact.cli import console, summary
     from intact.search import mixed

@@ -149,9 +149,7 @@ QUANT = (
         setting=("quant", "method"),
     ),
     _option("plan", str | None, "A plan file, as `intact plan` writes it.", setting=("quant", "plan")),
-    _option(
-        "effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")
-    ),
+    _option("effort", str | None, "fast (ranges only), normal or high. [default: normal]", setting=("quant", "effort")),
     _option(
         "rescue",
         bool | None,
@@ -243,7 +241,8 @@ COMPILE = (
     _option(
         "ep_option",
         list[str] | None,
-        "Option of the vendor's provider, as key=value; repeatable.",
+        "Option of the vendor's provider, as key=value; repeatable. For openvino, device=GPU or device=NPU names the "
+        "device. [default: device=CPU]",
         setting=("compile", "ep_options"),
     ),
     _option(

@@ -51,14 +51,15 @@ SETTINGS = (IMAGES, TEXT, LATENCY)
 
 @takes(FILES, HOW, *SETTINGS, TALK)
 def run(values: dict[str, Any]) -> None:
-    """Time models on this CPU with ONNX Runtime, and say what takes the time.
+    """Time models on this machine, with ONNX Runtime or OpenVINO, and say what takes the time.
 
     The models take turns, one inference each, so that whatever else the machine does slows all of them alike; believe
     the ratios more than the milliseconds. Memory is the peak of a process that does nothing but load and run the model.
-    Operators are those that ran, after ONNX Runtime's fusions. A model that is slower than the first is told as such,
+    Operators are those that ran, after the runtime's fusions. A model that is slower than the first is told as such,
     with the operators to blame.
 
-    A model that is compiled for an NPU is refused: here it runs in a simulator, whose time says nothing.
+    A blob runs in OpenVINO on the device that it was built for, any other model in ONNX Runtime on the CPU. One that is
+    compiled for QNN is refused: here it runs in a simulator, whose time says nothing.
 
     Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
     """

@@ -64,6 +64,12 @@ def compile(
     return compiled
 
 
+def check(device: str, ep_options: Mapping[str, str]) -> None:
+    """Refuse options that the toolchain of `device` does not take, as far as it tells without a model."""
+    if device == "openvino":
+        _backend(device).check(ep_options)
+
+
 def run(
     path: Path,
     samples: Sequence[Mapping[str, np.ndarray]],

@@ -18,6 +18,14 @@ from intact.vendor.openvino_client import Layer, Plugin, plugin_of
 
 MODEL = "model.onnx"
 BLOB = f"model{openvino_client.BLOB}"
+# Layers that do not run.
+_IDLE = ("Const", "Input", "Output")
+
+
+def check(ep_options: Mapping[str, str]) -> None:
+    """Refuse a device that is not on this machine, and options that it does not have."""
+    if ep_options:
+        openvino_client.check(plugin_of(ep_options))
 
 
 def compile(
@@ -74,7 +82,8 @@ def origin(blob: Path) -> Path:
 def _placement(model: ir.Model, layers: Sequence[Layer], plugin: Plugin) -> Placement:
     """All nodes in one piece on the device, with the layers that were made of them."""
     nodes = tuple(PlacedNode(name, op) for name, op in placing.node_ops(model).items())
-    return Placement(nodes, (), 1, place=plugin.device, layers=_placed(model, layers))
+    running = [layer for layer in layers if layer.kind not in _IDLE]
+    return Placement(nodes, (), 1, place=plugin.device, layers=_placed(model, running))
 
 
 def _placed(model: ir.Model, layers: Sequence[Layer]) -> tuple[PlacedLayer, ...]:

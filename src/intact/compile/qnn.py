@@ -128,7 +128,6 @@ def _taken_after_all(placement: Placement, on_cpu: Mapping[str, str]) -> list[st
     return [f"{', '.join(taken)}: on the NPU after all, since its compiler takes what the table refuses"] * bool(taken)
 
 
-
 def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:
     """ORT cannot put every node that the NPU refuses on the CPU, and a graph of accepted nodes may still fail."""
     nodes = f"\nIt refuses these nodes, which may be the cause:{_listed(refused)}" if refused else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import onnx_ir as ir
 
 from intact.config import ExportConfig, ExportTask
 from intact.errors import ModelError, SettingsError
-from intact.export import tasks
+from intact.export import processor, tasks
 from intact.graph import io
 from intact.vendor import hub
 from intact.vendor.hub import Repository
@@ -38,12 +37,14 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     architectures = list(getattr(config, "architectures", None) or [])
     task = settings.task or tasks.task_of(architectures)
     model = _loaded(repository, config, task or tasks.ANY_TASK, trust)
-    processor = image_processor(repository)
-    size = request["image_size"] or image_size(config, processor)
+    images = processor.read(repository)
+    size = request["image_size"] or processor.image_size(config, images)
     samples = _samples(model, config, settings, size, repository)
     with torch.no_grad():
         answers = [_outputs(model(**sample), repository) for sample in samples]
-    _save(model, samples, list(answers[0]), settings, Path(request["output"]))
+    exported = _exported(model, samples[0], list(answers[0]), settings.dynamic, repository)
+    _forget_code(exported)
+    io.save(exported, Path(request["output"]))
     _save_answers(samples, answers, Path(request["answers"]))
     return {
         "task": task or tasks.ANY_TASK,
@@ -53,7 +54,7 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
         "config_sha256": _digest(repository),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "samples": len(samples),
-        "images": pixels(processor) if IMAGE in samples[0] else None,
+        "images": processor.pixels(images) if IMAGE in samples[0] else None,
     }
 
 
@@ -83,44 +84,6 @@ def _loaded(repository: Repository, config: Any, task: ExportTask, trust: bool) 
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     return model.to(torch.float32).eval()
-
-
-def image_processor(repository: Repository) -> dict[str, Any]:
-    """The settings of the image processor, empty where the repository has none."""
-    own = hub.file_of(repository, "preprocessor_config.json")
-    if own is not None:
-        return dict(json.loads(own.read_text(encoding="utf-8")))
-    shared = hub.file_of(repository, "processor_config.json")
-    return {} if shared is None else dict(json.loads(shared.read_text(encoding="utf-8")).get("image_processor", {}))
-
-
-def image_size(config: Any, processor: Mapping[str, Any]) -> list[int] | None:
-    """Height and width of images, by the config of the model or else by its image processor; None: neither says."""
-    crops = processor.get("crop_size") if processor.get("do_center_crop") else None
-    for found in (getattr(config, "image_size", None), crops, processor.get("size")):
-        if isinstance(found, int):
-            return [found, found]
-        if isinstance(found, list | tuple) and len(found) == 2:
-            return [int(found[0]), int(found[1])]
-        if isinstance(found, dict) and found:
-            square = found.get("shortest_edge")
-            height, width = found.get("height", square), found.get("width", square)
-            if isinstance(height, int) and isinstance(width, int):
-                return [height, width]
-    return None
-
-
-def pixels(processor: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Mean and deviation of pixels of 0 to 1 that come to what the image processor does; empty: it does not say."""
-    if not processor:
-        return {}
-    factor = 255.0 * (processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1.0)
-    if not processor.get("do_normalize", True):
-        return {"mean": [0.0], "std": [1 / factor]}
-    if "image_mean" not in processor or "image_std" not in processor:
-        return {}
-    mean, std = (np.atleast_1d(processor[key]) / factor for key in ("image_mean", "image_std"))
-    return {"mean": mean.tolist(), "std": std.tolist()}
 
 
 def _samples(
@@ -186,22 +149,30 @@ def _outputs(found: Any, repository: Repository) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in found.items()}
 
 
-def _save(model: Any, samples: list[dict[str, Any]], outputs: list[str], settings: ExportConfig, output: Path) -> None:
+def _exported(
+    model: Any, sample: dict[str, Any], outputs: list[str], dynamic: bool, repository: Repository
+) -> ir.Model:
     import torch
 
-    program = torch.onnx.export(
-        model,
-        (),
-        kwargs=samples[0],
-        output_names=outputs,
-        opset_version=OPSET,
-        dynamic_shapes=_free(samples[0]) if settings.dynamic else None,
-        dynamo=True,
-        verbose=False,
-    )
+    try:
+        program = torch.onnx.export(
+            model,
+            (),
+            kwargs=sample,
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamic_shapes=_free(sample) if dynamic else None,
+            dynamo=True,
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        said = str(error).strip().splitlines()[0]
+        raise ModelError(
+            "M194", f"{repository}: torch cannot export it: {said}", source=f"torch {torch.__version__}"
+        ) from None
     assert program is not None, "the exporter that traces always returns a program"
-    _forget_origins(program.model)
-    io.save(program.model, output)
+    result: ir.Model = program.model
+    return result
 
 
 def _free(sample: Mapping[str, Any]) -> dict[str, dict[int, str]]:
@@ -209,7 +180,7 @@ def _free(sample: Mapping[str, Any]) -> dict[str, dict[int, str]]:
     return {name: {0: "batch"} if name == IMAGE else {0: "batch", 1: "sequence"} for name in sample}
 
 
-def _forget_origins(model: ir.Model) -> None:
+def _forget_code(model: ir.Model) -> None:
     """Drop what torch notes about lines of code and their paths, which differs from machine to machine."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         node.metadata_props.clear()

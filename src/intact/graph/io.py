@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from intact.errors import ModelError, OutputError, SettingsError
 from intact.graph import external, normalize, proto_check, schema_check, sniff, upgrade
@@ -300,16 +300,23 @@ def _write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, 
 
 def _serialize(model: ir.Model) -> bytes:
     proto = ir.serde.serialize_model(model)
-    size = proto.ByteSize()
-    if size > PROTOBUF_LIMIT:
-        raise ModelError(
-            "M105",
-            f"the model needs {size} bytes in one message",
-            allowed=f"up to {PROTOBUF_LIMIT} bytes",
-            fix="save it to a file, with its weights outside",
-        )
-    content: bytes = proto.SerializeToString(deterministic=True)
+    try:
+        content: bytes = proto.SerializeToString(deterministic=True)
+    except EncodeError:
+        raise _too_large(proto.ByteSize()) from None
+    # Asking for the size beforehand would write the whole message a second time.
+    if len(content) > PROTOBUF_LIMIT:
+        raise _too_large(len(content))
     return content
+
+
+def _too_large(size: int) -> ModelError:
+    return ModelError(
+        "M105",
+        f"the model needs {size} bytes in one message",
+        allowed=f"up to {PROTOBUF_LIMIT} bytes",
+        fix="save it to a file, with its weights outside",
+    )
 
 
 def _write_whole(target: Path, content: bytes) -> None:

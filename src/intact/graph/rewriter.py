@@ -14,6 +14,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
@@ -151,12 +152,18 @@ def _why_not(prepared: _Prepared, node: ir.Node) -> str | None:
     return refused or f"does not match: {prepared.matcher.failure}"
 
 
+@lru_cache(maxsize=1024)
+def _pattern_of(rule: Rule) -> Pattern:
+    # Rules have no state, and building the pattern of a large one takes milliseconds.
+    return Pattern(rule.pattern)
+
+
 class _Prepared:
     """A rule with its pattern built and the arguments of its methods known."""
 
     def __init__(self, rule: Rule, *, explain: bool = False) -> None:
         self.rule = rule
-        self.pattern = Pattern(rule.pattern)
+        self.pattern = _pattern_of(rule)
         self.matcher = Matcher(self.pattern, explain=explain)
         self._check_names = _wanted(rule.check, self.pattern.names)
         self._rewrite_names = _wanted(rule.rewrite, self.pattern.names)

@@ -11,7 +11,13 @@ from statistics import median
 
 # Kernels for the same work under other names: what is before and after the name of the operator.
 _DRESS = re.compile(r"^(Nhwc|QLinear|Q(?=[A-Z])|Fused|DynamicQuantize)+|(Integer|ToFloat|NBits)+$")
-_SAME_WORK = {"Gemm": "MatMul", "FullyConnected": "MatMul", "Convolution": "Conv", "GroupConvolution": "Conv"}
+_SAME_WORK = {
+    "Gemm": "MatMul",
+    "FullyConnected": "MatMul",
+    "FullyConnectedQuantizedLegacy": "MatMul",
+    "Convolution": "Conv",
+    "GroupConvolution": "Conv",
+}
 # An operator whose time grew by less of the slower model's time than this is not to blame.
 _LEAST_BLAME = 0.01
 

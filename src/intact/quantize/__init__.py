@@ -77,7 +77,7 @@ def quantize(
         notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
-    watched = _computed(model, given.plan) if eight_bits else ()
+    watched = _on_grids(model, given.plan) if eight_bits else ()
     began = time.perf_counter()
     with events.stage("observe", len(rows)) as advance:
         seen = observe(model, given.plan, rows, watched=watched, progress=advance)
@@ -87,6 +87,8 @@ def quantize(
         notes.append(str(rescued))
         # What a plan says of a node stands; rescue decides about the others.
         given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
+        if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
+            seen |= observe(model, given.plan, rows)
     calibrated = time.perf_counter()
     blocked = blocks.split(model, given.plan, target, config)
     notes += blocked.notes
@@ -138,13 +140,9 @@ def _other_weights(model: ir.Model, plan: QuantPlan, config: QuantConfig) -> lis
     return [f"weights that the target does not take as {config.weight_type}: {listed}"] if others else []
 
 
-def _computed(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
-    """The tensors that planned nodes read or write: those that 8 bits may not hold, whatever the plan becomes."""
-    nodes = [node for node in model.graph if node.name in plan.nodes]
-    values = [value for node in nodes for value in (*node.inputs, *node.outputs)]
-    floats = [value for value in values if value is not None and value.dtype == ir.DataType.FLOAT]
-    names = dict.fromkeys(value.name or "" for value in floats)
-    return tuple(name for name in names if name not in model.graph.initializers)
+def _on_grids(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+    """The computed tensors that have grids: those that 8 bits may not hold."""
+    return tuple(name for name in dict.fromkeys(map(plan.source, plan.tensors)) if name not in model.graph.initializers)
 
 
 def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:

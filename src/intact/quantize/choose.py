@@ -81,20 +81,23 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
     # An NPU computes in integers or not at all: where it lacks the wanted type, the next best keeps the node on it.
     for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
         fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype) and _obeys(node, s, config)]
-        exact = [s for s in fitting if _has_weight_types(node, s, config)]
+        exact = [s for s in fitting if _has_weight_types(node, s, target, config)]
         signature = next(iter(exact or fitting), None)
         if signature is not None:
             return Choice(node, spec, signature, dtype)
     return None
 
 
-def _has_weight_types(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
-    """Whether each weight can have the type that the settings want, for itself or for all."""
+def _has_weight_types(node: ir.Node, signature: Signature, target: Target, config: QuantConfig) -> bool:
+    """Whether each weight can have the type that the settings want, for all or, on an NPU, for itself.
+
+    Elsewhere a type that only a single weight has may be computed in float, which nobody means by an override.
+    """
     for index, value in enumerate(node.inputs):
         slot = signature.input(index)
         if value is None or slot is None or not slot.constant or is_bias(slot):
             continue
-        override = config.overrides.get(value.name or "")
+        override = config.overrides.get(value.name or "") if target.npu else None
         wanted = override.dtype if override is not None and override.dtype is not None else config.weight_type
         if wanted not in slot.types:
             return False

@@ -185,6 +185,6 @@ def _key(encoding: Encoding) -> tuple[object, ...]:
     return encoding.dtype, encoding.axis, encoding.block_size, encoding.scale.tobytes(), encoding.zero_point.tobytes()
 
 
-def _tensor(integers: np.ndarray, dtype: str) -> ir.Tensor:
+def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
     kind = ir.DataType[dtype.upper()]
     return ir.Tensor(integers.astype(kind.numpy()), dtype=kind)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-_CHUNK = 1 << 16  # elements at a time: the temporaries stay in the cache
+_CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
 _MANTISSAS = 128
 _TOP_HALF = 1 if sys.byteorder == "little" else 0
 
@@ -30,6 +30,8 @@ class Sketch:
     count: int = 0
     nonfinite: int = 0
     rows: dict[int, np.ndarray] = field(default_factory=dict)
+    _known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
+    """The bins in order, once somebody has asked for them; every method of choosing ranges does, several times."""
 
     def add(self, values: np.ndarray) -> None:
         """Take in every element of `values`; NaN and infinities are counted and left out of everything else."""
@@ -42,6 +44,7 @@ class Sketch:
             self.nonfinite += flat.size - finite.size
             self.add(finite)
             return
+        self._known = None
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.count += flat.size
         if self.histogram:
@@ -91,6 +94,11 @@ class Sketch:
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""
+        if self._known is None:
+            self._known = self._sorted_bins()
+        return self._known
+
+    def _sorted_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.histogram, "this sketch keeps extremes only"
         rows = np.array(sorted(self.rows), np.uint32)
         codes = (rows[:, None] * _MANTISSAS + np.arange(_MANTISSAS, dtype=np.uint32)).reshape(-1)
@@ -98,7 +106,8 @@ class Sketch:
         occupied = counts > 0
         ends = np.clip(_ends(codes[occupied]), self.low, self.high)
         order = np.argsort(ends.sum(axis=0), kind="stable")
-        return *ends[:, order], counts[occupied][order]
+        lower, upper = ends[:, order]
+        return lower, upper, counts[occupied][order]
 
 
 def _ends(codes: np.ndarray) -> np.ndarray:

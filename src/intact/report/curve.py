@@ -40,7 +40,7 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
         "point": chosen,
         "uniform": sorted(search["uniform"].items(), key=lambda item: float(item[1])),
         "rows": [point for point in points if point["measured_db"] is not None or point["compiled_db"] is not None],
-        "sensitivity": search["sensitivity"],
+        "worst": search["worst"],
         "source": search["cost_source"],
     }
 

@@ -17,6 +17,8 @@ SCHEMA = 1
 
 # The kind of the artifact that an application loads.
 DEPLOYABLE = "deployable model"
+# Of what the device does not need, but other tools and other compilations do.
+MADE_FROM = "what the deployable model was made from"
 
 
 class Part(BaseModel):

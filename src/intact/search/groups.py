@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.config import QuantConfig
 from intact.errors import TargetError
 from intact.quantize.plan import plan
-from intact.results import QuantPlan
+from intact.results import QuantPlan, Range
 from intact.targets import predicates
 from intact.targets.spec import Level, Signature, Target
 
@@ -65,9 +65,18 @@ class Structure:
     plan: QuantPlan
 
 
-def structure(model: ir.Model, target: Target, config: QuantConfig, levels: Sequence[Level]) -> Structure:
-    """The groups of a model and the tensors between them, as the target takes them at the first of `levels`."""
-    lowest = plan(model, target, config)
+def structure(
+    model: ir.Model,
+    target: Target,
+    config: QuantConfig,
+    levels: Sequence[Level],
+    ranges: Mapping[str, Range] | None = None,
+) -> Structure:
+    """The groups of a model and the tensors between them, as the target takes them at the first of `levels`.
+
+    `ranges` are ranges of single tensors that are known beforehand.
+    """
+    lowest = plan(model, target, config, ranges=ranges)
     nodes = {node.name or "": node for node in model.graph if node.name in lowest.nodes}
     members = _grouped(nodes, lowest, target)
     plans = {position: _uniform(model, target, config, level) for position, level in enumerate(levels)}
@@ -111,7 +120,9 @@ def _grouped(nodes: Mapping[str, ir.Node], lowest: QuantPlan, target: Target) ->
         source = node.inputs[0] if node.inputs else None
         producer = source.producer() if source is not None else None
         spec = target.op(node.domain, node.op_type)
-        follows = (source is not None and source.name not in lowest.tensors) or (spec is not None and spec.grid == "input")
+        follows = (source is not None and source.name not in lowest.tensors) or (
+            spec is not None and spec.grid == "input"
+        )
         if producer is not None and producer.name in nodes and follows:
             sets.join(producer.name or "", name)
     first: dict[str, str] = {}
@@ -123,9 +134,7 @@ def _grouped(nodes: Mapping[str, ir.Node], lowest: QuantPlan, target: Target) ->
     return list(found.values())
 
 
-def _group(
-    nodes: Sequence[ir.Node], plans: Mapping[int, QuantPlan | None], lowest: QuantPlan, target: Target
-) -> Group:
+def _group(nodes: Sequence[ir.Node], plans: Mapping[int, QuantPlan | None], lowest: QuantPlan, target: Target) -> Group:
     names = [node.name or "" for node in nodes]
     levels: list[int] = []
     seen: list[object] = []

@@ -89,8 +89,8 @@ class Ladder:
         """The assignment that saves the most cost for at most so much more noise, at any output."""
         levels = list(start.levels)
         left = np.full(self.noises.outputs, allowed)
-        for change in self._walk(levels, self._best_lower, lambda added: bool((added <= left).all())):
-            left = left - change.noise
+        for step in self._walk(levels, self._best_lower, lambda added: bool((added <= left).all())):
+            np.subtract(left, step.noise, out=left)
         return self.assignment(levels)
 
     def _climb(self) -> list[Assignment]:
@@ -102,7 +102,10 @@ class Ladder:
         return steps
 
     def _walk(
-        self, levels: list[int], best: Callable[[Sequence[int], list[int]], _Step], allowed: Callable[[np.ndarray], bool]
+        self,
+        levels: list[int],
+        best: Callable[[Sequence[int], list[int]], _Step],
+        allowed: Callable[[np.ndarray], bool],
     ) -> Iterator[_Step]:
         """Take the step of most worth, in place, as long as one is worth anything; only neighbours are judged again."""
         moves = self._moves()
@@ -181,7 +184,9 @@ class Ladder:
         behind, before = (
             any(self.rows[levels[other]].activation != FLOAT for other in others) for others in (sources, readers)
         )
-        return (joins.behind or not behind) and (joins.before or not before) and (joins.between or not (behind and before))
+        return (
+            (joins.behind or not behind) and (joins.before or not before) and (joins.between or not (behind and before))
+        )
 
     def _difference(self, change: Change, levels: list[int]) -> tuple[np.ndarray, float]:
         """The noise that a change adds at each output, and the cost."""

@@ -25,7 +25,9 @@ from intact.events import Events, Log, Silence
 from intact.quantize import presets
 from intact.report import matrix as page
 from intact.report import publish
+from intact.report.manifest import MADE_FROM
 from intact.results import Build
+from intact.search import mixed
 from intact.vendor import cpu
 from intact.vendor.placement import compute_nodes
 
@@ -158,7 +160,7 @@ def build_cell(work: Work) -> Outcome:
     start = time.perf_counter()
     cell, folder = work.cell, work.output / work.cell.folder
     try:
-        built = pipeline.build(work.source, cell.config, folder, overwrite=True)
+        built = mixed.build(work.source, cell.config, folder, overwrite=True)
     except IntactError as error:
         return _failed(work, f"error[{error.code}]: {error.text()}", time.perf_counter() - start)
     # Not even a bug of ours in one cell may cost the user the others.
@@ -181,7 +183,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
     deployed = [row for row in built.accuracy if row.form == "compiled"]
     noisy = [row.sqnr_db for row in deployed if row.sqnr_db is not None]
     on, off = (len(compute_nodes(nodes)) for nodes in (built.placement.npu_nodes, built.placement.cpu_nodes))
-    has_npu = presets.available(cell.config).npu
+    has_npu = presets.available(cell.config).npu and built.placement.has_npu
     return Outcome(
         cell.device,
         cell.precision,
@@ -193,7 +195,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
         identical=bool(deployed) and not noisy,
         npu_percent=100 * on / (on + off) if has_npu and on + off else None,
         partitions=built.placement.partitions if has_npu else None,
-        bytes=sum(a.bytes for a in built.artifacts if a.kind != "portable quantized model"),
+        bytes=sum(a.bytes for a in built.artifacts if a.kind not in ("portable quantized model", MADE_FROM)),
         gates=tuple(asdict(gate) for gate in built.gates),
     )
 

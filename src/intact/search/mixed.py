@@ -11,19 +11,17 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from intact import acceptance, data, execution, pipeline, quantize
 from intact.config import BuildConfig, QuantConfig, TensorOverride
-from intact.environment import versions
-from intact.errors import SettingsError
+from intact.errors import SettingsError, TargetError
 from intact.events import Events, Log, Silence
 from intact.graph import shapes
 from intact.pipeline import Prepared
@@ -54,7 +52,12 @@ POINTS_KEPT, GROUPS_NAMED = 40, 10
 
 
 def build(
-    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+    path: Path,
+    config: BuildConfig,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    events: Events | None = None,
 ) -> Build:
     """What `pipeline.build` does, at any precision: for `auto`, the cheapest mix that meets the gates is searched for.
 
@@ -62,11 +65,8 @@ def build(
     """
     if config.precision != presets.AUTO:
         return pipeline.build(path, config, output, overwrite=overwrite, events=events)
-    publish.check_folder(output, overwrite=overwrite)
-    target = presets.available(config)
-    acceptance.check_settings(config, target)
     check_settings(config)
-    versions(target.backend)  # what is not installed is said before any work
+    pipeline.check(config, output, overwrite=overwrite)
     log = Log(events or Silence())
     begun = pipeline.begin(path, config, log)
     if begun.source.quantized is not None:
@@ -144,13 +144,15 @@ def curve(begun: Prepared) -> Curve:
     model = settled.model
     if careful:
         model, _ = smooth(model, quantize.plan(model, target, quant), rows, by_nodes=not target.npu)
-    found = groups.structure(model, target, quant, target.costs.levels)
+    found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
     noises = sensitivity.measure(model, found, rows, held, halves=target.halves, feedback=careful)
     shaped = model.clone()
     shapes.infer_shapes(shaped)
     ladder = Ladder(Prices(found, work(shaped, found), target.costs), noises)
     cheapest = ladder.uniform(0).cost
     front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
+    while len(front) > 1 and not _quantizes(begun, found, front[-1]):
+        front.pop()
     uniform = {level.name: ladder.uniform(k).cost / cheapest for k, level in enumerate(target.costs.levels)}
     return Curve(front, ladder, cheapest, found, target.costs.levels, noises.alone(found), uniform, target.costs.source)
 
@@ -212,7 +214,7 @@ class _Hunt:
         return chosen
 
     def build(self, chosen: Assignment, folder: Path) -> tuple[Assignment, Build, Path]:
-        """The first build, from this assignment on upwards, that meets the gates; otherwise the best. With its place."""
+        """The first build from this assignment on that meets the gates, otherwise the best, and where it is."""
         builds: dict[Assignment, Build] = {}
         while True:
             place = folder / str(len(builds))
@@ -282,7 +284,7 @@ class _Hunt:
         """The model quantized as an assignment says; the last one is kept."""
         if self._last is None or self._last[0] != chosen:
             log = Log(Silence(), [*self.log.stages], [*self.log.warnings])
-            config = settings(self.begun.config, self.begun.model, self.curve, chosen)
+            config = settings(self.begun, self.curve.found, chosen)
             self._last = (chosen, pipeline.quantized(replace(self.begun, config=config), log), log)
         return self._last[1], self._last[2]
 
@@ -322,24 +324,36 @@ class _Rows:
     source: Iterable[data.Feeds]
     most: int | None
 
-    def __iter__(self) -> Iterable[data.Feeds]:
+    def __iter__(self) -> Iterator[data.Feeds]:
         return islice(iter(self.source), self.most)
 
 
-def settings(config: BuildConfig, model: ir.Model, curve: Curve, chosen: Assignment) -> BuildConfig:
+def _quantizes(begun: Prepared, found: Structure, chosen: Assignment) -> bool:
+    """Whether anything is left to quantize: float throughout is another precision, not a mix."""
+    quant = _quant(settings(begun, found, chosen))
+    try:
+        quantize.plan(begun.model, begun.target, quant, quant.types)
+    except TargetError:
+        return False
+    return True
+
+
+def settings(begun: Prepared, found: Structure, chosen: Assignment) -> BuildConfig:
     """The settings of a build with an assignment: types of nodes and of weights, under what the user set."""
-    quant = _quant(config)
-    known = {node.name for node in model.graph}
+    assert begun.target.costs is not None, "assignments are of the levels in the target's costs"
+    config, quant = begun.config, _quant(begun.config)
+    known = {node.name for node in begun.model.graph}
     types: dict[str, str] = {}
     weights: dict[str, TensorOverride] = {}
-    for group, position in zip(curve.found.groups, chosen.levels, strict=True):
-        level = curve.levels[position]
+    for group, position in zip(found.groups, chosen.levels, strict=True):
+        level = begun.target.costs.levels[position]
         if level.activation != quant.activation_type:
             types |= {name: level.activation for name in group.nodes if name in known}
         if level.activation != FLOAT and level.weight != quant.weight_type:
             weights |= {name: TensorOverride.from_dict({"dtype": level.weight}) for name in group.weights}
     changed = QuantConfig.from_dict(
-        quant.to_dict() | {"types": types, "overrides": {n: o.to_dict() for n, o in (weights | quant.overrides).items()}}
+        quant.to_dict()
+        | {"types": types, "overrides": {n: o.to_dict() for n, o in (weights | quant.overrides).items()}}
     )
     if config.quant is not None:
         return config.model_copy(update={"quant": changed})
@@ -352,9 +366,7 @@ def _quant(config: BuildConfig) -> QuantConfig:
     return quant
 
 
-def _publish(
-    chosen: Assignment, built: Build, where: Path, hunt: _Hunt, output: Path, *, overwrite: bool
-) -> Build:
+def _publish(chosen: Assignment, built: Build, where: Path, hunt: _Hunt, output: Path, *, overwrite: bool) -> Build:
     """Put a build in its place, with its plan, and with the search in its manifest and report."""
     begun = hunt.begun
     for warning in built.warnings[len(hunt.log.warnings) :]:
@@ -365,7 +377,9 @@ def _publish(
         shutil.copytree(where, folder, dirs_exist_ok=True)
         (folder / PLAN).write_text(plan_file.to_text(planned, begun.target, quant), encoding="utf-8")
         plan_of_it = publish.artifacts(folder, {PLAN: "plan of the mix, for --plan"})
-        result = replace(built, search=hunt.record(chosen), artifacts=(*built.artifacts, *plan_of_it))
+        stages = (*hunt.log.stages, *(stage for stage in built.stages if stage not in hunt.log.stages))
+        artifacts = (*built.artifacts, *plan_of_it)
+        result = replace(built, stages=stages, search=hunt.record(chosen), artifacts=artifacts)
         pipeline.write_down(result, folder)
     return result
 

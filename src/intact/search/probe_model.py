@@ -1,11 +1,12 @@
 """A float model with switches: any of its tensors can be rounded, and any of its weights, in a run of their own.
 
-Rounding stands in a branch that costs nothing while its switch is off, so that one session serves for every experiment.
+Rounding stands in a branch that costs nothing while its switch is off, so that one model serves for every experiment,
+and what lies before the switch is not computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,14 +14,14 @@ import onnx_ir as ir
 from intact.graph import edit
 from intact.quantize import grid
 from intact.results import Encoding
-from intact.vendor import cpu
+from intact.search.segments import Segments
 
 Feeds = Mapping[str, np.ndarray]
 _OFF, _ON = np.array(False), np.array(True)
 
 
 class ProbeModel:
-    """A copy of a model that switches are put into, and then a session that runs with some of them on."""
+    """A copy of a model that switches are put into, and that then runs with one of them on."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model.clone()
@@ -30,7 +31,7 @@ class ProbeModel:
         self._values = {value.name or "": value for value in self._graph.inputs}
         self._values |= {value.name or "": value for node in self._graph for value in node.outputs}
         self._switches: list[str] = []
-        self._session: cpu.Session | None = None
+        self._segments: Segments | None = None
 
     def switch_weights(self, weights: Mapping[str, Mapping[int, np.ndarray]]) -> str:
         """A switch that gives nodes, by name, other constants at some of their inputs."""
@@ -52,14 +53,16 @@ class ProbeModel:
             self._outputs = {key: rounded if found is value else found for key, found in self._outputs.items()}
         return switch.name or ""
 
-    def run(self, feeds: Feeds, on: Iterable[str] = ()) -> list[np.ndarray]:
-        """The outputs of the model, in order, with some switches on."""
-        names = [value.name or "" for value in self._outputs.values()]
-        if self._session is None:
-            self._session = cpu.Session(self._model, optimize=True, outputs=list(dict.fromkeys(names)))
-        switches = dict.fromkeys(self._switches, _OFF) | dict.fromkeys(on, _ON)
-        found = self._session.run({**feeds, **switches})
-        return [found[name] for name in names]
+    def run(self, feeds: Feeds) -> list[np.ndarray]:
+        """The outputs of the model, in order, with every switch off."""
+        if self._segments is None:
+            self._segments = Segments(self._model, [value.name or "" for value in self._outputs.values()])
+        return self._segments.run({**feeds, **dict.fromkeys(self._switches, _OFF)})
+
+    def again(self, switch: str) -> list[np.ndarray]:
+        """The outputs for the same inputs as before, with one switch on."""
+        assert self._segments is not None, "the model has run with every switch off"
+        return self._segments.again(self._segments.first_reader(switch), {switch: _ON})
 
     def _switch(self) -> ir.Value:
         name = self._names.take("switch")

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import Dataset
+from intact.graph import query
 from intact.quantize.grid import encode
 from intact.quantize.observe import observe, watch
 from intact.quantize.resolve import Resolved, resolve
@@ -25,10 +26,11 @@ from intact.search.groups import Structure, Tensor
 from intact.search.probe_model import Feeds, ProbeModel, rounded
 from intact.verify.compare import Difference
 
-# Of the rows a quarter is held out, but no more than so many; so many of them are run with every switch.
-SHARE_HELD, MOST_HELD, MOST_ROWS = 4, 32, 4
-# Noise as a share of that of 8 bits: 16 bits have steps 257 times as fine; the 11 bits of half precision, of which small
-# values have as many as large ones, are some 36 dB better.
+# Of the rows a quarter is held out, but no more than so many. As many of them are run with every switch as keeps the
+# number of runs within so many times that of a calibration.
+SHARE_HELD, MOST_HELD, MOST_ROWS, RUNS_A_ROW = 4, 32, 16, 10
+# Noise as a share of that of 8 bits: 16 bits have steps 257 times as fine; the 11 bits of half precision, which small
+# values have as well as large ones, are some 36 dB better.
 SHARE_16, SHARE_HALF = 2.0**-16, 2.0**-12
 # Rounding with feedback leaves about this share of the noise of weights.
 FEEDBACK = 0.4
@@ -120,8 +122,10 @@ class _Bench:
         values |= {value.name: value for value in self.model.graph.inputs}
         for tensor in self.found.tensors:
             self._switch_tensor(probe, tensor, values[tensor.name])
-        few = range(0, len(rows), -(-len(rows) // MOST_ROWS))
-        switches = dict.fromkeys([*self.eight.values(), *self.weights.values()], tuple(few))
+        names = dict.fromkeys([*self.eight.values(), *self.weights.values()])
+        count = min(MOST_ROWS, max(1, RUNS_A_ROW * SHARE_HELD * len(rows) // max(1, len(names))))
+        few = range(0, len(rows), -(-len(rows) // count))
+        switches = dict.fromkeys(names, tuple(few))
         cut_off = {switch: self.beyond[place[0]].rows for place, switch in self.sixteen.items()}
         return _noise(probe, switches, rows, few) | _noise(probe, cut_off, rows, range(len(rows)))
 
@@ -141,15 +145,30 @@ class _Bench:
         grids = [(self.eight, self.resolved.tensors[tensor.name])]
         if tensor.name in self.beyond:
             grids.append((self.sixteen, self.beyond[tensor.name].encoding))
+        alone = len(tensor.readers) == 1 and self._only_reader(value, tensor.readers[0])
+        origin = self._moved_from(value) if alone else None
         for switches, encoding in grids:
-            # Read by one group only, a tensor is the same to its writer and to its reader.
-            if len(places) == 2 and self._only_reader(value, tensor.readers[0]):
+            # What one group alone reads is the same to its writer and its reader, also if it was moved on the way.
+            if origin is not None and (origin, None) in switches:
+                switches[tensor.name, tensor.readers[0]] = switches[origin, None]
+                continue
+            if alone and tensor.rounded:
                 switches.update(dict.fromkeys(places, probe.switch_tensor(tensor.name, encoding)))
                 continue
             for place in places:
                 group = place[1]
                 readers = None if group is None else self.found.groups[group].nodes
                 switches[place] = probe.switch_tensor(tensor.name, encoding, readers)
+
+    def _moved_from(self, value: ir.Value) -> str | None:
+        """The tensor whose values these are, only moved, by nodes that alone read them; None where there is none."""
+        rounded_ones = {tensor.name for tensor in self.found.tensors if tensor.rounded}
+        while (producer := value.producer()) is not None and value.name not in rounded_ones:
+            source = producer.inputs[0] if producer.inputs else None
+            if source is None or source.name not in self.found.plan.tensors or query.only_consumer(source) is None:
+                return None
+            value = source
+        return value.name if value.name in rounded_ones else None
 
     def _only_reader(self, value: ir.Value, group: int) -> bool:
         nodes = self.found.groups[group].nodes
@@ -161,12 +180,12 @@ def _noise(
 ) -> dict[str, np.ndarray]:
     """The noise of each switch on its own rows, as a share of the signal of all rows in `over`."""
     noise: dict[str, np.ndarray] = {}
-    signal = 0.0
+    signal = np.zeros(())
     for index in over if switches else ():
         expected = probe.run(rows[index])
         signal = signal + np.array([_difference(output, output).signal for output in expected])
         for switch in [switch for switch, own in switches.items() if index in own]:
-            pairs = zip(expected, probe.run(rows[index], [switch]), strict=True)
+            pairs = zip(expected, probe.again(switch), strict=True)
             found = np.array([_difference(before, after).noise for before, after in pairs])
             noise[switch] = noise.get(switch, 0.0) + found
     return {switch: found / np.where(signal > 0, signal, 1.0) for switch, found in noise.items()}

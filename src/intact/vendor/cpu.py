@@ -60,6 +60,8 @@ class Session:
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
         produced = {node.name: _port(node) for node in self._session.get_outputs()}
         self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))
+        self._kept: dict[str, np.ndarray] = {}
+        self._binding: ort.IOBinding | None = None
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs, by name, for one set of inputs."""
@@ -70,6 +72,34 @@ class Session:
         except Exception as error:
             raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(zip(names, values, strict=True))
+
+    def run_over(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Like `run`, but the next call overwrites the arrays: for values that are looked at once.
+
+        With many outputs this takes far less time, most of which would go into fresh memory.
+        """
+        if self._binding is None:
+            self._kept = self.run(feeds)
+            self._binding = self._bound() if self._have_declared_shapes() else None
+            return dict(self._kept)
+        try:
+            for name, array in feeds.items():
+                self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            self._session.run_with_iobinding(self._binding)
+        # ORT's exception classes have no common base but Exception.
+        except Exception as error:
+            raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
+        return dict(self._kept)
+
+    def _have_declared_shapes(self) -> bool:
+        """Whether every output came in the size that the model declares: then it will the next time."""
+        return all(self._kept[port.name].shape == port.shape for port in self.outputs)
+
+    def _bound(self) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        for name, array in self._kept.items():
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        return binding
 
     def end_profile(self) -> Path:
         """Stop recording; the file, JSON, has the time of every node that ran."""

@@ -24,6 +24,12 @@ def list_devices(request: dict[str, Any]) -> dict[str, Any]:
     return {"devices": {name: core.get_property(name, "FULL_DEVICE_NAME") for name in core.available_devices}}
 
 
+def check_plugin(request: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a device that is not here, and options that it does not have."""
+    _check(request["device"], request["options"])
+    return {}
+
+
 def compile_blob(request: dict[str, Any]) -> dict[str, Any]:
     """Compile `model` for `device`, and write what came of it to `blob` unless that is None."""
     _check(request["device"], request["options"])

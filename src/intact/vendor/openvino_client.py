@@ -90,6 +90,11 @@ def devices() -> dict[str, str]:
     return found
 
 
+def check(plugin: Plugin) -> None:
+    """Refuse a device that is not on this machine, and options that it does not have."""
+    _call("check_plugin", _where(plugin), _SECONDS_TO_START)
+
+
 def compile_blob(model: Path, blob: Path | None, plugin: Plugin = CPU, *, timeout: float) -> Compiled:
     """Compile the ONNX model at `model` and write the result to `blob`; without `blob` nothing is written."""
     request = {"model": str(model.resolve()), "blob": None if blob is None else str(blob.resolve())}

@@ -44,8 +44,9 @@ def latency_gate(ratio: float, most: float, *, what: str) -> Gate:
 
 def placement_gate(placement: Placement, least: float) -> Gate:
     """At least `least` percent of the nodes that compute something are on the NPU; each that is not is named."""
-    if not placement.place.startswith("NPU"):
-        return Gate("require_npu", least, 0.0, False, f"the model is compiled for the {placement.place}, not for an NPU")
+    if not placement.has_npu:
+        detail = f"the model is compiled for the {placement.place}, not for an NPU"
+        return Gate("require_npu", least, 0.0, False, detail)
     on, off = compute_nodes(placement.npu_nodes), compute_nodes(placement.cpu_nodes)
     percent = 100 * len(on) / (len(on) + len(off)) if on else 0.0
     named = "".join(f"\n  {node.name} ({node.op}): {node.reason}" for node in off)
