@@ -43,7 +43,7 @@ def values(**changes):
 def test_a_manifest_has_the_keys_and_values_of_schema_1():
     written = values()
     assert written["intact"] == {"version": "0.1", "schema": 1}
-    assert written["source"] == {"path": "m.onnx", "sha256": "ab" * 32, "opset": 17}
+    assert written["source"] == {"path": "m.onnx", "sha256": "ab" * 32, "opset": 17, "huggingface": None}
     assert written["calibration"] == {"kind": "npz", "samples": 18, "sha256": "cd" * 32}
     assert written["config"] == BUILD.config
     assert written["placement"]["npu_nodes"] == [{"name": "conv", "op": "Conv", "reason": ""}]
