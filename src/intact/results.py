@@ -52,6 +52,8 @@ class Grid:
     method: str
     fixed: tuple[float, int] | None = None
     range: Range | None = None
+    bounded: bool = False
+    """Whether an operator cuts its values off: room for more would never be used."""
 
 
 @dataclass(frozen=True, slots=True)

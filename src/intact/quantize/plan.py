@@ -26,6 +26,9 @@ NORMALIZATIONS = {
     "SkipLayerNormalization",
 }
 
+# Their outputs cannot leave a range that the operator itself has.
+BOUNDED = {"Clip", "Sigmoid", "HardSigmoid", "Softmax", "Tanh"}
+
 
 def plan(
     model: ir.Model,
@@ -150,6 +153,7 @@ class _Draft:
     skipped: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     unclipped: set[str] = field(default_factory=set)
+    bounded: set[str] = field(default_factory=set)
 
     def add(self, choice: Choice) -> None:
         """Put the inputs and outputs of one node on grids."""
@@ -163,6 +167,8 @@ class _Draft:
         tensors = [key for key in keys if key]
         if node.op_type in NORMALIZATIONS:
             self.unclipped.update(tensors[:1])
+        if node.op_type in BOUNDED:
+            self.bounded.update(outputs)
         if spec.grid != "own":
             self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
             self.moved.update(outputs)
@@ -293,6 +299,7 @@ class _Draft:
             method="minmax" if any(key in self.unclipped for key in keys) else self.config.method,
             fixed=fixed.pop() if len(fixed) == 1 else None,
             range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
+            bounded=any(key in self.bounded for key in keys),
         )
         return _overridden(grid, keys, self.config.overrides)
 

@@ -33,4 +33,4 @@ def worth_trying(grid: Grid) -> tuple[str, ...]:
     """The methods that a grid may be tried with: all of them under `auto`, otherwise the one that was chosen."""
     if grid.method != "auto":
         return (grid.method,)
-    return ("minmax",) if grid.dtype in FINE else tuple(name for name in METHODS if name != "auto")
+    return ("auto",) if grid.dtype in FINE else tuple(name for name in METHODS if name != "auto")

@@ -14,6 +14,8 @@ from intact.quantize.sketch import Sketch
 from intact.results import Grid, Range
 
 FINE = ("uint16", "int16")
+# How much farther than what was seen a 16-bit grid reaches, as a share.
+HEADROOM = 0.25
 # How many times less error a range must have than min–max: clipping costs more where errors add up over layers, and
 # on values that calibration has not seen, than the error of one tensor shows.
 WORTH_CLIPPING = 1.5
@@ -24,13 +26,14 @@ class Auto:
     """Try min–max, percentile and MSE; keep the range with the least mean squared error for the tensor's type.
 
     Entropy is left out: by this measure it cannot beat the search that MSE makes. A 16-bit grid has steps to spare:
-    what clipping would gain there is less than what it risks on values that calibration has not seen.
+    it covers more than was seen, because a value beyond its end costs far more than slightly coarser steps.
     """
 
     def range_of(self, seen: Sketch, grid: Grid) -> Range:
-        """Of equal errors the first: min–max, which clips nothing and which 16-bit grids always get."""
+        """Of equal errors the first: min–max, which clips nothing; 16-bit grids get that, with room to spare."""
         if grid.dtype in FINE:
-            return MinMax().range_of(seen, grid)
+            room = 1.0 if grid.bounded else 1.0 + HEADROOM
+            return Range(seen.low * room, seen.high * room)
         methods = (MinMax(), Percentile(), MeanSquaredError())
         ranges = [method.range_of(seen, grid) for method in methods]
         errors = mean_squared_error(seen, ranges, grid)
