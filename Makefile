@@ -27,8 +27,8 @@ format: .venv/test
 	$(BIN)/ruff format .
 
 bench: .venv/test
-	$(BIN)/python bench/rewriting.py
-	$(BIN)/python bench/zero_points.py
+	for part in rewriting zero_points quantizer accuracy search mixed; do $(BIN)/python bench/$$part.py || failed=1; done; \
+		test -z "$$failed"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
