@@ -189,3 +189,15 @@ def test_a_qlinear_operator_meets_the_rows_of_its_float_operator(point, codes):
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
     found = validate(ir.from_proto(proto), load_target("qnn"), strict=False)
     assert [violation.code for violation in found] == codes
+
+
+def test_what_rewriting_makes_for_the_cpu_is_a_kernel_of_the_cpu_and_of_no_npu():
+    constants = {"scale": np.array(0.5, np.float32), "zero_point": np.array(3, np.uint8)}
+    grid = [ir.Value(name=name, const_value=ir.tensor(value, name=name)) for name, value in constants.items()]
+    x = ir.Value(name="x", shape=ir.Shape([4]), type=ir.TensorType(ir.DataType.UINT8))
+    node = ir.Node("com.microsoft", "QLinearAdd", [x, *grid, x, *grid, *grid], name="sum")
+    graph = ir.Graph([x], node.outputs, nodes=[node], initializers=grid, opset_imports={"": 21, "com.microsoft": 1})
+    made = ir.Model(graph, ir_version=10)
+    assert validate(made, load_target("cpu"), strict=False) == ()
+    (violation,) = validate(made, load_target("qnn"), strict=False)
+    assert violation.code == "T101" and violation.node == "sum"
