@@ -34,6 +34,13 @@ def test_analyze_takes_a_table_of_ones_own(run, tmp_path):
     assert [node["name"] for node in found["npu_nodes"]] == ["n"]
 
 
+def test_analyze_shows_every_device_beside_the_others(run):
+    _, out, _ = run("analyze", "--device", "all")
+    head, *rows = out.splitlines()
+    assert head.split()[:3] == ["target", "compute", "nodes"]
+    assert [row.split()[0] for row in rows[:4]] == ["cpu", "dml", "openvino", "qnn/v73"]
+
+
 @pytest.mark.qnn
 @pytest.mark.parametrize(
     ("flags", "status", "said"),

@@ -29,7 +29,7 @@ def run(values: dict[str, Any]) -> None:
     Example: intact analyze model.onnx --device qnn --soc SM8550
     """
     from intact import files
-    from intact.cli import console
+    from intact.cli import console, summary
 
     every = values["device"] == EVERY_DEVICE
     if every:
@@ -41,6 +41,8 @@ def run(values: dict[str, Any]) -> None:
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])
     elif not values["quiet"]:
+        if every:
+            summary.show_targets(found)
         for analysis in found:
             show(analysis, console.say)
     status = max(status_of(analysis) for analysis in found)

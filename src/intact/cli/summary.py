@@ -110,6 +110,16 @@ def show_rewriting(result: dict[str, Any]) -> None:
     out.print(result["output"], soft_wrap=True)
 
 
+def show_targets(found: Sequence[dict[str, Any]]) -> None:
+    """What several devices take of one model, beside each other."""
+    table = _table(("target", False), ("compute nodes", True), ("taken", True), ("in float", True), ("pieces", True))
+    for analysis in found:
+        taken, floats = len(analysis["npu_nodes"]), len(analysis["float_nodes"])
+        figures = (analysis["compute_nodes"], taken, floats, analysis["partitions"])
+        table.add_row(analysis["target"], *map(str, figures))
+    _console().print(table)
+
+
 def _table(*columns: tuple[str, bool]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, is_number in columns:
