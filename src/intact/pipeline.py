@@ -42,7 +42,7 @@ SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16":
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
-UPGRADE_ROWS = 1
+UPGRADE_ROWS = 2
 VALIDATION_ROWS = 8
 
 
