@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from intact.config import BuildConfig, Device, Precision, QuantConfig, merge
+from intact.config import BuildConfig, Precision, QuantConfig, merge
 from intact.errors import NotAvailable, SettingsError
 from intact.quantize import plan_file
 from intact.quantize.detect import Quantized
@@ -187,11 +187,6 @@ def _refuse_idle(config: BuildConfig) -> None:
     if idle:
         raise SettingsError("S119", f"{asked}: {', '.join(idle)} would have no effect", fix="leave them out")
     _refuse_integer_io(config, asked)
-
-
-def known_devices() -> tuple[str, ...]:
-    """Names that `--device` takes."""
-    return get_args(Device)
 
 
 def describe(config: QuantConfig) -> str:
