@@ -41,6 +41,7 @@ KINDS: dict[str, dict[str, object]] = {
 }
 # The least ratio of time before to time after.
 NEVER_SLOWER, BARS = 0.97, {("large residual CNN", "int8"): 2.0, ("large residual CNN", "uint8 weights"): 1.3}
+BARS |= {("residual_cnn", "int8"): 2.0, ("residual_cnn", "uint8 weights"): 1.3, ("depthwise_cnn", "uint8 weights"): 1.3}
 BARS |= {("bert", "uint8 weights"): 1.3, ("large encoder", "uint8 weights"): 1.3}
 MOST_SECONDS, MOST_GROWTH, LEAST_GAIN_OVER_ONNXSCRIPT = 2.0, 13, 5.0
 
