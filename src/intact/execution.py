@@ -134,12 +134,10 @@ def run_compiled(
     path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
 ) -> list[dict[str, np.ndarray]]:
     """What a compiled model gives for each of these rows."""
-    return compiling.run(
-        path,
-        rows,
-        device=target.backend,
-        arch=target.arch,
-        soc_id=target.soc.id if target.soc is not None else None,
-        ep_options=config.ep_options,
-        timeout=config.timeout,
-    )
+    return compiling.run(path, rows, device_of(target, config))
+
+
+def device_of(target: Target, config: CompileConfig) -> compiling.Device:
+    """What to compile for and to run on, as the target's table and the settings say."""
+    soc_id = target.soc.id if target.soc is not None else None
+    return compiling.Device(target.backend, config.timeout, target.arch, soc_id, config.ep_options)

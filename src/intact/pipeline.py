@@ -409,18 +409,9 @@ def _check_target(prepared: Prepared, model: ir.Model, log: Log) -> dict[str, st
 def _compile(
     prepared: Prepared, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: Log
 ) -> compiling.Compiled:
-    config, target = prepared.config.compile, prepared.target
+    device = execution.device_of(prepared.target, prepared.config.compile)
     with log.stage("compile") as (_, details):
-        compiled = compiling.compile(
-            stamped(deployed.model),
-            device=target.backend,
-            folder=folder,
-            arch=target.arch,
-            soc_id=target.soc.id if target.soc is not None else None,
-            ep_options=config.ep_options,
-            on_cpu=on_cpu,
-            timeout=config.timeout,
-        )
+        compiled = compiling.compile(stamped(deployed.model), device, folder, on_cpu=on_cpu)
         details["runtime"] = compiled.runtime
     log.warn(*compiled.warnings)
     return compiled

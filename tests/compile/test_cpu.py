@@ -11,8 +11,8 @@ from intact.vendor import cpu
 from tests.vendor import qdq
 
 
-def build(model, folder, device="cpu", **settings):
-    return compiling.compile(model, device=device, folder=folder, timeout=60, **settings)
+def build(model, folder, backend="cpu", **settings):
+    return compiling.compile(model, compiling.Device(backend, 60, **settings), folder)
 
 
 def test_the_model_is_saved_and_runs(tmp_path):
@@ -46,7 +46,7 @@ def test_provider_options_mean_nothing_on_the_cpu(tmp_path):
 
 def test_a_device_without_a_compiler_is_not_available(tmp_path):
     with pytest.raises(NotAvailable, match="toaster") as caught:
-        build(qdq.cnn(), tmp_path / "out", device="toaster")
+        build(qdq.cnn(), tmp_path / "out", backend="toaster")
     assert (caught.value.code, caught.value.status) == ("E110", 5)
     assert not (tmp_path / "out").exists()
 
@@ -54,7 +54,7 @@ def test_a_device_without_a_compiler_is_not_available(tmp_path):
 def test_the_saved_model_runs_as_it_is_deployed(tmp_path):
     compiled = build(qdq.cnn(), tmp_path)
     samples = qdq.images(3)
-    outputs = compiling.run(compiled.path, samples, device="cpu", timeout=60)
+    outputs = compiling.run(compiled.path, samples, compiling.Device("cpu", 60))
     session = cpu.Session(compiled.path, optimize=True)
     for sample, output in zip(samples, outputs, strict=True):
         np.testing.assert_array_equal(output["scores.d"], session.run(sample)["scores.d"])

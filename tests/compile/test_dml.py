@@ -24,7 +24,7 @@ def windows(monkeypatch):
 
 
 def build(folder, **settings):
-    return compiling.compile(qdq.cnn(), device="dml", folder=folder, timeout=60, **settings)
+    return compiling.compile(qdq.cnn(), compiling.Device("dml", 60, **settings), folder)
 
 
 def test_elsewhere_the_model_is_prepared_and_says_so(tmp_path):
@@ -39,7 +39,7 @@ def test_elsewhere_the_model_is_prepared_and_says_so(tmp_path):
 def test_elsewhere_it_cannot_be_run(tmp_path):
     path = build(tmp_path).path
     with pytest.raises(NotAvailable, match="DirectML is not on this machine"):
-        compiling.run(path, qdq.images(1), device="dml", timeout=60)
+        compiling.run(path, qdq.images(1), compiling.Device("dml", 60))
 
 
 def test_where_the_provider_is_the_model_is_loaded_placed_and_run(windows, tmp_path):
@@ -48,7 +48,7 @@ def test_where_the_provider_is_the_model_is_loaded_placed_and_run(windows, tmp_p
     assert compiled.placement.known and compiled.placement.partitions >= 1
     assert "Conv" in {node.op for node in compiled.placement.npu_nodes}
     samples = qdq.images(2)
-    outputs = compiling.run(compiled.path, samples, device="dml", timeout=60)
+    outputs = compiling.run(compiled.path, samples, compiling.Device("dml", 60))
     session = cpu.Session(compiled.path, optimize=True)
     for sample, output in zip(samples, outputs, strict=True):
         np.testing.assert_allclose(output["scores.d"], session.run(sample)["scores.d"])

@@ -24,8 +24,9 @@ from tests.vendor import qdq
 SECONDS = 120.0
 
 
-def build(folder, given=None, **settings):
-    return compiling.compile(given or qdq.cnn(), device="openvino", folder=folder, timeout=SECONDS, **settings)
+def build(folder, given=None, *, on_cpu=None, **settings):
+    device = compiling.Device("openvino", SECONDS, **settings)
+    return compiling.compile(given or qdq.cnn(), device, folder, on_cpu=on_cpu)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_blob_is_written_with_its_model_and_its_layers_run_in_integers(tmp_pat
 @pytest.mark.openvino
 def test_it_computes_what_onnx_runtime_does_up_to_a_step_of_the_output(tmp_path):
     compiled, samples = build(tmp_path), qdq.images(2)
-    outputs = compiling.run(compiled.path, samples, device="openvino", timeout=SECONDS)
+    outputs = compiling.run(compiled.path, samples, compiling.Device("openvino", SECONDS))
     session = cpu.Session(tmp_path / "model.onnx")
     for sample, output in zip(samples, outputs, strict=True):
         expected = session.run(sample)["scores.d"]
@@ -247,7 +248,7 @@ def test_a_file_that_is_no_blob_is_an_error_and_no_crash(tmp_path):
     io.save(qdq.cnn(), tmp_path / "model.onnx")
     (tmp_path / "model.blob").write_bytes(b"not a blob")
     with pytest.raises(ToolchainError, match="does not load it"):
-        compiling.run(tmp_path / "model.blob", qdq.images(1), device="openvino", timeout=SECONDS)
+        compiling.run(tmp_path / "model.blob", qdq.images(1), compiling.Device("openvino", SECONDS))
 
 
 @pytest.mark.openvino

@@ -30,8 +30,8 @@ needs_qnn = [
 ]
 
 
-def build(model, folder, arch=73, **settings):
-    return compiling.compile(model, device="qnn", folder=folder, arch=arch, timeout=120, **settings)
+def build(model, folder, arch=73, *, on_cpu=None, **settings):
+    return compiling.compile(model, compiling.Device("qnn", 120, arch, **settings), folder, on_cpu=on_cpu)
 
 
 def digests(compiled):

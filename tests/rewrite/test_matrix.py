@@ -122,9 +122,7 @@ def accepted_by_the_npu(kind: Kind, folder: Path) -> None:
     assert target.soc is not None
     done = rewrite.rewrite(model, target)
     exactness.validate(model, done, rewrite.rules_for(target), rows(kind)[:1])
-    compiled = compiling.compile(
-        done.model, device="qnn", folder=folder, arch=target.arch, soc_id=target.soc.id, ep_options={}, timeout=600
-    )
+    compiled = compiling.compile(done.model, compiling.Device("qnn", 600, target.arch, target.soc.id), folder)
     assert compiled.placement.npu_nodes
 
 

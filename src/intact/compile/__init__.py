@@ -7,7 +7,7 @@ import importlib.util
 import pkgutil
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +16,20 @@ import onnx_ir as ir
 
 from intact.errors import ModelError, NotAvailable
 from intact.results import PlacedNode, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What to compile for and to run on: a backend, its chip where that matters, and what its toolchain is told.
+
+    `timeout` is in seconds; toolchains that run in this process ignore it.
+    """
+
+    backend: str
+    timeout: float
+    arch: int | None = None
+    soc_id: int | None = None
+    ep_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,55 +49,26 @@ class Compiled:
     made_from: tuple[Path, ...] = ()
 
 
-def compile(
-    model: ir.Model,
-    *,
-    device: str,
-    folder: Path,
-    arch: int | None = None,
-    soc_id: int | None = None,
-    ep_options: Mapping[str, str] | None = None,
-    on_cpu: Mapping[str, str] | None = None,
-    timeout: float,
-) -> Compiled:
+def compile(model: ir.Model, device: Device, folder: Path, *, on_cpu: Mapping[str, str] | None = None) -> Compiled:
     """Compile `model` for `device` into `folder`, as model.onnx and what belongs to it.
 
     `on_cpu` names nodes that are to stay on the CPU, each with the reason.
     """
-    backend = _backend(device)
+    backend = _backend(device.backend)
     folder.mkdir(parents=True, exist_ok=True)
-    compiled: Compiled = backend.compile(
-        model,
-        folder=folder,
-        arch=arch,
-        soc_id=soc_id,
-        ep_options=dict(ep_options or {}),
-        on_cpu=dict(on_cpu or {}),
-        timeout=timeout,
-    )
+    compiled: Compiled = backend.compile(model, device, folder, dict(on_cpu or {}))
     return compiled
 
 
-def check(device: str, ep_options: Mapping[str, str]) -> None:
-    """Refuse options that the toolchain of `device` does not take, as far as it tells without a model."""
-    if device == "openvino":
-        _backend(device).check(ep_options)
+def check(backend: str, ep_options: Mapping[str, str]) -> None:
+    """Refuse options that the toolchain of `backend` does not take, as far as it tells without a model."""
+    if backend == "openvino":
+        _backend(backend).check(ep_options)
 
 
-def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    *,
-    device: str,
-    arch: int | None = None,
-    soc_id: int | None = None,
-    ep_options: Mapping[str, str] | None = None,
-    timeout: float,
-) -> list[dict[str, np.ndarray]]:
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the compiled model at `path` as the device, or its simulator, computes them."""
-    outputs: list[dict[str, np.ndarray]] = _backend(device).run(
-        path, samples, arch=arch, soc_id=soc_id, ep_options=dict(ep_options or {}), timeout=timeout
-    )
+    outputs: list[dict[str, np.ndarray]] = _backend(device.backend).run(path, samples, device)
     return outputs
 
 
@@ -111,9 +96,9 @@ def adopt(path: Path, model: ir.Model, folder: Path) -> Compiled:
     return Compiled(files[0], tuple(files), Placement(on_npu, rest, len(contexts)), (), "compiled elsewhere")
 
 
-def _backend(device: str) -> ModuleType:
-    name = f"{__name__}.{device}"
+def _backend(wanted: str) -> ModuleType:
+    name = f"{__name__}.{wanted}"
     if importlib.util.find_spec(name) is None:
         known = ", ".join(sorted(module.name for module in pkgutil.iter_modules(__path__)))
-        raise NotAvailable("E110", f"intact cannot compile for {device} yet", allowed=known)
+        raise NotAvailable("E110", f"intact cannot compile for {wanted} yet", allowed=known)
     return importlib.import_module(name)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.compile import Compiled
+from intact.compile import Compiled, Device
 from intact.errors import SettingsError
 from intact.graph import io
 from intact.results import PlacedNode, Placement
@@ -19,19 +19,10 @@ from intact.vendor.placement import compute_nodes, node_ops
 REASON = "the target is the CPU"
 
 
-def compile(
-    model: ir.Model,
-    *,
-    folder: Path,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    on_cpu: Mapping[str, str],
-    timeout: float,
-) -> Compiled:
-    """Save `model` and make sure that ONNX Runtime takes it; architecture, chip and time limit mean nothing here."""
-    if ep_options:
-        raise SettingsError("S127", f"provider options {', '.join(ep_options)}: the CPU provider has none")
+def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+    """Save `model` and make sure that ONNX Runtime takes it."""
+    if device.ep_options:
+        raise SettingsError("S127", f"provider options {', '.join(device.ep_options)}: the CPU provider has none")
     files = io.save(model, folder / "model.onnx")
     cpu.Session(files[0], optimize=True)
     nodes = [PlacedNode(name, op, REASON) for name, op in node_ops(model).items()]
@@ -39,15 +30,7 @@ def compile(
     return Compiled(files[0], files, placement, warnings=(), runtime=f"onnxruntime {ort.__version__}")
 
 
-def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    *,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    timeout: float,
-) -> list[dict[str, np.ndarray]]:
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model as it will be deployed: with all optimizations."""
     session = cpu.Session(path, optimize=True)
     return [session.run(sample) for sample in samples]

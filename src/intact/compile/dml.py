@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.compile import Compiled
+from intact.compile import Compiled, Device
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.graph import io
 from intact.results import Placement
@@ -29,40 +29,23 @@ def is_here() -> bool:
     return PROVIDER in ort.get_available_providers()
 
 
-def compile(
-    model: ir.Model,
-    *,
-    folder: Path,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    on_cpu: Mapping[str, str],
-    timeout: float,
-) -> Compiled:
+def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
     """Save `model` and, where DirectML is, make sure that it takes it; otherwise say that nothing was run."""
-    _check_options(ep_options)
+    _check_options(device.ep_options)
     files = io.save(model, folder / "model.onnx")
     if not is_here():
         return Compiled(files[0], files, Placement((), (), 0, known=False), (NOT_RUN,), "not run", runs=False)
-    placement = _placement(model, _session(files[0], ep_options), on_cpu)
+    placement = _placement(model, _session(files[0], device.ep_options), on_cpu)
     return Compiled(files[0], files, placement, (), f"onnxruntime {ort.__version__}, DirectML")
 
 
-def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    *,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    timeout: float,
-) -> list[dict[str, np.ndarray]]:
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` on the GPU or NPU of this machine."""
     if not is_here():
         raise NotAvailable(
             "E112", "DirectML is not on this machine", fix="on Windows: pip install onnxruntime-directml"
         )
-    session = _session(path, ep_options)
+    session = _session(path, device.ep_options)
     names = [value.name for value in session.get_outputs()]
     return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in samples]
 

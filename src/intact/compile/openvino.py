@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact.compile import Compiled
+from intact.compile import Compiled, Device
 from intact.errors import ModelError, TargetError
 from intact.graph import io, normalize, query
 from intact.results import PlacedLayer, PlacedNode, Placement
@@ -28,23 +28,14 @@ def check(ep_options: Mapping[str, str]) -> None:
         openvino_client.check(plugin_of(ep_options))
 
 
-def compile(
-    model: ir.Model,
-    *,
-    folder: Path,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    on_cpu: Mapping[str, str],
-    timeout: float,
-) -> Compiled:
-    """Compile `model` whole: OpenVINO leaves no node to another device. Architecture and chip mean nothing here."""
+def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+    """Compile `model` whole: OpenVINO leaves no node to another device."""
     # Nodes are told apart by name.
     named = model.clone()
     normalize.name_nodes(named)
-    plugin = plugin_of(ep_options)
+    plugin = plugin_of(device.ep_options)
     made_from = io.save(named, folder / MODEL)
-    found = openvino_client.compile_blob(folder / MODEL, folder / BLOB, plugin, timeout=timeout)
+    found = openvino_client.compile_blob(folder / MODEL, folder / BLOB, plugin, timeout=device.timeout)
     if found.error is not None:
         raise TargetError("T124", f"OpenVINO does not compile the model for {plugin.device}: {found.error}")
     return Compiled(
@@ -57,18 +48,10 @@ def compile(
     )
 
 
-def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    *,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    timeout: float,
-) -> list[dict[str, np.ndarray]]:
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the blob at `path` on the device that it was compiled for."""
     outputs = [value.name or "" for value in io.load(origin(path)).graph.outputs]
-    return openvino_client.run(path, samples, outputs, plugin_of(ep_options), timeout=timeout)
+    return openvino_client.run(path, samples, outputs, plugin_of(device.ep_options), timeout=device.timeout)
 
 
 def origin(blob: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact.compile import Compiled
+from intact.compile import Compiled, Device
 from intact.errors import TargetError
 from intact.graph import io, normalize
 from intact.results import PlacedNode, Placement
@@ -27,27 +27,18 @@ OUTPUT = "output"
 NODES_SHOWN = 5
 
 
-def compile(
-    model: ir.Model,
-    *,
-    folder: Path,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    on_cpu: Mapping[str, str],
-    timeout: float,
-) -> Compiled:
+def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
     """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
     _refuse_free_dimensions(model)
     # Nodes are told apart by name.
     named = model.clone()
     normalize.name_nodes(named)
     pin(named, on_cpu)
-    chip = Chip(arch, soc_id, ep_options)
+    chip = _chip(device)
     with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
         work = Path(name)
         io.save(named, work / SOURCE)
-        attempt, refusal = _compile(work, chip, on_cpu, timeout)
+        attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
         placement = _placement(named, attempt, on_cpu, work)
         _refuse_nothing_on_npu(placement, chip)
         files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
@@ -56,17 +47,13 @@ def compile(
     return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
 
 
-def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    *,
-    arch: int | None,
-    soc_id: int | None,
-    ep_options: Mapping[str, str],
-    timeout: float,
-) -> list[dict[str, np.ndarray]]:
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` in the vendor's simulator."""
-    return qnn_client.run(path, samples, Chip(arch, soc_id, ep_options), timeout=timeout)
+    return qnn_client.run(path, samples, _chip(device), timeout=device.timeout)
+
+
+def _chip(device: Device) -> Chip:
+    return Chip(device.arch, device.soc_id, device.ep_options)
 
 
 def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
