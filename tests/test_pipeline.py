@@ -243,6 +243,14 @@ class TestData:
         assert written["calibration"]["samples"] == 7
         assert any("too few to hold any back" in text for text in written["warnings"])
 
+    @pytest.mark.parametrize(("factor", "said"), [(1.0, False), (8.0, True)])
+    def test_held_back_rows_far_outside_the_calibrated_ones_are_said(self, factor, said, cnn, rows, tmp_path):
+        np.savez(tmp_path / "test.npz", image=np.load(rows)["image"] * np.float32(factor))
+        pipeline.build(cnn, config(rows, test_path=str(tmp_path / "test.npz")), tmp_path / "out")
+        written = read_manifest(tmp_path / "out")
+        assert any("far outside the calibration data" in text for text in written["warnings"]) == said
+        assert bool(stage(written, "verify")["clipped"]) == said
+
     def test_that_does_not_fit_is_refused_and_nothing_is_left(self, cnn, tmp_path):
         np.savez(tmp_path / "wrong.npz", z=np.zeros((8, 2), np.float32))
         with pytest.raises(DataError):

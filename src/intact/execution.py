@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,21 +99,31 @@ def _refuse_lone_blob(path: Path) -> None:
         )
 
 
-def session(model_or_path: ir.Model | Path) -> cpu.Session:
-    """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers."""
+def session(model_or_path: ir.Model | Path, outputs: Sequence[str] | None = None) -> cpu.Session:
+    """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers.
+
+    `outputs` may name tensors of its inside.
+    """
     model = io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path
     if (model.ir_version or 0) > upgrade.IR_VERSION:
         # ONNX Runtime refuses a file that names a newer format than it knows, although nothing in it may be new.
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    return cpu.Session(model_or_path if known is model else known)
+    return cpu.Session(model_or_path if known is model else known, outputs=outputs)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
     """What a model gives for each row on the CPU, as it is written: without optimizations."""
     opened = session(model_or_path)
     return (opened.run(row) for row in rows)
+
+
+def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+    """The values of these tensors, inputs among them, for each row on the CPU; the next row is written over them."""
+    inputs = {value.name for value in model.graph.inputs}
+    opened = session(model, [name for name in names if name not in inputs])
+    return ({**row, **opened.run_over(row)} for row in rows)
 
 
 def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outputs]:

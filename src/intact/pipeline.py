@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from intact.rewrite import exactness, zero_point_notes
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.targets.validate import Violations, left_to_cpu, validate
+from intact.verify import clipping
 from intact.verify.compare import Runner, compare, measure
 
 Outputs = Mapping[str, np.ndarray]
@@ -439,6 +441,8 @@ def _verify(
             runners.append(_runner(prepared, deployed, compiled))
         original = Runner("original", plain, partial(execution.stream, prepared.source.path))
         first, others = measure(rows, original, runners, prepared.labels)
+        if prepared.calibrated:
+            details["clipped"] = _tell_clipping(prepared, log)
     task = first.task + tuple(row for found in others for row in found.task)
     latency = None
     if config.max_latency_ratio is not None:
@@ -446,6 +450,17 @@ def _verify(
             latency = acceptance.latency_gate(prepared.source.path, compiled.path, rows, config)
             details["ratio"] = latency.value if latency is not None else None
     return Verified(tuple(row for found in others for row in found.accuracy), task, latency)
+
+
+def _tell_clipping(prepared: Prepared, log: Log) -> list[dict[str, Any]]:
+    """Warn where held-back rows leave the grids that calibration chose: other figures show only that they are bad."""
+    grids = clipping.watched(prepared.model)
+    rows = islice(prepared.inputs.test, VALIDATION_ROWS)
+    found = clipping.clipped(grids, execution.inside(prepared.model, list(grids), rows)) if grids else []
+    if found:
+        more = f" (and {len(found) - 1} more tensors)" if len(found) > 1 else ""
+        log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
+    return [asdict(one) for one in found]
 
 
 def _runner(prepared: Prepared, deployed: boundary.IntegerIO, compiled: compiling.Compiled) -> Runner:

@@ -18,10 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import execution
-from intact.graph import query
-from intact.search import grids
+from intact.graph import grids, query
+from intact.graph.grids import Grid
 from intact.search.cutting import Cutter
-from intact.search.grids import Grid
 from intact.search.layers import (
     AGREED_DB,
     PARTED_DB,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from intact.search.grids import Grid
+from intact.graph.grids import Grid
 from intact.verify.compare import GREATEST, Difference
 
 Rows = list[np.ndarray]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.graph import integer, query
-from intact.search.grids import base_of
+from intact.graph.grids import base_of
 
 # What quantizers append to the name of a tensor that they put on a grid: intact, and ONNX Runtime.
 _ON_A_GRID = re.compile(r"_((de)?quantized|(Quantize|Dequantize)Linear_Output)(_\d+)?$")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import query
-from intact.search import grids
+from intact.graph import grids, query
 from intact.search.cutting import Cutter
 from intact.vendor.placement import CONVERSIONS
 
