@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import acceptance, data, execution, lint, optimize, pipeline, quantize, rewrite
+from intact import acceptance, data, execution, lint, pipeline, quantize, rewrite
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
@@ -93,7 +93,7 @@ def quantize_file(
     path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
 ) -> dict[str, Any]:
     """Quantize the model at `path` into the file `output`, with the stages that `build` would use."""
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    _check_output(output, overwrite)
     log = Log(events or Silence())
     prepared = pipeline.prepare_logged(path, config, log)
     if prepared.config.quantization is None:
@@ -126,7 +126,7 @@ def rewrite_file(
     `explain` names a node, of the model or of the result: which rules fired there, and why the others did not, is
     part of what is returned.
     """
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    _check_output(output, overwrite)
     return _rewrite_to(path, config, pipeline.target_of(config.compile), output, exact, explain, events)
 
 
@@ -140,7 +140,7 @@ def convert_file(
     events: Events | None = None,
 ) -> dict[str, Any]:
     """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
-    publish.check_file(output, overwrite=overwrite, ours=_is_ours(output))
+    _check_output(output, overwrite)
     return _rewrite_to(path, config, rewrite.conversion(form), output, False, None, events)
 
 
@@ -190,7 +190,7 @@ def write_plan(
         raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
     target = presets.available(resolved)
     pipeline.announce(resolved, target, log.events)
-    planned = quantize.plan(optimize.optimize(source.model).model, target, quant)
+    planned = quantize.plan(pipeline.optimize_for(source.model, target).model, target, quant)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
     return planned
@@ -352,6 +352,10 @@ def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False
         "findings": [asdict(finding) | {"fixed": (finding.code, finding.node) not in standing} for finding in found],
         "rewrites": [asdict(application) for application in repaired.applications],
     }
+
+
+def _check_output(path: Path, overwrite: bool) -> None:
+    publish.check_file(path, overwrite=overwrite, ours=not overwrite and _is_ours(path))
 
 
 def _is_ours(path: Path) -> bool:

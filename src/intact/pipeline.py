@@ -153,9 +153,14 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
     inputs = inputs_for(source.model, config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     with log.stage("optimize") as (_, details):
-        optimized = optimize.optimize(source.model)
+        optimized = optimize_for(source.model, target)
         details["rewrites"] = len(optimized.applications)
     return Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+
+
+def optimize_for(model: ir.Model, target: Target) -> Rewritten:
+    """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
+    return optimize.optimize(model, ops=target.has if target.npu else None)
 
 
 def quantized(begun: Prepared, log: Log) -> Prepared:

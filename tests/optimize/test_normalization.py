@@ -131,18 +131,18 @@ def with_opset(body: str, opset: int, **arrays: np.ndarray):
     return result
 
 
+@pytest.mark.parametrize(("opset", "raised"), [(21, 23), (23, 23), (24, 24)])
 @pytest.mark.parametrize("spelling", RMS)
-def test_a_root_mean_square_normalization_is_found(spelling):
-    result = apply(with_opset(RMS[spelling], 23), RARE)
-    assert ops(result.model) == ["RMSNormalization"]
+def test_a_root_mean_square_normalization_is_found_and_raises_the_opset_to_its_own(spelling, opset, raised):
+    result = apply(with_opset(RMS[spelling], opset), RARE)
+    assert ops(result.model) == ["RMSNormalization"] and result.model.opset_imports[""] == raised
     assert difference(with_opset(RMS[spelling], 23), result.model) < TOLERANCE
 
 
 @pytest.mark.parametrize(
     ("opset", "arrays", "reason"),
     [
-        (22, {}, "RMSNormalization needs opset 23, the model has 22"),
-        (23, {"axes": np.int64([1])}, "the mean is over axes [1], not over the last ones"),
+        (21, {"axes": np.int64([1])}, "the mean is over axes [1], not over the last ones"),
         (23, {"gamma": np.float32(2)}, "the weight has shape [], not [8]"),
         (23, {"eps": np.full(8, 1e-5, np.float32)}, "epsilon is not one number"),
     ],

@@ -66,8 +66,9 @@ def test_the_table_takes_nothing_that_the_library_refuses_or_gets_wrong(backend,
 
 
 # What a library computes in integers and a table leaves out all the same: constants in float, which the planner never
-# leaves, and on OpenVINO grids of 16 bits, which are dropped with what they cut off.
-LEFT_OUT = {"qnn": "float constant", "openvino": "int16"}
+# leaves; Reciprocal on qnn, which is right for some numbers and wrong for others; and on OpenVINO grids of 16 bits,
+# which are dropped with what they cut off.
+LEFT_OUT = {"qnn": ("float constant", "Reciprocal ("), "openvino": ("int16",)}
 
 
 @pytest.mark.parametrize(("backend", "arch"), TARGETS)
@@ -76,7 +77,9 @@ def test_the_table_takes_whatever_the_library_computes_in_integers(backend, arch
     missing = [
         name
         for name, row in shipped(backend).answers.items()
-        if row[arch].accepted and LEFT_OUT[backend] not in name and violations_of(built(name)[1], target)
+        if row[arch].accepted
+        and not any(word in name for word in LEFT_OUT[backend])
+        and violations_of(built(name)[1], target)
     ]
     assert missing == []
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import edit, query
+from intact.graph import edit, query, upgrade
 
 
 class Builder:
@@ -71,6 +71,10 @@ class Builder:
     def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str = "constant") -> ir.Value:
         """A new initializer of the graph that the match is in."""
         return edit.add_initializer(self._graph, array, self._names.take(f"{self._base}/{hint}"))
+
+    def needs_opset(self, opset: int) -> None:
+        """Have the model import the opset that defines what is built."""
+        upgrade.import_at_least(self._model, opset)
 
     def replace(self, old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
         """Put new values in place of old ones; those built here take over names, types and metadata."""

@@ -66,6 +66,13 @@ def ir_version_for(opset_imports: Mapping[str, int]) -> int:
     return max(IR_VERSION, needed)
 
 
+def import_at_least(model: ir.Model, opset: int) -> None:
+    """Import the opset that has something new; from `MINIMUM` on, where models start, operators mean the same."""
+    if opset > model.opset_imports.get("", 0):
+        model.opset_imports[""] = opset
+        model.ir_version = max(model.ir_version or 0, ir_version_for(model.opset_imports))
+
+
 def schema_of(op: str, opset: int) -> Any | None:
     """The definition that `opset` of the default domain has for `op`, or None."""
     try:

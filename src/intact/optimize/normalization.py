@@ -91,7 +91,10 @@ class ShiftLayerNorm(Rule):
 
 
 class FuseRmsNorm(Rule):
-    """w · x / √(mean(x²) + ε) = RMSNormalization(x, w), up to float rounding."""
+    """w · x / √(mean(x²) + ε) = RMSNormalization(x, w), up to float rounding.
+
+    The model is raised to the opset that has it: what older ones have means the same there.
+    """
 
     exactness = BOUNDED
     creates = (("", "RMSNormalization"),)
@@ -102,14 +105,9 @@ class FuseRmsNorm(Rule):
         size = op.any_of(op.Sqrt(power), op.Pow(power, 0.5))
         inverse = op.any_of(op.Reciprocal(size), op.Div(1.0, size))
         normal = op.any_of(op.Div(x, size), op.Mul(x, inverse))
-        return op.Mul(normal, op.constant(w), _name="root")
+        return op.Mul(normal, op.constant(w))
 
-    def check(
-        self, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value, mean: ir.Node, root: ir.Node
-    ) -> str | None:
-        opset = 0 if root.graph is None else root.graph.opset_imports.get("", 0)
-        if opset < _RMS_OPSET:
-            return f"RMSNormalization needs opset {_RMS_OPSET}, the model has {opset}"
+    def check(self, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value, mean: ir.Node) -> str | None:
         if x.dtype not in _TYPES:
             return f"the type is {x.dtype}; RMSNormalization computes in float32"
         if query.int_(mean, "keepdims", 1) != 1:
@@ -120,6 +118,7 @@ class FuseRmsNorm(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value) -> ir.Value:
         epsilon = float(query.scalar(eps) or 0.0)
+        op.needs_opset(_RMS_OPSET)
         result: ir.Value = op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
         return result
 

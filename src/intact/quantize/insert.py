@@ -38,12 +38,9 @@ def _write(result: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
 
 
 def _raise_opset(model: ir.Model, resolved: Resolved) -> None:
-    """Import the opset that defines every type in use; operators mean the same from 21, where models start, to it."""
+    """Import the opset that defines every type in use."""
     dtypes = {encoding.dtype for encoding, _ in resolved.constants.values()}
-    needed = max((_FIRST_OPSETS.get(dtype, 0) for dtype in dtypes), default=0)
-    if needed > model.opset_imports.get("", 0):
-        model.opset_imports[""] = needed
-        model.ir_version = max(model.ir_version or 0, upgrade.ir_version_for(model.opset_imports))
+    upgrade.import_at_least(model, max((_FIRST_OPSETS.get(dtype, 0) for dtype in dtypes), default=0))
 
 
 class _Writer:

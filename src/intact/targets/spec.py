@@ -255,6 +255,10 @@ class Target:
         """What the target says about an operator, or None if it does not know it."""
         return self.ops.get((domain, op_type))
 
+    def has(self, domain: str, op_type: str) -> bool:
+        """Whether the target lists an operator."""
+        return (domain, op_type) in self.ops
+
     @property
     def clipping(self) -> frozenset[tuple[str, str]]:
         """Operators that are part of the node before them where the grid behind them does their work."""

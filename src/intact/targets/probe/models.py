@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.targets.probe.cases import ABSENT, HALF, LITERALS, PLAIN, Case, Operand, block_axis
+from intact.graph import upgrade
+from intact.targets.probe.cases import ABSENT, HALF, LITERALS, PLAIN, Case, Operand, Template, block_axis
 from intact.targets.spec import Slot, bounds, middle
 
 OPSET, IR_VERSION = 21, 10
+# The first that has what was added to ONNX after that.
+OPSET_OF_NEW_OPS = 23
 # The first that have 2-bit integers.
 OPSET_OF_2_BITS, IR_VERSION_OF_2_BITS = 25, 13
 # The name of the node that a probe is about.
@@ -22,7 +25,7 @@ BLOCK = 16
 
 _INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
 # Outputs that are on no grid.
-_OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, "index": ir.DataType.INT64, "bool": ir.DataType.BOOL}
+_OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_INPUTS}
 
 
 def model_of(case: Case) -> ir.Model:
@@ -52,6 +55,11 @@ class _Grid:
     steps: np.ndarray
 
 
+def _opset(template: Template) -> int:
+    known = template.domain or upgrade.schema_of(template.op, OPSET) is not None
+    return OPSET if known else OPSET_OF_NEW_OPS
+
+
 class _Writer:
     """A graph in the making: its nodes, inputs and constants, and the grids of its operands."""
 
@@ -78,7 +86,7 @@ class _Writer:
             outputs,
             nodes=self.nodes,
             initializers=self.constants,
-            opset_imports={"": OPSET_OF_2_BITS if narrow else OPSET, "com.microsoft": 1},
+            opset_imports={"": OPSET_OF_2_BITS if narrow else _opset(template), "com.microsoft": 1},
             name="probe",
         )
         return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
