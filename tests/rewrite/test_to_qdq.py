@@ -20,9 +20,9 @@ X = (F32(0.02), U8(3))
 Y = (F32(1 / 256), U8(0))
 
 
-def unary(op, *, y=Y, **attributes):
+def unary(op, *, y=Y, shape=(1, 4, 6, 6), **attributes):
     net = Net()
-    return net.model({"x": np.zeros((1, 4, 6, 6), U8)}, net.op(op, "x", *X, *y, _domain=MICROSOFT, **attributes))
+    return net.model({"x": np.zeros(shape, U8)}, net.op(op, "x", *X, *y, _domain=MICROSOFT, **attributes))
 
 
 def product(op, shape, scale, *, a_scale=0.02, **attributes):
@@ -54,6 +54,7 @@ REFUSES = [
     (to_qdq.MatMulToQdq, product("QLinearMatMul", (3, 5, 6), np.full((3, 1, 6), 0.01)), "scales of rank 3"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", y=(F32(1 / 255), U8(0)), opset=13), "something else than Softmax"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", opset=12, axis=1), "over all dimensions from axis 1 on"),
+    (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", shape=(4, 1), opset=13), "the kernel turns into 0"),
     (to_qdq.AveragePoolToQdq, unary("QLinearAveragePool", kernel_shape=[2, 2], channels_last=1), "channels are last"),
     (to_qdq.GlobalAveragePoolToQdq, unary("QLinearGlobalAveragePool", channels_last=1), "channels are last"),
     (to_qdq.MoveToQdq, integer_op("Transpose", np.full(4, 0.05, F32)), "4 numbers, not one constant scale"),

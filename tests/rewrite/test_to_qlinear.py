@@ -113,6 +113,11 @@ REFUSES = [
         unary("Softmax", y=(1 / 255, U8(0))),
         "1/y_scale is 255: the kernel is right for 256",
     ),
+    (
+        to_qlinear.SoftmaxToQLinear,
+        unary("Softmax", y=(1 / 256, U8(0)), like=np.zeros((4, 1), U8)),
+        "the axis has one element",
+    ),
     (to_qlinear.AveragePoolToQLinear, unary("AveragePool", kernel_shape=[2, 2], dilations=[2, 2]), "no dilations"),
     (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(0.03, I8(4))), "unlike input"),
     (to_qlinear.ConcatToQLinear, pair("Concat", b=(0.05, I8(9)), axis=1), "input 1 is int8, unlike output"),

@@ -18,6 +18,7 @@ from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Ru
 from intact.rewrite import grid
 from intact.rewrite.movement import MovementRule
 from intact.rewrite.operand import MICROSOFT, Operand, not_one_grid, produced, quantized, taken, written
+from intact.rewrite.to_qlinear import softmax_of_one
 
 
 class _FromQLinear(LocalRule):
@@ -166,7 +167,7 @@ class SoftmaxToQdq(_Unary):
         step = produced(node, 3).step
         if step is None or 1.0 / np.float64(step) != 256.0:
             return f"the kernel computes something else than Softmax for y_scale {step}"
-        return _flattens(node)
+        return _flattens(node) or softmax_of_one(node)
 
 
 def _flattens(node: ir.Node) -> str | None:

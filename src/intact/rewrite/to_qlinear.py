@@ -228,7 +228,15 @@ class SoftmaxToQLinear(_Unary):
         levels = 1.0 / np.float64(output.step or 1.0)
         if levels != 256.0:
             return f"1/y_scale is {levels:.6g}: the kernel is right for 256 only"
-        return None
+        return softmax_of_one(node)
+
+
+def softmax_of_one(node: ir.Node) -> str | None:
+    """Why the kernel is wrong: the one element along its axis is 1, whose 256 steps it turns into 0."""
+    axis, value = query.int_(node, "axis", -1), node.inputs[0]
+    sizes = None if value is None else value.shape
+    alone = sizes is not None and -len(sizes) <= axis < len(sizes) and sizes[axis] == 1
+    return "the axis has one element, which the kernel turns into 0" if alone else None
 
 
 class AveragePoolToQLinear(_Unary):
