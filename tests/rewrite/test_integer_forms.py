@@ -43,10 +43,10 @@ def activation(zero=ZERO, *, also_integers=False, weight=None):
     return net.model({"x": np.zeros((1, 2), F32)}, y, *([net.op("Identity", q)] if also_integers else []))
 
 
-def moved_activation(zero=ZERO, *, quantized=True):
+def moved_activation(zero=ZERO, *, quantized=True, move="Transpose", rest=(), **attributes):
     net = Net()
     q = net.quantize("x", 0.02, zero) if quantized else net.op("Identity", "x")
-    y = net.dequantize(net.op("Transpose", q), 0.02, zero)
+    y = net.dequantize(net.op(move, q, *rest, **attributes), 0.02, zero)
     return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
 
 
@@ -126,6 +126,11 @@ REFUSES = [
     (signs.UnsignActivation(saturates=True), activation(weight=LARGE), "may reach 51000, more than 32767"),
     (signs.UnsignMovedActivation(), moved_activation(U8(3)), "the activation is not int8"),
     (signs.UnsignMovedActivation(), moved_activation(quantized=False), "was not quantized just before"),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(move="Resize", rest=(None, F32([1, 2])), mode="linear"),
+        "this Resize computes values that it is not given",
+    ),
     (signs.UnsignConstant(), operand(U8(3)), "the constant is not int8"),
     (signs.UnsignConstant(), operand(op="MatMul"), "it does not stand beside an activation in uint8"),
     (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),

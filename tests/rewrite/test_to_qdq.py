@@ -59,6 +59,11 @@ REFUSES = [
     (to_qdq.GlobalAveragePoolToQdq, unary("QLinearGlobalAveragePool", channels_last=1), "channels are last"),
     (to_qdq.MoveToQdq, integer_op("Transpose", np.full(4, 0.05, F32)), "4 numbers, not one constant scale"),
     (to_qdq.MoveToQdq, integer_op("Flatten", 1e-40), "is not between"),
+    (
+        to_qdq.MoveToQdq,
+        integer_op("Resize", 0.05, None, F32([1, 2]), mode="linear"),
+        "this Resize computes values that it is not given",
+    ),
     (to_qdq.ClipToQdq, integer_op("Clip", 1e-40, U8(3)), "is not between"),
 ]
 FLOAT_OP = {

@@ -59,11 +59,9 @@ class MovementRule(TargetRule):
         name = "an unknown type" if operand.dtype is None else operand.dtype.name.lower()
         if name not in self._types[move.op_type]:
             return f"the target has no {move.op_type} of {name}"
-        if move.op_type == "Resize" and not _only_repeats(move):
-            return "this Resize computes values that it is not given"
         if len(move.outputs) != self.outputs:
             return f"{move.op_type} has {len(move.outputs)} outputs"
-        return not_one_grid(input=operand) or grid.unusable(operand)
+        return computes(move) or not_one_grid(input=operand) or grid.unusable(operand)
 
 
 class MoveIntegers(MovementRule):
@@ -170,9 +168,13 @@ def _moved(op: Builder, move: ir.Node, x: ir.Value | None) -> ir.Value:
     return result
 
 
-def _only_repeats(resize: ir.Node) -> bool:
-    fills = query.string(resize, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    return query.string(resize, "mode", "nearest") == "nearest" and not fills
+def computes(move: ir.Node) -> str | None:
+    """Why an operator that moves values in most of its forms does more in this one."""
+    if move.op_type != "Resize":
+        return None
+    fills = query.string(move, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    repeats = query.string(move, "mode", "nearest") == "nearest" and not fills
+    return None if repeats else "this Resize computes values that it is not given"
 
 
 def _grows(before: ir.Value | None, after: ir.Value) -> str | None:

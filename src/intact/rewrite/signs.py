@@ -16,7 +16,7 @@ from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite import linear
-from intact.rewrite.movement import MovementRule
+from intact.rewrite.movement import MovementRule, computes
 from intact.rewrite.operand import INT8, UINT8, Operand, not_one_grid, quantized, read, written
 from intact.rewrite.saturation import SaturationRule, weight_of
 
@@ -84,7 +84,7 @@ class UnsignMovedActivation(SaturationRule):
             return "the activation is not int8"
         if len(move.outputs) > 1 or not _was_quantized(x):
             return "what it moves was not quantized just before"
-        return not_one_grid(activation=grid) or _reader_saturates(self, dq)
+        return computes(move) or not_one_grid(activation=grid) or _reader_saturates(self, dq)
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
         grid = read(dq)

@@ -16,7 +16,7 @@ from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import grid
-from intact.rewrite.movement import MovementRule
+from intact.rewrite.movement import MovementRule, computes
 from intact.rewrite.operand import MICROSOFT, Operand, not_one_grid, produced, quantized, taken, written
 from intact.rewrite.to_qlinear import softmax_of_one
 
@@ -239,7 +239,7 @@ class MoveToQdq(LocalRule):
     def check(self, source: ir.Node, move: ir.Node) -> str | None:
         if len(move.outputs) > 1:
             return f"{move.op_type} has {len(move.outputs)} outputs"
-        return not_one_grid(input=written(source)) or grid.unusable(written(source))
+        return computes(move) or not_one_grid(input=written(source)) or grid.unusable(written(source))
 
     def rewrite(self, op: Builder, source: ir.Node, move: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(move.attributes)
