@@ -122,7 +122,10 @@ def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterat
 def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
     """The values of these tensors, inputs among them, for each row on the CPU; the next row is written over them."""
     inputs = {value.name for value in model.graph.inputs}
-    opened = session(model, [name for name in names if name not in inputs])
+    computed = [name for name in names if name not in inputs]
+    if not computed:
+        return iter(rows)
+    opened = session(model, computed)
     return ({**row, **opened.run_over(row)} for row in rows)
 
 

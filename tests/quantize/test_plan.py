@@ -107,6 +107,20 @@ def test_sixteen_bit_weights_come_with_the_architecture_that_has_them():
     assert {plan.dtype for plan in old.weights} == {"int8"}
 
 
+@pytest.mark.parametrize("wanted", ["uint16", "int16"])
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [("l = Log(m)", {}), pytest.param("l = PRelu(m, p)", {"p": weight(4, 1, 1)}, id="a slope for each channel")],
+)
+def test_what_an_npu_takes_in_eight_bits_only_has_them_between_wider_ones(node, constants, wanted):
+    body = f"m = Conv(x, w)  {node}  y = Conv(l, v)"
+    float_model = model(
+        "float[1,3,6,6] x", "float[1,5,6,6] y", body, w=weight(4, 3, 1, 1), v=weight(5, 4, 1, 1), **constants
+    )
+    plan = quantize.plan(float_model, load_target("qnn"), QuantConfig(activation_type=wanted))
+    assert (plan.nodes["m"], plan.nodes["l"], plan.nodes["y"]) == (wanted, "uint8", wanted)
+
+
 class TestOverrides:
     def test_a_range(self):
         found = read(quantized(net(), FEEDS, overrides={"x": {"low": -1.0, "high": 1.55}}).model, "c", 0)

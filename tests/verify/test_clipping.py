@@ -28,6 +28,13 @@ def found(*rows):
     return clipping.clipped(grids, execution.inside(model, list(grids), feeds))
 
 
+def test_a_model_with_grids_on_its_inputs_alone_is_looked_at_too():
+    model = ir.from_onnx_text(MODEL.replace("h = Mul (x, x)", "").replace("QuantizeLinear (h", "QuantizeLinear (x"))
+    grids = clipping.watched(model)
+    rows = [{"x": np.float32([[100, 0, 0, 0]])}]
+    assert [one.tensor for one in clipping.clipped(grids, execution.inside(model, list(grids), rows))] == ["x"]
+
+
 @pytest.mark.parametrize(
     "rows",
     [

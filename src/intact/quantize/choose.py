@@ -17,8 +17,8 @@ FLOAT = "float"
 _INSTEAD = {
     "uint8": ("int8", "uint16"),
     "int8": ("uint8", "uint16"),
-    "uint16": ("int16",),
-    "int16": ("uint16",),
+    "uint16": ("int16", "uint8"),
+    "int16": ("uint16", "uint8"),
 }
 # Activations whose only effect is to cut values off: a grid behind them does that, so they stay with their producer.
 CLIPPING = {("", "Relu"), ("", "Clip")}
