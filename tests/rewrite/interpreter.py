@@ -204,12 +204,27 @@ def _space_to_depth(x, *, blocksize):
 
 
 def _resize(x, roi=None, scales=None, sizes=None, *, mode="nearest", **_):
-    assert mode == "nearest", "the interpreter repeats values only"
     factors = scales if sizes is None else np.asarray(sizes) / x.shape
+    if mode == "linear":
+        return _interpolated(x, factors)
+    assert mode == "nearest", "the interpreter has no other mode"
     assert all(factor == int(factor) for factor in factors), "by whole factors"
     for axis, factor in enumerate(factors):
         x = np.repeat(x, int(factor), axis)
     return x
+
+
+def _interpolated(x, factors):
+    """Between half pixels, axis by axis; of integers the fraction is cut off, as ONNX Runtime does."""
+    result = x.astype(np.float64)
+    for axis, factor in enumerate(factors):
+        size = x.shape[axis]
+        at = np.clip((np.arange(int(size * factor)) + 0.5) / factor - 0.5, 0, size - 1)
+        low = np.floor(at).astype(int)
+        share = (at - low).reshape([-1 if index == axis else 1 for index in range(x.ndim)])
+        below, above = np.take(result, low, axis), np.take(result, np.minimum(low + 1, size - 1), axis)
+        result = below * (1 - share) + above * share
+    return (np.trunc(result) if np.issubdtype(x.dtype, np.integer) else result).astype(x.dtype)
 
 
 def _clip(x, low=None, high=None):

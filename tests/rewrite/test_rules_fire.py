@@ -64,6 +64,7 @@ NOT_IN_THE_MATRIX = {
         "where_to_qlinear",
         "where_to_qdq",
         "reduce_mean_to_qdq",
+        "interpolate_to_qdq",
     ),
     "a grid that ends where Relu or Clip does absorbs it: calibration finds such grids": (
         "relu_to_integer_clip",
@@ -86,7 +87,6 @@ NOT_IN_THE_MATRIX = {
         "depthwise_to_qlinear",
         "duplicate_conv_input",
         "duplicate_mat_mul_input",
-        "duplicate_dequantized_input",
     ),
 }
 ELSEWHERE = {name for names in NOT_IN_THE_MATRIX.values() for name in names}
@@ -96,10 +96,11 @@ def fired(kind, ways, folder) -> set[str]:
     """The rules that fire on the way, after each keeps its claim and the runtime takes every result."""
     model, names = quantized(kind, folder), set()
     for target in ways:
-        done = rewrite.rewrite(model, target)
-        exactness.validate(model, done, rewrite.rules_for(target), rows(kind)[:1])
-        cpu.Session(done.model, optimize=True).run(rows(kind)[0])
-        names |= {item.rule for item in done.applications}
+        for near in (True, False):
+            done = rewrite.rewrite(model, target, near=near)
+            exactness.validate(model, done, rewrite.rules_for(target, near=near), rows(kind)[:1])
+            cpu.Session(done.model, optimize=True).run(rows(kind)[0])
+            names |= {item.rule for item in done.applications}
         model = done.model
     return names
 

@@ -55,6 +55,19 @@ REFUSES = [
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", y=(F32(1 / 255), U8(0)), opset=13), "something else than Softmax"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", opset=12, axis=1), "over all dimensions from axis 1 on"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", shape=(4, 1), opset=13), "the kernel turns into 0"),
+    (to_qdq.InterpolateToQdq, integer_op("Resize", 0.05, None, F32([1, 2]), mode="cubic"), "between two integers"),
+    (
+        to_qdq.InterpolateToQdq,
+        integer_op(
+            "Resize",
+            0.05,
+            F32([0, 0, 1, 2]),
+            F32([1, 2]),
+            mode="linear",
+            coordinate_transformation_mode="tf_crop_and_resize",
+        ),
+        "a value that is on no grid",
+    ),
     (to_qdq.AveragePoolToQdq, unary("QLinearAveragePool", kernel_shape=[2, 2], channels_last=1), "channels are last"),
     (to_qdq.GlobalAveragePoolToQdq, unary("QLinearGlobalAveragePool", channels_last=1), "channels are last"),
     (to_qdq.MoveToQdq, integer_op("Transpose", np.full(4, 0.05, F32)), "4 numbers, not one constant scale"),
@@ -70,6 +83,7 @@ FLOAT_OP = {
     "mat_mul_to_float_to_qdq": "MatMul",
     "reduce_mean_to_qdq": "ReduceMean",
     "move_to_qdq": "Transpose",
+    "interpolate_to_qdq": "Resize",
     "concat_integers_to_qdq": "Concat",
     "clip_to_qdq": "Clip",
 }

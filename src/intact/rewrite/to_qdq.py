@@ -227,25 +227,52 @@ class WhereToQdq(_FromQLinear):
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
 
 
-class MoveToQdq(LocalRule):
-    """move(Q(x, s, z)) = Q(move(DQ(Q(x, s, z), s, z)), s, z): what moves integers gets a grid around it."""
+class _Around(LocalRule):
+    """An operator on integers gets a grid around it, the one that they were quantized with."""
 
-    exactness = EXACT
+    ops: ClassVar[tuple[str, ...]]
 
     def pattern(self, op: Patterns) -> Any:
         source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
-        return op.node(MovementRule.ops, source, op.each(Var("rest", optional=True)), _name="move")
+        return op.node(self.ops, source, op.each(Var("rest", optional=True)), _name="node")
 
-    def check(self, source: ir.Node, move: ir.Node) -> str | None:
-        if len(move.outputs) > 1:
-            return f"{move.op_type} has {len(move.outputs)} outputs"
-        return computes(move) or not_one_grid(input=written(source)) or grid.unusable(written(source))
+    def doubt(self, node: ir.Node) -> str | None:
+        """Why the operator would not do the same to floats."""
+        raise NotImplementedError
 
-    def rewrite(self, op: Builder, source: ir.Node, move: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(move.attributes)
-        real: ir.Value = op.node(move.op_type, _dequantize(op, written(source)), *move.inputs[1:], **attributes)
-        real.dtype, real.shape = ir.DataType.FLOAT, move.outputs[0].shape
+    def check(self, source: ir.Node, node: ir.Node) -> str | None:
+        if len(node.outputs) > 1:
+            return f"{node.op_type} has {len(node.outputs)} outputs"
+        return self.doubt(node) or not_one_grid(input=written(source)) or grid.unusable(written(source))
+
+    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
+        attributes: dict[str, Any] = dict(node.attributes)
+        real: ir.Value = op.node(node.op_type, _dequantize(op, written(source)), *node.inputs[1:], **attributes)
+        real.dtype, real.shape = ir.DataType.FLOAT, node.outputs[0].shape
         return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
+
+
+class MoveToQdq(_Around):
+    """move(Q(x, s, z)) = Q(move(DQ(Q(x, s, z), s, z)), s, z): what moves integers gets a grid around it."""
+
+    exactness = EXACT
+    ops = MovementRule.ops
+
+    def doubt(self, node: ir.Node) -> str | None:
+        return computes(node)
+
+
+class InterpolateToQdq(_Around):
+    """Resize(Q(x, s, z)) = Q(Resize(DQ(Q(x, s, z), s, z)), s, z): integers are interpolated and cut, floats rounded."""
+
+    exactness = WITHIN_ONE_STEP
+    ops = ("Resize",)
+
+    def doubt(self, node: ir.Node) -> str | None:
+        if query.string(node, "mode", "nearest") != "linear":
+            return "only what lies between two integers is as near to them in float"
+        fills = query.string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+        return "it fills in a value that is on no grid" if fills else None
 
 
 class ConcatIntegersToQdq(LocalRule):
@@ -311,6 +338,7 @@ RULES: tuple[Rule, ...] = (
     ConcatToQdq(),
     WhereToQdq(),
     MoveToQdq(),
+    InterpolateToQdq(),
     ConcatIntegersToQdq(),
     ClipToQdq(),
 )

@@ -49,6 +49,14 @@ def move(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(f"{dtype.__name__} {op} {zero}", net.model({"x": x}, y), [{"x": x}])
 
 
+def interpolate(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype, factor in itertools.product((np.uint8, np.int8), (2, 1.5)):
+        for zero in zero_points(dtype):
+            net, x = Net(), rng.normal(0, 5, forward.IMAGE).astype(np.float32)
+            y = net.op("Resize", net.quantize("x", 0.05, zero), None, np.float32([1, 1, factor, factor]), mode="linear")
+            yield Case(f"{dtype.__name__} {factor} {zero}", net.model({"x": x}, y), [{"x": x}])
+
+
 def concat_integers(rng: np.random.Generator) -> Iterator[Case]:
     for dtype in (np.uint8, np.int8, np.uint16):
         for zero in zero_points(dtype):
@@ -87,6 +95,7 @@ CASES: dict[str, Generator] = {
     "concat_to_qdq": reverse(to_qlinear.ConcatToQLinear(), forward.concat),
     "where_to_qdq": reverse(to_qlinear.WhereToQLinear(), forward.where),
     "move_to_qdq": move,
+    "interpolate_to_qdq": interpolate,
     "concat_integers_to_qdq": concat_integers,
     "clip_to_qdq": clip,
 }
