@@ -180,6 +180,9 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | Non
         makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
         takes_distinct=_from_version(entry.get("distinct_zero_points", {}), ort),
         weight_zero_points=entry.get("weight_zero_points", "any"),
+        direct_conv=(entry["direct_conv"]["inputs"], entry["direct_conv"]["outputs"])
+        if "direct_conv" in entry
+        else (1, 1),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
 

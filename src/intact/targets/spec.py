@@ -179,7 +179,8 @@ class Forms:
     (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
     products in 16 bits. The zero points of a weight with scales per channel may be `any`, or the `middle` of the
     type; weights of the operators in `makes_symmetric` come to that by rewriting, and
-    those in `takes_distinct` have a kernel for zero points that differ by channel.
+    those in `takes_distinct` have a kernel for zero points that differ by channel. `direct_conv` is what the fastest
+    kernel for convolutions wants: a multiple of so many input channels, and so many output channels or more.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
@@ -190,6 +191,7 @@ class Forms:
     weight_zero_points: Literal["any", "middle"] = "any"
     makes_symmetric: frozenset[str] = frozenset()
     takes_distinct: frozenset[str] = frozenset()
+    direct_conv: tuple[int, int] = (1, 1)
     source: str = ""
 
 

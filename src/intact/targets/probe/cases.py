@@ -55,6 +55,7 @@ class Template:
     cross: tuple[int, ...] = (0,)
     tied: tuple[int, ...] = ()
     outputs: int = 1
+    indices: bool = False
     out_of: int = 0
     axis: int = 0
     moves: bool = False

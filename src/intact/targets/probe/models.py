@@ -121,9 +121,10 @@ class _Writer:
 
     def _output(self, index: int, value: ir.Value) -> ir.Value:
         """The graph output behind an output of the operator."""
-        value.name, value.dtype = f"result{index}", _OUTPUTS.get(self.case.output, ir.DataType.FLOAT)
-        if self.case.output not in _OUTPUTS:
-            value = self._pair(value, self._output_grid(index, Slot.parse(self.case.output)))
+        kind = "index" if index and self.case.template.indices else self.case.output
+        value.name, value.dtype = f"result{index}", _OUTPUTS.get(kind, ir.DataType.FLOAT)
+        if kind not in _OUTPUTS:
+            value = self._pair(value, self._output_grid(index, Slot.parse(kind)))
             value.dtype = ir.DataType.FLOAT
         return value
 
