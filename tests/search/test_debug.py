@@ -15,7 +15,10 @@ from intact import files, pipeline
 from intact.cli.main import app
 from intact.config import BuildConfig
 from intact.errors import ModelError, NotAvailable, SettingsError
+from intact.graph import io
+from intact.search import device
 from intact.search.debug import debug_files
+from intact.vendor.qnn_client import Chip
 from tests.search.faults import narrowed_gelu, renamed, spoiled_grid, spoiled_weight
 
 
@@ -217,3 +220,42 @@ def test_what_fails_to_compile_without_a_name_is_named(zoo, quantized, tmp_path)
     assert first["pattern"] == "Gelu(uint16) -> uint8" and "1002" in first["error"]
     alone = debug_files(folder / "model.onnx", None, config(arch="v68"), device=True)
     assert alone["first"]["pattern"] == first["pattern"] and alone["compiled"] == 1
+
+
+class _Joiner:
+    """A simulator that is right about single units, and wrong about models that have these two nodes."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes, self.runs = nodes, 0
+
+    def run(self, path, samples, chip, *, timeout):
+        self.runs += 1
+        session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        wrong = all(any(node.name.endswith(name) for node in onnx.load(path).graph.node) for name in self.nodes)
+        names = [value.name for value in session.get_outputs()]
+        return [
+            {name: value * (3 if wrong else 1) for name, value in zip(names, session.run(names, row), strict=True)}
+            for row in samples
+        ]
+
+
+def test_a_fault_that_units_have_only_together_is_named(zoo, quantized, monkeypatch):
+    path = quantized("residual_cnn")
+    rows = [{"image": row} for row in np.split(np.load(zoo.data("residual_cnn"))["image"][:2], 2)]
+    nodes = [node.name for node in onnx.load(path).graph.node if node.op_type == "Conv"]
+    joiner = _Joiner(nodes[1], nodes[2])
+    monkeypatch.setattr(device.qnn_client, "run", joiner.run)
+    monkeypatch.setattr(device, "UNITS_AT_ONCE", 1)
+    comparison = device.DeviceComparison(io.load(path), rows, Chip(73), timeout=60)
+
+    assert not any(error.parted for error in comparison.errors())
+    found = comparison.together()
+    assert found is not None and found.parted and found.unit.nodes[0] == nodes[2]
+
+
+def test_a_model_that_is_right_as_a_whole_has_no_such_fault(zoo, quantized, monkeypatch):
+    joiner = _Joiner("there is no such node")
+    monkeypatch.setattr(device.qnn_client, "run", joiner.run)
+    rows = [{"image": np.load(zoo.data("residual_cnn"))["image"][:1]}]
+    assert device.DeviceComparison(io.load(quantized("residual_cnn")), rows, Chip(73), timeout=60).together() is None
+    assert joiner.runs == 1

@@ -139,11 +139,11 @@ def _show_device(result: dict[str, Any], say: Callable[[str], None]) -> None:
     if first is None:
         say(f"{result['target']} computes what the CPU does, in {result['compared']} units")
     else:
-        say(f"{result['target']} and the CPU part ways at {first['node']} ({first['op']}), tensor {first['tensor']}")
+        say(f"{result['target']} and the CPU part ways at {_place(first)}")
         say(f"  {first['pattern']}: {first['own_db']:.1f} dB")
-    if result["layers"]:
-        say("the largest differences, each unit fed with the CPU's tensors:")
-        _table(result["layers"], ("own_db", "steps"))
+        if first["together"]:
+            say("  alone it computes what the CPU does: its compiler goes wrong where it joins it with what is before")
+    _show_worst(result, "differences, each unit fed with the CPU's tensors", DEVICE_FIGURES, say)
 
 
 def _show_compile(result: dict[str, Any], say: Callable[[str], None]) -> None:

@@ -222,23 +222,25 @@ def _against_cpu(
     comparison = DeviceComparison(model, rows, chip, timeout)
     with log.stage("debug", len(comparison.units.units)) as (advance, _):
         errors = comparison.errors(advance)
+        alone = next((error for error in errors if error.parted), None)
+        joined = comparison.together() if alone is None else None
     by_error = sorted((e for e in errors if e.own_db is not None), key=lambda e: e.own_db or 0.0)
-    first = next((error for error in errors if error.parted), None)
-    worst = first or next(iter(by_error), None)
+    first = alone or joined
+    worst = alone or next(iter(by_error), None)
     if save is not None and worst is not None:
         inputs = comparison.inputs_of(worst.unit)
-        alone = comparison.units.piece(worst.unit, inputs)
+        piece = comparison.units.piece(worst.unit, inputs)
         what = (
             f"{', '.join(worst.unit.nodes)}: {worst.unit.pattern}\nCPU and {target.name} differ: {_db(worst.own_db)}."
         )
         command = f"intact debug model.onnx --device {target.backend} {_arch(target)} --data inputs.npz"
-        repro.write_device(save.folder, what, alone, inputs, command, overwrite=save.overwrite)
+        repro.write_device(save.folder, what, piece, inputs, command, overwrite=save.overwrite)
     return {
         "kind": "device",
         "target": target.name,
-        "first": None if first is None else _told(first),
+        "first": None if first is None else _told(first) | {"together": joined is not None},
         "layers": [_told(error) for error in by_error],
-        "parted": [error.unit.tensor for error in errors if error.parted],
+        "parted": [error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
         "compared": len(errors),
         "samples": len(rows),
         "repro": None if save is None or worst is None else str(save.folder),

@@ -73,6 +73,40 @@ class DeviceComparison:
             progress()
         return found
 
+    def together(self) -> UnitError | None:
+        """The first unit that is wrong only behind all that is before it, with the error that it has there.
+
+        None if the whole model is right. A compiler joins units, so that each alone may be right and the model not.
+        """
+        ends = [unit for unit in self.units.units if unit.tensor in self.units.ends]
+        wrong = next((error.unit for error in map(self._behind_all, ends) if error.parted), None)
+        if wrong is None:
+            return None
+        line = self._line(wrong)
+        low, high = 0, len(line) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._behind_all(line[middle]).parted else (middle + 1, high)
+        return self._behind_all(line[low])
+
+    def _line(self, last: Unit) -> list[Unit]:
+        """The units that one depends on, and itself, in the order of the model."""
+        needed = {last.tensor}
+        for unit in reversed(self.units.units):
+            if unit.tensor in needed:
+                needed.update(unit.reads)
+        return [unit for unit in self.units.units if unit.tensor in needed]
+
+    def _behind_all(self, unit: Unit) -> UnitError:
+        """A unit at the end of the model that computes it from the inputs."""
+        inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
+        piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
+        names = [value.name or "" for value in piece.graph.inputs]
+        feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
+        session = execution.session(piece)
+        expected = [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
+        return self._on_npu([_Waiting(unit, piece, feeds, expected)])[0]
+
     def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
         """The tensors that a unit reads, for the first row."""
         behind = self.units.cutter.piece(list(unit.reads), {v.name or "" for v in self.units.cutter.model.graph.inputs})

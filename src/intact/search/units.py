@@ -33,9 +33,9 @@ class Units:
         found = grids.grids_of(model)
         self.grids = {grid.base: grid for grid in reversed(found)}
         inputs = {value.name or "" for value in model.graph.inputs}
-        ends = [grids.base_of(value).name or "" for value in model.graph.outputs]
+        self.ends = {grids.base_of(value).name or "" for value in model.graph.outputs}
         computed = {v.name or "": None for node in model.graph for v in node.outputs}
-        self.tensors = [name for name in computed if name in self.grids or name in ends]
+        self.tensors = [name for name in computed if name in self.grids or name in self.ends]
         self.stops = {*self.tensors, *inputs}
         self._seen = self._readable()
         self.units = [self._unit(name) for name in self.tensors if name not in inputs]
