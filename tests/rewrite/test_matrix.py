@@ -116,6 +116,18 @@ def holds_on_cpu(kind: Kind, folder: Path) -> set[str]:
     return {item.rule for item in done.applications}
 
 
+def holds_when_converted(kind: Kind, folder: Path) -> None:
+    """Assert that a model keeps its numbers in either form of its operators, from one to the other and back."""
+    given = quantized(kind, folder)
+    for ways in (("qdq", "qlinear"), ("qlinear", "qdq")):
+        model = given
+        for form in ways:
+            target = rewrite.conversion(form)
+            done = rewrite.rewrite(model, target)
+            exactness.validate(model, done, rewrite.rules_for(target), rows(kind))
+            model = done.model
+
+
 def accepted_by_the_npu(kind: Kind, folder: Path) -> None:
     """Assert that every rule keeps its claim and that the vendor's compiler takes the result."""
     target, model = load_target("qnn"), quantized(kind, folder)
@@ -131,6 +143,11 @@ def test_a_sample_of_models_keeps_every_claim(kind, tmp_path):
     holds_on_cpu(kind, tmp_path)
 
 
+@pytest.mark.parametrize("kind", SAMPLE, ids=str)
+def test_a_sample_of_models_keeps_its_numbers_in_either_form(kind, tmp_path):
+    holds_when_converted(kind, tmp_path)
+
+
 @pytest.mark.qnn
 @pytest.mark.parametrize("kind", SAMPLE[:2], ids=str)
 def test_a_sample_of_models_is_accepted_by_the_npu(kind, tmp_path):
@@ -141,6 +158,12 @@ def test_a_sample_of_models_is_accepted_by_the_npu(kind, tmp_path):
 @pytest.mark.parametrize("kind", MATRIX, ids=str)
 def test_every_model_keeps_every_claim(kind, tmp_path):
     holds_on_cpu(kind, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MATRIX, ids=str)
+def test_every_model_keeps_its_numbers_in_either_form(kind, tmp_path):
+    holds_when_converted(kind, tmp_path)
 
 
 @pytest.mark.slow

@@ -9,11 +9,22 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hold Python's cycle collector back: it would walk the whole graph over and over, and find little."""
+    """Hold Python's cycle collector back: it would walk the whole graph over and over, and find little.
+
+    What was made meanwhile counts as old afterwards, or the next object made would start such a walk after all.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            _grow_old()
             gc.enable()
+
+
+def _grow_old() -> None:
+    """Move every object to the oldest generation, unless the program keeps some out of all of them."""
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()

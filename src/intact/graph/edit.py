@@ -21,7 +21,8 @@ class Names:
             self._taken.update(graph.initializers)
             for node in graph:
                 self._taken.add(node.name or "")
-                self._taken.update(value.name for value in node.outputs if value.name)
+                for value in node.outputs:
+                    self._taken.add(value.name or "")
 
     def take(self, wanted: str) -> str:
         """Return `wanted`, or `wanted_1`, `wanted_2` … whichever is the first that is free."""
@@ -39,7 +40,7 @@ def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name
     tensor = _named(array, name)
     shape = ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
-    graph.register_initializer(value)
+    graph.initializers[name] = value
     return value
 
 
@@ -122,25 +123,43 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
 
 def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """Remove those of `nodes` that nothing uses, then what only they used; return the values that lost a use."""
+    dead: dict[ir.Node, None] = {}
+    released = release_dead(nodes, dead)
+    take_out(dead)
+    return released
+
+
+def release_dead(nodes: Iterable[ir.Node], dead: dict[ir.Node, None]) -> list[ir.Value]:
+    """Add those of `nodes` that nothing uses to `dead`, then what only they used; return the values that lost a use.
+
+    They read nothing any more, and stay in their graph until `take_out`, which is cheaper for many at once.
+    """
     released: list[ir.Value] = []
-    removed: dict[ir.Node, ir.Graph] = {}
     pending = list(nodes)[::-1]
     while pending:
         node = pending.pop()
-        if not isinstance(node.graph, ir.Graph) or node in removed or not query.is_dead(node):
+        if node in dead or node.graph is None or not query.is_dead(node):
             continue
-        removed[node] = node.graph
+        dead[node] = None
         inputs = _detach(node)
         released += inputs
         for value in inputs:
             producer = value.producer()
             if producer is not None:
                 pending.append(producer)
-            else:
+            elif not value.uses():
                 _drop_initializer(value)
-    for graph in dict.fromkeys(removed.values()):
-        graph.remove(node for node, owner in removed.items() if owner is graph)
     return released
+
+
+def take_out(dead: Iterable[ir.Node]) -> None:
+    """Take nodes that `release_dead` found out of their graphs."""
+    owned: dict[ir.Graph, list[ir.Node]] = {}
+    for node in dead:
+        if node.graph is not None:
+            owned.setdefault(node.graph, []).append(node)
+    for graph, nodes in owned.items():
+        graph.remove(nodes)
 
 
 def prune(model: ir.Model) -> None:
@@ -153,11 +172,12 @@ def prune(model: ir.Model) -> None:
 
 def _detach(node: ir.Node) -> list[ir.Value]:
     """End every use that the node, or a node in a body of it, makes of a value; return those values."""
-    inputs = [value for value in node.inputs if value is not None]
-    for index, value in enumerate(node.inputs):
+    given = node.inputs
+    inputs = [value for value in given if value is not None]
+    for index, value in enumerate(given):
         if value is not None:
             node.replace_input_with(index, None)
-    for body in query.bodies(node) if node.attributes else ():
+    for body in query.bodies(node) if node.attributes.data else ():
         for inner in list(body):
             inputs += _detach(inner)
     return inputs

@@ -7,7 +7,7 @@ each input is tested for the op type that the pattern wants there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Match:
     nodes: dict[NodePattern, ir.Node]
     repeated: tuple[tuple[NodePattern, ir.Node], ...] = ()
     replaced: tuple[ir.Value, ...] = ()
+    is_turned: bool = False
+    """Whether the operands of the pattern's `turned` are looked for in the other order."""
 
     def bind(self, name: str, found: Any) -> Match:
         """The same match with one more name."""
@@ -39,14 +41,15 @@ class Match:
         bindings = self.bindings if pattern.name is None else {**self.bindings, pattern.name: node}
         return Match(bindings, {**self.nodes, pattern: node}, self.repeated)
 
-    def pairs(self) -> Iterator[tuple[NodePattern, ir.Node]]:
+    def pairs(self) -> Iterable[tuple[NodePattern, ir.Node]]:
         """Every pattern of a node with the node it covers, the root first."""
-        yield from self.nodes.items()
-        yield from self.repeated
+        return (*self.nodes.items(), *self.repeated) if self.repeated else self.nodes.items()
 
     def covered(self) -> tuple[ir.Node, ...]:
         """The nodes that the match covers, each once, the root first."""
-        return tuple(dict.fromkeys(node for _, node in self.pairs()))
+        if self.repeated:
+            return tuple(dict.fromkeys(node for _, node in self.pairs()))
+        return tuple(dict.fromkeys(self.nodes.values()))
 
 
 class Matcher:
@@ -62,8 +65,31 @@ class Matcher:
         """Why the deepest partial match went no further, where the matcher was made to explain."""
         return self._failure[1]
 
-    def matches(self, root: ir.Node) -> Iterator[Match]:
+    def matches(self, root: ir.Node) -> Iterable[Match]:
         """All ways in which the pattern fits with its first root at `root`."""
+        # What stands in the way is plainer where all inputs are looked at before any is explored.
+        if self._explain:
+            return self._search(root)
+        if self.pattern.is_plain:
+            return self._found_at_once(root, is_turned=False)
+        return self._search(root) if self.pattern.turned is None else self._in_either_order(root)
+
+    def _in_either_order(self, root: ir.Node) -> Iterator[Match]:
+        for is_turned in (False, True):
+            yield from self._found_at_once(root, is_turned)
+
+    def _found_at_once(self, root: ir.Node, is_turned: bool) -> list[Match]:
+        """The matches of a pattern without alternatives below its root: there is nothing to search for."""
+        key, outputs = (root.domain, root.op_type), root.outputs
+        found = []
+        for start in self.pattern.starts:
+            if key in start.node.keys and start.index < len(outputs):
+                match = Match({}, {}, (), (outputs[start.index],), is_turned)
+                if self._fits(start.node, root, match) and self._is_closed(match):
+                    found.append(match)
+        return found
+
+    def _search(self, root: ir.Node) -> Iterator[Match]:
         key = (root.domain, root.op_type)
         for start in self.pattern.starts:
             if key not in start.node.keys or start.index >= len(root.outputs):
@@ -128,8 +154,13 @@ class Matcher:
 
     def _fits(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
         """Whether a node matches a pattern without alternatives, which it can in one way only: `match` is filled in."""
-        values, wanted = node.inputs, pattern.inputs
-        if not self._all_plausible(wanted, values, match):
+        values: Sequence[ir.Value | None] = node.inputs
+        if match.is_turned and pattern is self.pattern.turned:
+            orders = _orders(node, pattern.inputs)
+            if len(orders) == 1:
+                return False
+            values = orders[1]
+        if self._explain and not self._all_plausible(pattern.inputs, values, match):
             return False
         if pattern.attributes and not self._attributes_fit(pattern, node, match):
             return False
@@ -137,29 +168,43 @@ class Matcher:
         if pattern.name is not None:
             match.bindings[pattern.name] = node
         count = len(values)
-        for index, item in enumerate(wanted):
+        for index, item in enumerate(pattern.inputs):
             value = values[index] if index < count else None
-            if type(item) is Var and item.name not in match.bindings:
-                match.bindings[item.name] = value
+            if type(item) is Output:
+                if value is None or not self._output_fits(item, value, match):
+                    return False
             elif type(item) is Each:
                 match.bindings[item.item.name] = tuple(values[index:])  # type: ignore[union-attr]
-            elif item is not None and not self._value_fits(item, value, match):
+                return True
+            elif not self._value_fits(item, value, match):
                 return False
-        return True
+        return count <= len(pattern.inputs) or all(value is None for value in values[len(pattern.inputs) :])
 
     def _value_fits(self, pattern: ValuePattern, value: ir.Value | None, match: Match) -> bool:
-        """Whether a plausible value matches a pattern without alternatives; a wildcard is one that is bound."""
+        """Whether a value matches a pattern without alternatives that is not of a node."""
         if type(pattern) is Var:
-            return self._same(pattern, match.bindings[pattern.name], value, match)
-        if type(pattern) is Output and value is not None:
-            node = _producer(value)
-            if match.nodes.get(pattern.node) is node:
+            if value is None:
+                if not pattern.optional:
+                    return False
+            elif pattern.constant and not query.is_constant(value):
+                return False
+            bindings, name = match.bindings, pattern.name
+            if name not in bindings:
+                bindings[name] = value
                 return True
-            return self._is_free(pattern, value, match) and self._fits(pattern.node, node, match)
+            return bindings[name] is value or self._same(pattern, bindings[name], value, match)
         if type(pattern) is Literal and not _equals(pattern, value):
             self._expected(match, pattern, value)
             return False
-        return True
+        return pattern is not None or value is None
+
+    def _output_fits(self, pattern: Output, value: ir.Value, match: Match) -> bool:
+        wanted, node = pattern.node, value.producer()
+        if node is None or (node.domain, node.op_type) not in wanted.keys or value.index() != pattern.index:
+            return False
+        if match.nodes.get(wanted) is node:
+            return True
+        return self._is_free(pattern, value, match) and self._fits(wanted, node, match)
 
     def _attributes_fit(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
         for name, wanted in pattern.attributes:
@@ -293,17 +338,19 @@ class Matcher:
 
     def _is_closed(self, match: Match) -> bool:
         """Whether no value that the rewrite would take away is used from outside of the match."""
-        graph = _producer(match.replaced[0]).graph
+        replaced = match.replaced
+        graph = _producer(replaced[0]).graph
         for pattern, node in match.pairs():
-            kept = [output for output in node.outputs if output not in match.replaced]
-            if pattern.shared and len(kept) == len(node.outputs):
+            outputs = node.outputs
+            if pattern.shared and not any(output in replaced for output in outputs):
                 continue
             if node.graph is not graph:
                 self._fail(match, f"{node.op_type} {node.name!r} is outside of this body")
                 return False
-            if any(_used_outside(output, match) for output in kept):
-                self._fail(match, f"{node.op_type} {node.name!r} has other uses")
-                return False
+            for output in outputs:
+                if output not in replaced and _used_outside(output, match.covered()):
+                    self._fail(match, f"{node.op_type} {node.name!r} has other uses")
+                    return False
         return True
 
     def _expected(self, match: Match, pattern: ValuePattern, value: ir.Value | None) -> None:
@@ -325,8 +372,8 @@ def _producer(value: ir.Value) -> ir.Node:
     return producer
 
 
-def _used_outside(value: ir.Value, match: Match) -> bool:
-    return value.is_graph_output() or any(use.node not in match.covered() for use in value.uses())
+def _used_outside(value: ir.Value, covered: tuple[ir.Node, ...]) -> bool:
+    return value.is_graph_output() or any(use.node not in covered for use in value.uses())
 
 
 def _plausible(pattern: ValuePattern, value: ir.Value | None) -> bool:

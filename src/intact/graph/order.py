@@ -14,7 +14,8 @@ class Order:
     """The position of every node, kept up to date through rewrites.
 
     A node owns the span (position - width, position]. Nodes put before it share its span out among themselves, so
-    that no other position changes; where a span gets too narrow, all nodes are counted again.
+    that no other position changes; where a span gets too narrow, all nodes are counted again. Nothing is counted
+    before the first question.
     """
 
     # Positions below 2^24 are still apart by this much in a float.
@@ -23,7 +24,6 @@ class Order:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._spans: dict[ir.Node, tuple[float, float]] = {}
-        self._count()
 
     def _count(self) -> None:
         self._spans = {node: (float(index), 1.0) for index, node in enumerate(query.all_nodes(self._model))}
@@ -45,6 +45,8 @@ class Order:
 
     def insert_before(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
         """Record that `nodes` now stand before `place`, in their order."""
+        if not self._spans:
+            return
         position, width = self._span(place)
         share = width / (len(nodes) + 1)
         if share < self.NARROWEST:
@@ -59,6 +61,8 @@ class Order:
 
     def _span(self, node: ir.Node) -> tuple[float, float]:
         """The span of the node; one that is not known yet was appended at the end of its graph."""
+        if not self._spans:
+            self._count()
         if node not in self._spans:
             self._spans[node] = (float(len(self._spans)), 1.0)
         return self._spans[node]

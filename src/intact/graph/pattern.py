@@ -183,15 +183,29 @@ class Pattern:
         self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
         self.plain = frozenset(item.node for root in roots for item in _outputs(root) if self._is_plain(item))
         """Patterns of nodes without alternatives below them: a node matches one in one way at most."""
+        self.is_plain = not self.others and all(start.node in self.plain for start in self.starts)
+        """Whether there are no alternatives but at the root, and no other root."""
+        self.turned = self._only_alternative()
+        """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
         self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
 
-    def _is_plain(self, pattern: ValuePattern) -> bool:
+    def _is_plain(self, pattern: ValuePattern, turned: NodePattern | None = None) -> bool:
+        """Whether there is no alternative at a value or before it; the operands of `turned` do not count."""
         if isinstance(pattern, Each):
             item = pattern.item
             return isinstance(item, Var) and item.optional and not item.constant and item.name in self.tuples
         if isinstance(pattern, Output):
-            return not pattern.node.keys & SWAPPABLE.keys() and all(map(self._is_plain, pattern.node.inputs))
+            is_fixed = pattern.node is turned or not _swaps(pattern.node)
+            return is_fixed and all(self._is_plain(item, turned) for item in pattern.node.inputs)
         return not isinstance(pattern, AnyOf)
+
+    def _only_alternative(self) -> NodePattern | None:
+        found = {item.node for start in self.starts for item in _outputs(start) if _swaps(item.node)}
+        turned = next(iter(found)) if len(found) == 1 and len(self.starts) == 1 and not self.others else None
+        if turned is None or not self._is_plain(self.starts[0], turned):
+            return None
+        sizes = {SWAPPABLE[key] for key in turned.keys & SWAPPABLE.keys()}
+        return turned if sizes == {3} or len(turned.inputs) == 2 else None
 
     def may_start(self, place: Place, *, forks: bool) -> bool:
         """Whether a match could start at a node at that place; `forks` says whether others read its first input."""
@@ -201,6 +215,11 @@ class Pattern:
         """Whether several nodes are roots and read one value first: nothing matches where that has a single use."""
         nodes = {root.node for root in (*self.starts, *self.others)}
         return bool(self.others) and len(nodes) > 1 and len({node.inputs[:1] for node in nodes}) == 1
+
+
+def _swaps(node: NodePattern) -> bool:
+    """Whether the operands of what matches may stand in another order; taken all alike, their order is nothing."""
+    return bool(node.keys & SWAPPABLE.keys()) and not (node.inputs and isinstance(node.inputs[-1], Each))
 
 
 def _may_be(pattern: ValuePattern, place: Place) -> bool:

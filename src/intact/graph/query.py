@@ -33,12 +33,17 @@ def is_constant(value: ir.Value | None) -> bool:
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor behind a constant, or None for anything else."""
-    if value is None or not is_constant(value):
+    if value is None:
         return None
     producer = value.producer()
     if producer is None:
-        return value.const_value
-    for name, attribute in producer.attributes.items():
+        return value.const_value if value.is_initializer() and not value.is_graph_input() else None
+    return _given_tensor(producer) if producer.op_type == "Constant" and producer.domain == "" else None
+
+
+def _given_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node."""
+    for name, attribute in node.attributes.items():
         if name == "value":
             return attribute.as_tensor()
         if name in _CONSTANT_DTYPES:
@@ -54,8 +59,11 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 
 def scalar(value: ir.Value | None) -> float | int | None:
     """The number in a constant of one element and any rank, or None for anything else."""
-    array = constant(value)
-    if array is None or array.size != 1 or array.dtype.kind in "OSU":
+    tensor = constant_tensor(value)
+    if tensor is None:
+        return None
+    array = tensor.numpy()
+    if array.size != 1 or array.dtype.kind in "OSU":
         return None
     number: float | int = array.item()
     return number
@@ -74,11 +82,11 @@ def same_constant(left: ir.Value | None, right: ir.Value | None) -> bool:
         return False
     if a is b:
         return True
-    if a.dtype != b.dtype or a.size != b.size:
+    if a.dtype != b.dtype:
         return False
-    if a.size != 1 and a.shape != b.shape:
-        return False
-    return bool((a.numpy().reshape(-1) == b.numpy().reshape(-1)).all())
+    if a.size == b.size == 1:
+        return bool(a.numpy().item() == b.numpy().item())
+    return bool(a.shape == b.shape and (a.numpy() == b.numpy()).all())
 
 
 def ints(node: ir.Node, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -88,7 +96,9 @@ def ints(node: ir.Node, name: str, default: tuple[int, ...] = ()) -> tuple[int, 
 
 def int_(node: ir.Node, name: str, default: int) -> int:
     """The integer of an attribute, or `default` where the node does not have it."""
-    return int(node.attributes.get_int(name, default))
+    # `data` is the plain dict below: rules ask this more often than anything else.
+    attribute = node.attributes.data.get(name)
+    return default if attribute is None else attribute.as_int()
 
 
 def float_(node: ir.Node, name: str, default: float) -> float:
@@ -154,7 +164,7 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
 
 def is_dead(node: ir.Node) -> bool:
     """Whether nothing uses any output of the node."""
-    return all(is_unused(output) for output in node.outputs)
+    return not any(output.uses() or output.is_graph_output() for output in node.outputs)
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
@@ -172,7 +182,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     while pending:
         graph = pending.pop()
         yield graph
-        inner = [body for node in graph if node.attributes for body in bodies(node)]
+        inner = [body for node in graph if node.attributes.data for body in bodies(node)]
         pending += reversed(inner)
 
 

@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from intact.graph import edit, query
-from intact.graph.builder import Builder
+from intact.graph.builder import Builder, Origins
 from intact.graph.collecting import no_collection
 from intact.graph.matcher import Match, Matcher
 from intact.graph.order import Order
@@ -123,8 +123,8 @@ def _unpack_constants(model: ir.Model) -> None:
     """Keep scalars and vectors as arrays: rules often ask for scales, and protobufs are slow to read."""
     for graph in query.all_graphs(model):
         for value in graph.initializers.values():
-            tensor, rank = value.const_value, query.rank(value)
-            is_vector = rank is not None and rank < 2 and value.dtype != ir.DataType.STRING
+            tensor, shape = value.const_value, value.shape
+            is_vector = shape is not None and len(shape) < 2 and value.dtype != ir.DataType.STRING
             if is_vector and isinstance(tensor, ir.serde.TensorProtoTensor):
                 value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
 
@@ -169,11 +169,12 @@ class _Prepared:
         self._rewrite_names = _wanted(rule.rewrite, self.pattern.names)
 
     def check(self, match: Match) -> str | None:
-        return self.rule.check(**{name: match.bindings.get(name) for name in self._check_names})
+        bindings = match.bindings
+        return self.rule.check(**{name: bindings.get(name) for name in self._check_names})
 
     def rewrite(self, op: Builder, match: Match) -> tuple[ir.Value, ...]:
         result = self.rule.rewrite(op, **{name: match.bindings.get(name) for name in self._rewrite_names})
-        values = tuple(result) if isinstance(result, Sequence) else (result,)
+        values = tuple(result) if isinstance(result, tuple | list) else (result,)
         assert len(values) == len(match.replaced), (
             f"{self.rule.name} returned {len(values)} values for a pattern of {len(match.replaced)}"
         )
@@ -187,28 +188,32 @@ def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...
 
 
 def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> None:
-    read = {value for node in nodes for value in node.inputs}
-    assert not read.intersection(match.replaced), f"{rule.name}: a new node reads a value that it replaces"
+    for node in nodes:
+        for value in match.replaced:
+            assert value not in node.inputs, f"{rule.name}: a new node reads a value that it replaces"
 
 
-# Types this many nodes up tell which rules to try: most patterns differ by then.
-_LEVELS = 3
+def _place(node: ir.Node) -> tuple[Any, ...]:
+    """The types of a node and of those up to two before it: most patterns differ by then."""
+    inputs = node.inputs
+    first = _place_before(inputs[0]) if inputs else None
+    return (node.domain, node.op_type), first, _place_before(inputs[1]) if len(inputs) > 1 else None
 
 
-def _place(node: ir.Node, levels: int = _LEVELS) -> tuple[Any, ...]:
-    """The types of a node and of those before its first inputs."""
-    key = node.domain, node.op_type
-    if levels == 1:
-        return (key,)
-    first, second = (*node.inputs[:2], None, None)[:2]
-    return key, _origin(first, levels - 1), _origin(second, levels - 1)
+def _place_before(value: ir.Value | None) -> Place:
+    producer = None if value is None else value.producer()
+    if producer is None:
+        return None if value is None else ()
+    inputs = producer.inputs
+    first = _type_before(inputs[0]) if inputs else None
+    return (producer.domain, producer.op_type), first, _type_before(inputs[1]) if len(inputs) > 1 else None
 
 
-def _origin(value: ir.Value | None, levels: int) -> Place:
-    if value is None:
-        return None
-    producer = value.producer()
-    return () if producer is None else _place(producer, levels)
+def _type_before(value: ir.Value | None) -> Place:
+    producer = None if value is None else value.producer()
+    if producer is None:
+        return None if value is None else ()
+    return ((producer.domain, producer.op_type),)
 
 
 def _forks(node: ir.Node) -> bool:
@@ -232,11 +237,13 @@ class _Engine:
         self.candidates: dict[tuple[Any, ...], list[_Prepared]] = {}
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.names = edit.Names(model)
+        self.origins = Origins()
         self.order = Order(model) if any(item.pattern.others for item in prepared) else None
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
         self.far = frozenset(key for item in prepared if not item.rule.is_local for key in item.pattern.keys)
         self.left_out: dict[ir.Node, None] = {}
+        self.dead: dict[ir.Node, None] = {}
         self.untouched: set[ir.Node] = set()
         self.applications: list[Application] = []
         self.refusals: dict[ir.Node, dict[str, str]] = {}
@@ -249,19 +256,33 @@ class _Engine:
         self.limit = 1000 + 10 * len(nodes)
         self.untouched = set(nodes)
         done = -1
-        while done < len(self.applications):
-            done = len(self.applications)
-            self._enqueue(nodes)
-            while self.queue:
-                node = self.queue.popleft()
-                self.queued.discard(node)
-                self.untouched.discard(node)
-                self._visit(node)
-            nodes = self._left_out()
+        try:
+            while done < len(self.applications):
+                done = len(self.applications)
+                self._sweep(nodes)
+                nodes = self._left_out()
+        finally:
+            self._take_out_dead()
+        self.origins.write()
         return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
+
+    def _sweep(self, nodes: Iterable[ir.Node]) -> None:
+        """Visit nodes, and those that a change on the way could concern."""
+        self._enqueue(nodes)
+        while self.queue:
+            node = self.queue.popleft()
+            self.queued.discard(node)
+            self.untouched.discard(node)
+            if node.graph is not None and node not in self.dead:
+                self._visit(node)
+
+    def _take_out_dead(self) -> None:
+        edit.take_out(self.dead)
+        self.dead.clear()
 
     def _left_out(self) -> list[ir.Node]:
         """The nodes that no change has queued, though one could concern them."""
+        self._take_out_dead()
         found, self.left_out = list(self.left_out), {}
         return found + [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
 
@@ -273,8 +294,6 @@ class _Engine:
 
     def _visit(self, node: ir.Node) -> None:
         """Fire the first rule that matches here and has no doubt; new nodes at this place get their own visit."""
-        if node.graph is None:
-            return
         self.refusals.pop(node, None)
         for prepared in self._candidates(node):
             self.attempts += 1
@@ -305,13 +324,13 @@ class _Engine:
 
     def _misplaced(self, prepared: _Prepared, match: Match) -> str | None:
         """Why a match with several roots has no one place; a single root is such a place."""
-        return None if self.order is None or not prepared.pattern.others else self.order.doubt(match)
+        return self.order.doubt(match) if prepared.pattern.others and self.order is not None else None
 
     def _fire(self, prepared: _Prepared, match: Match, root: ir.Node) -> None:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
         self._record(prepared.rule, root)
         covered = match.covered()
-        op = Builder(self.model, root, covered, self.names)
+        op = Builder(self.model, root, covered, self.names, self.origins)
         values = prepared.rewrite(op, match)
         _assert_independent(prepared.rule, op.nodes, match)
         if self.watch is not None and root.graph is not None:
@@ -319,7 +338,7 @@ class _Engine:
             self.watch(Firing(self.applications[-1], root.graph, covered, created, match.replaced, values))
         self._insert(self._place(prepared, match, root), op.nodes)
         op.replace(match.replaced, values)
-        released = edit.remove_dead(covered)
+        released = edit.release_dead(covered, self.dead)
         last = values[0].producer()
         if last in op.nodes:
             last.name = root.name
@@ -330,8 +349,10 @@ class _Engine:
 
     def _insert(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
         assert place.graph is not None, f"{place.name!r} is in no graph"
+        if not nodes:
+            return
         place.graph.insert_before(place, nodes)
-        if self.order is not None and nodes:
+        if self.order is not None:
             self.order.insert_before(place, nodes)
 
     def _record(self, rule: Rule, root: ir.Node) -> None:
@@ -342,24 +363,29 @@ class _Engine:
 
     def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], released: Sequence[ir.Value]) -> None:
         """Queue the roots whose match could reach what changed."""
-        near = [user for value in (*values, *released) for user in self._users(value)]
-        level = seen = dict.fromkeys([*nodes, *near])
+        seen = dict.fromkeys(nodes)
+        seen.update(self._users((*values, *released)))
+        level: Iterable[ir.Node] = list(seen)
         for _ in range(self.reach - 1):
-            if not level:
-                break
             # What lies behind a node that was not visited yet is later in the graph, and was not visited, either.
             spread = [value for node in level if node not in self.untouched for value in node.outputs]
-            level = dict.fromkeys(user for value in spread for user in self._users(value) if user not in seen)
-            seen = {**seen, **level}
+            level = [node for node in self._users(spread) if node not in seen]
+            if not level:
+                break
+            seen.update(dict.fromkeys(level))
         self._enqueue(seen)
 
-    def _users(self, value: ir.Value) -> Iterator[ir.Node]:
-        if query.is_constant(value):
-            return
-        if len(value.uses()) <= self.MOST_SPREAD:
-            yield from value.consumers()
-        else:
-            self.left_out.update(dict.fromkeys(value.consumers()))
+    def _users(self, values: Iterable[ir.Value]) -> dict[ir.Node, None]:
+        """The nodes that read values, but for constants, and for values with so many uses that a sweep sees to them."""
+        users: dict[ir.Node, None] = {}
+        for value in values:
+            if query.is_constant(value):
+                continue
+            uses = value.uses()
+            found = users if len(uses) <= self.MOST_SPREAD else self.left_out
+            for use in uses:
+                found[use.node] = None
+        return users
 
     def _standing_refusals(self) -> tuple[Refusal, ...]:
         return tuple(

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.graph import query
 from intact.graph.rewriter import EXACT, LocalRule
+from intact.rewrite.operand import limits
 
 
 class AbsorbRelu(LocalRule):
@@ -57,9 +58,9 @@ def _does_not_clip(
     dtype = quantize.outputs[0].dtype or zero_point.dtype
     if steps is None or zeros is None or dtype is None:
         return "scale or zero point is computed, not constant"
-    limits = dtype.min, dtype.max
+    least, greatest = limits(dtype)
     zeros = zeros.astype(np.int64)
-    for end, limit, name in ((low, limits[0], "least"), (high, limits[1], "greatest")):
+    for end, limit, name in ((low, least, "least"), (high, greatest, "greatest")):
         if end is None:
             continue
         level = np.rint(np.float32(end) / steps.astype(np.float32)) + zeros

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import integer, query
-from intact.rewrite.operand import Operand
+from intact.rewrite.operand import Operand, limits
 
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
 LARGEST_RATIO = 2.0
@@ -24,7 +24,7 @@ def different(a: Operand, b: Operand) -> str | None:
         return f"the types differ ({_name(a)} and {_name(b)})"
     if not _same(a.scale, b.scale):
         return f"the scales differ ({_numbers(a.scale)} and {_numbers(b.scale)})"
-    if a.zero_point is not b.zero_point and not np.array_equal(_zeros(a), _zeros(b)):
+    if a.zero_point is not b.zero_point and not _same_zeros(a, b):
         return f"the zero points differ ({_zeros(a).tolist()[:3]} and {_zeros(b).tolist()[:3]})"
     if not query.is_scalar(a.scale) and (a.axis, a.block_size) != (b.axis, b.block_size):
         return f"the axes of the scales differ ({a.axis} and {b.axis})"
@@ -40,8 +40,9 @@ def unusable(operand: Operand) -> str | None:
         return f"the type is {_name(operand)}, not an integer"
     if scales.dtype != np.float32:
         return f"the scale is {scales.dtype}, not float32"
+    least, greatest = (scales.item(),) * 2 if scales.size == 1 else (scales.min(), scales.max())
     # Written so that NaN is refused as well.
-    if not (np.abs(scales) <= LARGEST_SCALE).all() or not (scales >= SMALLEST_SCALE).all():
+    if not (least >= SMALLEST_SCALE and greatest <= LARGEST_SCALE):
         return f"the scale {_numbers(operand.scale)} is not between {SMALLEST_SCALE:.2g} and {LARGEST_SCALE:.2g}"
     return None
 
@@ -72,14 +73,14 @@ def not_covered(middle: Operand, result: Operand) -> str | None:
 def extent(operand: Operand) -> tuple[float, float]:
     """The least and the greatest value that a grid with one scale can hold."""
     assert operand.dtype is not None, "types are checked first"
-    step, zero = _step(operand), operand.zero
-    return (int(operand.dtype.min) - zero) * step, (int(operand.dtype.max) - zero) * step
+    step, zero, (least, greatest) = _step(operand), operand.zero, limits(operand.dtype)
+    return (least - zero) * step, (greatest - zero) * step
 
 
 def every_level(operand: Operand) -> np.ndarray:
     """Every integer of the type."""
     assert operand.dtype is not None, "types are checked first"
-    low, high = int(operand.dtype.min), int(operand.dtype.max)
+    low, high = limits(operand.dtype)
     return np.arange(low, high + 1).astype(operand.dtype.numpy())
 
 
@@ -101,6 +102,13 @@ def _step(operand: Operand) -> float:
 
 def _same(left: ir.Value | None, right: ir.Value | None) -> bool:
     return left is right or query.same_constant(left, right)
+
+
+def _same_zeros(a: Operand, b: Operand) -> bool:
+    one, other = query.scalar(a.zero_point), query.scalar(b.zero_point)
+    if one is not None and other is not None:
+        return one == other
+    return np.array_equal(_zeros(a), _zeros(b))
 
 
 def _zeros(operand: Operand) -> np.ndarray:

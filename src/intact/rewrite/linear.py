@@ -100,8 +100,24 @@ def channel_sums(w: Operand, channel_axis: int) -> np.ndarray:
 
 def bias_levels(bias: ir.Value, steps: np.ndarray, channels: int) -> np.ndarray | str:
     """A constant bias, float or behind a DequantizeLinear, in `steps` of the accumulator; text says why it has none."""
+    stored = _stored_levels(bias, steps)
+    if stored is not None and stored.shape == (channels,):
+        return stored
     real = _real_bias(bias)
     return "the bias is computed, not constant" if real is None else levels_of(real, steps, channels)
+
+
+def _stored_levels(bias: ir.Value, steps: np.ndarray) -> np.ndarray | None:
+    """A bias that was quantized in `steps` of the accumulator, as it is stored."""
+    producer = bias.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return None
+    operand = read(producer)
+    levels, scales = query.constant(operand.q), query.constant(operand.scale)
+    if operand.zero_point is not None or operand.block_size or levels is None or scales is None:
+        return None
+    scales = scales.reshape(-1)
+    return levels.astype(np.float64) if scales.size == steps.size and (scales == steps).all() else None
 
 
 def levels_of(real: np.ndarray, steps: np.ndarray, channels: int) -> np.ndarray | str:
@@ -147,10 +163,10 @@ def not_a_bias(bias: ir.Value | None, x: Operand, w: Operand, y_step: float | No
     if isinstance(levels, str):
         return levels
     whole = np.rint(levels)
-    moved = float((np.abs(whole - levels) * steps).max(initial=0.0))
+    moved = 0.0 if (whole == levels).all() else float((np.abs(whole - levels) * steps).max())
     if y_step is not None and moved > y_step / 2:
         return f"the bias would move by {moved:.6g}, more than half a step of the output ({y_step:.6g})"
-    return overflow(x, w, channel_axis, whole.astype(np.int64))
+    return overflow(x, w, channel_axis, whole)
 
 
 def bias_constant(op: Builder, bias: ir.Value | None, x: Operand, w: Operand, channel_axis: int) -> ir.Value | None:

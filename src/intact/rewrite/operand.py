@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -17,8 +17,7 @@ INT32_MAX = 2**31 - 1
 MICROSOFT = "com.microsoft"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operand:
+class Operand(NamedTuple):
     """Integers on a grid: real = (q - zero_point) * scale, with several scales along `axis` only."""
 
     q: ir.Value
@@ -43,7 +42,8 @@ class Operand:
     def reach(self) -> int:
         """The greatest |q - zero_point| that the type allows."""
         assert self.dtype is not None, "types are checked first"
-        return max(int(self.dtype.max) - self.zero, self.zero - int(self.dtype.min))
+        (least, greatest), zero = limits(self.dtype), self.zero
+        return max(greatest - zero, zero - least)
 
     def scales(self) -> np.ndarray:
         """The constant scales as a flat float32 array."""
@@ -80,6 +80,12 @@ class Operand:
         return self.q, *self.grid(op)
 
 
+@cache
+def limits(dtype: ir.DataType) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    return int(dtype.min), int(dtype.max)
+
+
 def dequantized(op: Patterns, name: str) -> Any:
     """A DequantizeLinear, perhaps with other uses, that binds to `name`."""
     inputs = Var(f"{name}.q"), Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True)
@@ -93,20 +99,29 @@ def quantized(op: Patterns, value: Any, name: str) -> Any:
 
 def read(node: ir.Node) -> Operand:
     """What a DequantizeLinear reads."""
-    q, zero_point = node.inputs[0], query.input_(node, 2)
+    inputs = node.inputs
+    q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
     assert q is not None, "DequantizeLinear has an input"
     return _operand(node, q, zero_point, zero_point.dtype if zero_point is not None else q.dtype)
 
 
 def written(node: ir.Node) -> Operand:
     """What a QuantizeLinear writes."""
-    zero_point = query.input_(node, 2)
-    asked = query.int_(node, "output_dtype", 0)
-    dtype = zero_point.dtype if zero_point is not None else ir.DataType(asked) if asked else UINT8
+    inputs = node.inputs
+    zero_point = inputs[2] if len(inputs) > 2 else None
+    dtype = zero_point.dtype if zero_point is not None else _asked(node)
     return _operand(node, node.outputs[0], zero_point, dtype)
 
 
+def _asked(node: ir.Node) -> ir.DataType:
+    """The type that a QuantizeLinear without a zero point writes."""
+    asked = query.int_(node, "output_dtype", 0)
+    return ir.DataType(asked) if asked else UINT8
+
+
 def _operand(node: ir.Node, q: ir.Value, zero_point: ir.Value | None, dtype: ir.DataType | None) -> Operand:
+    if not node.attributes.data:
+        return Operand(q, node.inputs[1], zero_point, dtype)
     axis, block = query.int_(node, "axis", 1), query.int_(node, "block_size", 0)
     return Operand(q, node.inputs[1], zero_point, dtype, axis, block)
 
@@ -133,7 +148,7 @@ def not_one_grid(**operands: Operand) -> str | None:
             return f"{name} has {_size(operand.scale)}, not one constant scale"
         if not 0 < step < np.inf:
             return f"the scale of {name} is {step}"
-        if operand.zero_point is not None and not query.is_scalar(operand.zero_point):
+        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
             return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
     return None
 

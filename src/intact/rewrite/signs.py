@@ -189,16 +189,18 @@ class UnsignBeforeMove(MovementRule):
 def shifted(integers: np.ndarray | None) -> np.ndarray:
     """uint8 as int8, 128 lower, or int8 as uint8, 128 higher."""
     assert integers is not None and integers.dtype in (np.uint8, np.int8), "only 8-bit constants change their sign"
-    return (integers.view(np.uint8) ^ np.uint8(0x80)).view(np.int8 if integers.dtype == np.uint8 else np.uint8)
+    turned = np.asarray(integers.view(np.uint8) ^ np.uint8(0x80))
+    return turned.view(np.int8 if integers.dtype == np.uint8 else np.uint8)
 
 
 def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
     """The zero point of the same grid in the other sign."""
     assert grid.dtype is not None, "types are checked first"
-    given = query.constant(grid.zero_point)
-    scale = query.constant(grid.scale)
-    zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy()) if given is None else given
-    return op.constant(shifted(np.ascontiguousarray(zeros)).reshape(zeros.shape), "zero_point")
+    zeros = query.constant(grid.zero_point)
+    if zeros is None:
+        scale = query.constant(grid.scale)
+        zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy())
+    return op.constant(shifted(zeros), "zero_point")
 
 
 RULES: tuple[Rule, ...] = (

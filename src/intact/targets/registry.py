@@ -171,6 +171,7 @@ def _axis(value: int | dict[str, Any]) -> Axis:
 
 def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | None) -> Forms:
     kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
+    direct = entry.get("direct_conv", {"inputs": 1, "outputs": 1, "positions": 1})
     return Forms(
         form=entry.get("form", "qdq"),
         rules=tuple(entry.get("rules", ())),
@@ -180,9 +181,7 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | Non
         makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
         takes_distinct=_from_version(entry.get("distinct_zero_points", {}), ort),
         weight_zero_points=entry.get("weight_zero_points", "any"),
-        direct_conv=(entry["direct_conv"]["inputs"], entry["direct_conv"]["outputs"])
-        if "direct_conv" in entry
-        else (1, 1),
+        direct_conv=(direct["inputs"], direct["outputs"], direct["positions"]),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
 

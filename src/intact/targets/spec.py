@@ -180,7 +180,8 @@ class Forms:
     products in 16 bits. The zero points of a weight with scales per channel may be `any`, or the `middle` of the
     type; weights of the operators in `makes_symmetric` come to that by rewriting, and
     those in `takes_distinct` have a kernel for zero points that differ by channel. `direct_conv` is what the fastest
-    kernel for convolutions wants: a multiple of so many input channels, and so many output channels or more.
+    kernel for convolutions wants: a multiple of so many input channels, and so many output channels or more; and how
+    many positions a convolution has whose input is worth a copy for that.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
@@ -191,7 +192,7 @@ class Forms:
     weight_zero_points: Literal["any", "middle"] = "any"
     makes_symmetric: frozenset[str] = frozenset()
     takes_distinct: frozenset[str] = frozenset()
-    direct_conv: tuple[int, int] = (1, 1)
+    direct_conv: tuple[int, int, int] = (1, 1, 1)
     source: str = ""
 
 
