@@ -16,6 +16,7 @@ from tests.lint.qdq import INT4, UINT4, Graph
 
 u8, s8, s32 = np.uint8, np.int8, np.int32
 X, Y = 2.0**-5, 0.5
+ZERO = s8(3)
 
 
 def rng() -> np.random.Generator:
@@ -154,6 +155,36 @@ def float_weight(op: str) -> ir.Model:
     return g.model(g.qdq(y, 2.0**-8, u8(0)))
 
 
+def moved(op: str, *rest: Any, then: str | None = "Exp", zero: Any = ZERO, **attributes: Any) -> ir.Model:
+    """A dequantized tensor that is moved, and read by an operator that has no integers."""
+    g = Graph()
+    x = g.op(op, g.qdq(g.input([1, 4, 8]), X, zero), *(g.constant(np.asarray(item)) for item in rest), **attributes)
+    return g.model(x if then is None else g.op(then, x))
+
+
+def moved_twice() -> ir.Model:
+    g = Graph()
+    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.model(g.op("Exp", g.op("Reshape", x, g.constant(np.array([4, 8])))))
+
+
+def moved_to(*readers: str) -> ir.Model:
+    g = Graph()
+    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.model(*(g.qdq(x, X, ZERO) if op == "Q" else g.op(op, x) for op in readers))
+
+
+def linear(shape: list[int], vector: Any, *, zero: Any = ZERO, first: bool = False) -> ir.Model:
+    """A MatMul of quantized numbers by quantized weights, and the Add of a constant."""
+    g = Graph()
+    w = g.dq(g.constant(weight(16, 8)), 2.0**-5, s8(0))
+    product = g.op("MatMul", g.qdq(g.input(shape), X, zero), w)
+    added = g.constant(np.asarray(vector, np.float32))
+    return g.model(g.op("Add", *((added, product) if first else (product, added))))
+
+
+VECTOR = 2.0**-4 * np.arange(8)
+
 Case = tuple[str, Callable[[], ir.Model]]
 
 CASES: dict[str, Case] = {
@@ -203,6 +234,17 @@ CASES: dict[str, Case] = {
     "a Gemm bias that leaves int32": ("Q111", lambda: overflowing("Gemm")),
     "a float Conv weight between grids": ("Q118", lambda: float_weight("Conv")),
     "a float Gemm weight between grids": ("Q118", lambda: float_weight("Gemm")),
+    "int8 reshaped": ("Q119", lambda: moved("Reshape", [1, 32])),
+    "int8 transposed": ("Q119", lambda: moved("Transpose", perm=[0, 2, 1])),
+    "int8 squeezed": ("Q119", lambda: moved("Squeeze", [0])),
+    "int8 unsqueezed": ("Q119", lambda: moved("Unsqueeze", [0])),
+    "int8 sliced": ("Q119", lambda: moved("Slice", [0, 0], [2, 4], [1, 2])),
+    "int8 pooled": ("Q119", lambda: moved("MaxPool", kernel_shape=[2])),
+    "int8 moved to the output": ("Q119", lambda: moved("Reshape", [1, 32], then=None)),
+    "int8 moved twice": ("Q119", moved_twice),
+    "int8 multiplied, plus a vector": ("Q119", lambda: linear([1, 4, 16], VECTOR)),
+    "a vector, plus int8 multiplied": ("Q119", lambda: linear([2, 3, 4, 16], VECTOR, first=True)),
+    "an int8 vector multiplied, plus another": ("Q119", lambda: linear([16], VECTOR)),
 }
 
 SOUND: dict[str, Callable[[], ir.Model]] = {
@@ -219,6 +261,15 @@ SOUND: dict[str, Callable[[], ir.Model]] = {
     "Softmax at 1/256": lambda: softmax(1 / 256, u8(0)),
     "Softmax at 1/100": lambda: softmax(1 / 100, u8(0)),
     "two grids of different types": lambda: requantized((0.1, u8(128)), (0.11, s8(3))),
+    "uint8 reshaped": lambda: moved("Reshape", [1, 32], zero=u8(131)),
+    "int8 gathered": lambda: moved("Gather", [2, 0], axis=1),
+    "int8 transposed for two readers": lambda: moved_to("Exp", "Neg"),
+    "int8 transposed for one reader and a grid": lambda: moved_to("Exp", "Q"),
+    "int8 transposed and quantized again": lambda: moved_to("Q"),
+    "int8 multiplied, plus a matrix of one row": lambda: linear([1, 4, 16], VECTOR[None]),
+    "int8 multiplied, plus a number": lambda: linear([1, 4, 16], 0.5),
+    "an int8 matrix multiplied, plus a vector": lambda: linear([4, 16], VECTOR),
+    "uint8 multiplied, plus a vector": lambda: linear([1, 4, 16], VECTOR, zero=u8(131)),
     "the same real grid in two types": lambda: requantized((0.1, u8(128)), (0.1, s8(0))),
 }
 

@@ -290,17 +290,41 @@ class TestNpu:
     @pytest.mark.parametrize("exact", [True, False])
     def test_a_convolution_becomes_one_that_the_npu_takes(self, form, exact):
         case = convolution(np.random.default_rng(0), U8, I8, form, 2, "Conv")
-        done = rewrite.rewrite(case.model, QNN, exact=exact)
+        done = rewrite.rewrite(case.model, QNN, exact=exact, near=not exact)
         shapes.infer_shapes(done.model)
         assert validate(done.model, QNN, strict=False) == ()
         rule = "duplicate_dequantized_input" if exact else "requantize_weight"
         assert rule in {item.rule for item in done.applications}
-        assert "takes zero point 0 only" in notes(done, QNN)[0]
+        said = notes(done, QNN)
+        assert "takes zero point 0 only" in said[0]
+        assert ["--near" in text for text in said[1:]] == [True] * exact
 
     def test_the_error_of_every_channel_is_reported(self):
         case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv")
-        (row,) = requantized(rewrite.rewrite(case.model, QNN).model)
+        (row,) = requantized(rewrite.rewrite(case.model, QNN, near=True).model)
         assert len(row["weight_sqnr_db"]) == 12 and min(row["weight_sqnr_db"]) > 40
+
+    @pytest.mark.parametrize(
+        ("x", "rule"),
+        [([31, 20], "requantize_weight"), ([20, 31], "duplicate_dequantized_input")],
+        ids=["products that add up", "products that cancel out"],
+    )
+    def test_a_layer_that_keeps_less_than_40_db_of_what_it_computes_stays_exact(self, x, rule):
+        net, rows = Net(), np.outer(np.random.default_rng(0).integers(1, 9, 32), x).astype(U8).reshape(1, -1)
+        weight, zeros = np.tile(np.array([[255], [0]], U8), (32, 2)), np.array([100, 101], U8)
+        matrix = net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
+        model = net.model({"x": rows}, net.op("MatMul", net.dequantize("x", 0.02, U8(0)), matrix))
+        rules = rewrite.rules_for(QNN, near=True)
+        lossy = exactness.lossy(model, rules, [{"x": rows}])
+        assert all("on data the layer keeps" in reason for reason in lossy.values())
+        done = rewriter.apply(model.clone(), exactness.except_at(rules, lossy))
+        assert [item.rule for item in done.applications] == [rule]
+
+    def test_weights_keep_their_grid_unless_asked(self):
+        case = convolution(np.random.default_rng(0), U8, I8, "depthwise", 2, "Conv")
+        done = rewrite.rewrite(case.model, QNN)
+        assert not requantized(done.model)
+        assert "duplicate_dequantized_input" in {item.rule for item in done.applications}
 
     def test_rounding_keeps_the_sum_of_a_channel(self):
         rows = np.random.default_rng(0).normal(0, 30, (5, 27))
@@ -328,16 +352,16 @@ def test_a_claim_of_40_db_that_data_contradict_is_found():
             return op.Mul(super().rewrite(op, node, x, w), op.constant(np.array(0.5, np.float32)))
 
     done = rewriter.apply(case.model.clone(), [Halve()])
-    with pytest.raises(exactness.GateFailed, match=r"halve at .* dB of 30"):
+    with pytest.raises(exactness.GateFailed, match=r"halve at .* dB of 40"):
         exactness.validate(case.model, done, [Halve()], case.feeds)
 
 
-def asymmetric_cnn(folder: Path) -> Path:
-    """A MobileNet in miniature with a zero point for every channel of every weight, and 16-bit activations."""
+def asymmetric_cnn(folder: Path, activation: str = "uint16") -> Path:
+    """A MobileNet in miniature with a zero point for every channel of every weight."""
     model = ZOO["depthwise_cnn"]()
     onnx.save(model, folder / "model.onnx")
     np.savez(folder / "rows.npz", **data(model, 16))
-    quant = {"weight_symmetric": False, "activation_type": "uint16", "load_path": str(folder / "rows.npz")}
+    quant = {"weight_symmetric": False, "activation_type": activation, "load_path": str(folder / "rows.npz")}
     config = BuildConfig.from_dict({"quant": quant, "compile": {"device": "qnn"}})
     files.quantize_file(folder / "model.onnx", config, folder / "asymmetric.onnx")
     return folder / "asymmetric.onnx"
@@ -354,12 +378,15 @@ def test_the_quantizer_gives_each_channel_its_zero_point_where_a_rewrite_exists(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("exact", "least"), [(True, 50), (False, 35)])
-def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, exact, least):
+@pytest.mark.parametrize(
+    ("activation", "near", "least"), [("uint16", False, 50), ("uint16", True, 35), ("uint8", False, 30)]
+)
+def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, activation, near, least):
+    """With 8 bits the NPU itself differs, by as much as from a net with symmetric weights: 32 to 35 dB."""
     pytest.importorskip("onnxruntime_qnn")
-    source, rows = asymmetric_cnn(tmp_path), str(tmp_path / "rows.npz")
+    source, rows = asymmetric_cnn(tmp_path, activation), str(tmp_path / "rows.npz")
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
-    files.rewrite_file(source, config, tmp_path / "rewritten.onnx", exact=exact)
+    files.rewrite_file(source, config, tmp_path / "rewritten.onnx", near=near)
     made = pipeline.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
     assert made.placement.partitions == 1 and not made.placement.cpu_nodes
     (accuracy,) = files.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config).accuracy

@@ -17,7 +17,8 @@ REWRITE = (
         bool | None,
         typer.Option(
             "--exact/--near",
-            help="Only rules that change no integer, or also those that move one by a step. [default: near]",
+            help="Only rules that change no integer, or also those that move one by a step or give a weight another "
+            "grid, where each layer keeps 40 dB. [default: near]",
             show_default=False,
         ),
     ),
@@ -47,7 +48,8 @@ def run(values: dict[str, Any]) -> None:
         options.model_path(values),
         options.settings(values, *SETTINGS),
         values["output"],
-        exact=bool(values["exact"]),
+        exact=values["exact"] is True,
+        near=values["exact"] is not True,
         explain=values["explain"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

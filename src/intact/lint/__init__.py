@@ -10,12 +10,12 @@ import onnx_ir as ir
 from intact.errors import SettingsError
 from intact.graph import rewriter, shapes
 from intact.graph.rewriter import Rewritten, Rule
-from intact.lint import activations, bias, coverage, scales, weight_only, weights
+from intact.lint import activations, bias, coverage, int8, scales, weight_only, weights
 from intact.lint.check import UNAFFECTED, Check, Finding, Severity
 
-__all__ = ["CHECKS", "Check", "Finding", "Severity", "check_of", "findings", "fix", "markdown"]
+__all__ = ["CHECKS", "Check", "Finding", "Severity", "check_of", "findings", "fix", "loadable", "markdown"]
 
-_MODULES = (weights, bias, activations, weight_only, scales, coverage)
+_MODULES = (weights, bias, activations, int8, weight_only, scales, coverage)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
@@ -36,10 +36,21 @@ def fix(model: ir.Model) -> Rewritten:
     result = model.clone()
     shapes.infer_shapes(result)
     removed = coverage.remove_dead(result)
-    rewritten = rewriter.apply(result, _RULES)
-    shapes.infer_shapes(rewritten.model)
+    rewritten = _repaired(result, _RULES)
+    return dataclasses.replace(rewritten, applications=removed + rewritten.applications)
+
+
+def loadable(model: ir.Model) -> Rewritten:
+    """A copy of a model with shapes, without what ONNX Runtime refuses to load beside int8 activations (Q119)."""
+    return _repaired(model.clone(), int8.RULES)
+
+
+def _repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
+    rewritten = rewriter.apply(model, rules)
+    if rewritten.applications:
+        shapes.infer_shapes(rewritten.model)
     refusals = tuple(refusal for refusal in rewritten.refusals if refusal.reason != UNAFFECTED)
-    return dataclasses.replace(rewritten, applications=removed + rewritten.applications, refusals=refusals)
+    return dataclasses.replace(rewritten, refusals=refusals)
 
 
 def check_of(code: str) -> Check:

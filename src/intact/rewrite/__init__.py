@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from intact.errors import SettingsError
 from intact.graph import query, rewriter
-from intact.graph.rewriter import EXACT, Rewritten, Rule
+from intact.graph.rewriter import EXACT, NEAR, Rewritten, Rule
 from intact.results import Application, Refusal
 from intact.rewrite import (
     bias,
+    channels,
     clipping,
     conv_bias,
     folding,
@@ -43,6 +44,7 @@ FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "to_qlinear": to_qlinear.RULES,
     "to_qdq": to_qdq.RULES,
     "zero_points": zero_points.RULES,
+    "channels": channels.RULES,
 }
 
 # What `conversion` applies: operators in the other form, and what stands in the way of that.
@@ -64,14 +66,12 @@ CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES.values() for rule in family)
 
 
-def rewrite(model: ir.Model, target: Target, *, exact: bool = False) -> Rewritten:
-    """A copy of a quantized model in the form that `target` takes; `exact` leaves out rules that may move a step."""
-    return rewriter.apply(model.clone(), rules_for(target, exact=exact))
+def rewrite(model: ir.Model, target: Target, *, exact: bool = False, near: bool = False) -> Rewritten:
+    """A copy of a quantized model in the form that `target` takes, with the rules that `rules_for` chooses."""
+    return rewriter.apply(model.clone(), rules_for(target, exact=exact, near=near))
 
 
-def explain(
-    before: ir.Model, rewritten: Rewritten, target: Target, node: str, *, exact: bool = False
-) -> tuple[Refusal, ...]:
+def explain(before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str) -> tuple[Refusal, ...]:
     """Which rules fired at a node, and why each other that could have its root at what became of it does not."""
     given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
     if node not in given and node not in left:
@@ -81,17 +81,19 @@ def explain(
     fired = [Refusal(item.rule, node, "fired here") for item in rewritten.applications if item.node == node]
     places = [name for name, item in left.items() if name == node or node in query.origin(item)]
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
-    rules = rules_for(target, exact=exact)
     stands = [refusal for place in places for refusal in rewriter.explain(rewritten.model, rules, place)]
     return (*dict.fromkeys(fired), *stands, *gone)
 
 
-def rules_for(target: Target, *, exact: bool = False) -> tuple[Rule, ...]:
-    """The rules that the table of a target names, in its order, as far as the target has what they create."""
+def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tuple[Rule, ...]:
+    """The rules that the table of a target names, in its order, as far as the target has what they create.
+
+    `exact` leaves out those that may move a number by a step, `near` takes in those that give a weight another grid.
+    """
     forms = target.rewrite
     named = [rule for name in forms.rules for rule in _named(name, forms)]
     fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in named]
-    able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates)]
+    able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates) and (near or rule.exactness is not NEAR)]
     return tuple(rule for rule in able if not exact or rule.exactness is EXACT or _keeps_integers(rule))
 
 

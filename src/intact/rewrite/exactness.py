@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from intact.graph.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.results import Application
 from intact.rewrite import witness
 from intact.rewrite.reference import runnable
+from intact.rewrite.symmetric import RequantizeWeight
 from intact.rewrite.witness import Pair
 from intact.vendor import cpu
 
@@ -22,8 +24,8 @@ Feeds = Mapping[str, np.ndarray]
 # One step may grow on its way through a network; below this the rewritten model is another model.
 LEAST_SQNR = 20.0
 
-# A weight that keeps 40 dB may keep less of a layer's result, where inputs are correlated or products cancel out.
-LEAST_NEAR_SQNR = 30.0
+# What a layer must keep of its result. Its weight may keep more, where inputs are correlated or products cancel out.
+LEAST_NEAR_SQNR = 40.0
 
 # Floats that are on no grid may move by this share of the largest of them: sums in another order.
 LARGEST_SHARE = 1e-4
@@ -63,6 +65,40 @@ def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Se
     return Validation(len(rows), len(seen.pairs), sqnr is None, sqnr, moved)
 
 
+def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict[str, str]:
+    """The layers that would keep less than 40 dB of their results on `rows` with a requantized weight, and how much."""
+    if not any(isinstance(rule, RequantizeWeight) for rule in rules):
+        return {}
+    seen = witness.of(model, rules)
+    near = dataclasses.replace(seen, pairs=tuple(p for p in seen.pairs if p.application.exactness == NEAR))
+    return {
+        pair.application.node: f"on data the layer keeps {kept:.1f} dB, not {LEAST_NEAR_SQNR:g}"
+        for pair, kept in _kept(near, rows).items()
+        if not kept >= LEAST_NEAR_SQNR
+    }
+
+
+def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, ...]:
+    """The rules, of which none requantizes the weight of these layers, for the reasons given."""
+    return tuple(rule.except_at(layers) if isinstance(rule, RequantizeWeight) else rule for rule in rules)
+
+
+def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
+    """The SQNR in dB that every replaced tensor keeps over all rows."""
+    session = cpu.Session(runnable(seen.model)) if seen.pairs else None
+    powers = {pair: np.zeros(2) for pair in seen.pairs}
+    for row in rows if session is not None else ():
+        assert session is not None, "there are pairs to look at"
+        tensors = session.run(row)
+        for pair in seen.pairs:
+            powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
+    return {pair: _decibels(*found) for pair, found in powers.items()}
+
+
+def _decibels(signal: float, noise: float) -> float:
+    return np.inf if noise == 0 else float(10 * np.log10(max(signal, 1e-300) / noise))
+
+
 def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
     """The greatest move of a tensor by each rule, in steps."""
     moved = {pair.application.rule: 0.0 for pair in seen.pairs}
@@ -80,9 +116,9 @@ def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, f
             if not steps <= (0 if pair.application.exactness == EXACT else 1):
                 raise _broken(pair.application, f"a tensor moves by {steps:g} steps")
             moved[pair.application.rule] = max(moved[pair.application.rule], steps)
-    for pair, (signal, noise) in powers.items():
-        if not noise <= signal * 10 ** (-LEAST_NEAR_SQNR / 10):
-            kept = 10 * np.log10(max(signal, 1e-300) / noise)
+    for pair, found in powers.items():
+        kept = _decibels(*found)
+        if not kept >= LEAST_NEAR_SQNR:
             raise _broken(pair.application, f"a tensor keeps {kept:.1f} dB of {LEAST_NEAR_SQNR:g}")
     return moved
 

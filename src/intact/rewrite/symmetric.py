@@ -6,6 +6,7 @@ The form is that of NPU providers: each operator with Q/DQ nodes of its own.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -147,7 +148,17 @@ class RequantizeWeight(_LayerRule):
 
     exactness = NEAR
 
+    def __init__(self, zero_points: str = "middle", lossy: Mapping[str, str] | None = None) -> None:
+        super().__init__(zero_points)
+        self.lossy = lossy or {}
+
+    def except_at(self, lossy: Mapping[str, str]) -> Self:
+        """The same rule, which leaves these nodes alone, for the reasons given."""
+        return type(self)(self.zero_points, {**self.lossy, **lossy})
+
     def doubt(self, layer: _Layer) -> str | None:
+        if (layer.node.name or "") in self.lossy:
+            return self.lossy[layer.node.name or ""]
         kept = _sqnr(layer.w, layer.channel_axis)
         noise = -10 * np.log10(_total_noise(layer.w, layer.channel_axis))
         if noise < LEAST_SQNR:

@@ -13,7 +13,7 @@ from intact.graph.rewriter import Rewritten
 from intact.rewrite import zero_points
 from intact.rewrite.product import CONVOLUTIONS, product
 from intact.rewrite.reference import refused_by
-from intact.rewrite.symmetric import WEIGHT_SQNR
+from intact.rewrite.symmetric import WEIGHT_SQNR, DuplicateDequantizedInput
 from intact.targets.spec import Target
 
 _NAMES = frozenset(rule.name for rule in zero_points.RULES)
@@ -25,6 +25,8 @@ def notes(rewritten: Rewritten, target: Target) -> list[str]:
     done = ", ".join(f"{rule} ({count})" for rule, count in found.items())
     kept = [node for node in _convolutions(rewritten.model) if node.op_type in target.rewrite.takes_distinct]
     said = [f"weights whose zero points differ by channel: {done}, because {_why(target)}"] if found else []
+    if DuplicateDequantizedInput.name in found:
+        said.append("their inputs are there twice: intact rewrite --near spares that where a layer keeps 40 dB without")
     if kept:
         said.append(
             f"zero points that differ by channel stay in {len(kept)} QLinearConv: --assume-ort 1.26 takes them out"
