@@ -437,7 +437,12 @@ def test_an_upgraded_model_is_compared_with_the_file_and_the_figure_kept(made):
     assert load["upgrade_sqnr_db"] is None or load["upgrade_sqnr_db"] > 60
 
 
-def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch):
+@pytest.mark.parametrize(
+    "act",
+    [pipeline.load, lambda path: pipeline.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
+    ids=["alone", "beside another error"],
+)
+def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch, act):
     upgrade = pipeline.upgrade.upgrade
 
     def wrong(model):
@@ -448,7 +453,7 @@ def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch):
 
     monkeypatch.setattr(pipeline.upgrade, "upgrade", wrong)
     with pytest.raises(ModelError, match="after the upgrade to a newer opset the outputs differ"):
-        pipeline.load(cnn)
+        act(cnn)
 
 
 def test_inspecting_tells_what_is_in_a_model(cnn, made):

@@ -99,18 +99,24 @@ def _refuse_lone_blob(path: Path) -> None:
         )
 
 
-def session(model_or_path: ir.Model | Path, outputs: Sequence[str] | None = None) -> cpu.Session:
+def session(
+    model_or_path: ir.Model | Path,
+    outputs: Sequence[str] | None = None,
+    *,
+    content: ir.Model | None = None,
+    threads: int = 0,
+) -> cpu.Session:
     """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers.
 
-    `outputs` may name tensors of its inside.
+    `outputs` may name tensors of its inside. `content` is what is in the file, where somebody has read it already.
     """
-    model = io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path
+    model = content or (io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path)
     if (model.ir_version or 0) > upgrade.IR_VERSION:
         # ONNX Runtime refuses a file that names a newer format than it knows, although nothing in it may be new.
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    return cpu.Session(model_or_path if known is model else known, outputs=outputs)
+    return cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -19,13 +19,14 @@ from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.export import huggingface, origin
-from intact.graph import io, normalize, shapes, upgrade
-from intact.graph.rewriter import Rewritten
+from intact.graph import io, normalize, rewriter, shapes, upgrade
+from intact.graph.rewriter import Rewritten, Rule
 from intact.perf import measure as performance
 from intact.pipeline import PRODUCER, stamped
 from intact.quantize import detect, plan_file, presets
 from intact.report import publish
 from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy
+from intact.rewrite import exactness
 from intact.targets.registry import known_backends, load_target
 from intact.targets.spec import Target
 from intact.verify.compare import measure
@@ -117,17 +118,21 @@ def rewrite_file(
     output: Path,
     *,
     exact: bool = False,
+    near: bool = False,
     explain: str | None = None,
     overwrite: bool = False,
     events: Events | None = None,
 ) -> dict[str, Any]:
     """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
 
+    `exact` and `near` choose rules as in `rewrite.rules_for`; layers that `near` would take below 40 dB stay exact.
     `explain` names a node, of the model or of the result: which rules fired there, and why the others did not, is
     part of what is returned.
     """
     _check_output(output, overwrite)
-    return _rewrite_to(path, config, pipeline.target_of(config.compile), output, exact, explain, events)
+    target = pipeline.target_of(config.compile)
+    rules = rewrite.rules_for(target, exact=exact, near=near)
+    return _rewrite_to(path, config, target, rules, output, explain, events)
 
 
 def convert_file(
@@ -141,15 +146,16 @@ def convert_file(
 ) -> dict[str, Any]:
     """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
     _check_output(output, overwrite)
-    return _rewrite_to(path, config, rewrite.conversion(form), output, False, None, events)
+    target = rewrite.conversion(form)
+    return _rewrite_to(path, config, target, rewrite.rules_for(target), output, None, events)
 
 
 def _rewrite_to(
     path: Path,
     config: BuildConfig,
     target: Target,
+    rules: Sequence[Rule],
     output: Path,
-    exact: bool,
     explain: str | None,
     events: Events | None,
 ) -> dict[str, Any]:
@@ -157,11 +163,16 @@ def _rewrite_to(
     source = pipeline.load_logged(path, config.dims, log)
     inputs = pipeline.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
-        rewritten = rewrite.rewrite(source.model, target, exact=exact)
-        validation = pipeline.check_rewriting(source.model, rewritten, target, inputs, exact=exact)
+        rows = pipeline.validation_rows(inputs)
+        lossy = exactness.lossy(source.model, rules, rows)
+        rules = exactness.except_at(rules, lossy)
+        rewritten = rewriter.apply(source.model.clone(), rules)
+        validation = pipeline.check_rewriting(source.model, rewritten, rules, rows, target)
+    for node, reason in lossy.items():
+        log.events.note(f"--near: {node} stays exact: {reason}")
     requantized = pipeline.tell_zero_points(rewritten, target, log)
     shapes.infer_shapes(rewritten.model)
-    refusals = () if explain is None else rewrite.explain(source.model, rewritten, target, explain, exact=exact)
+    refusals = () if explain is None else rewrite.explain(source.model, rewritten, rules, explain)
     output.parent.mkdir(parents=True, exist_ok=True)
     io.save(stamped(rewritten.model), output)
     return {

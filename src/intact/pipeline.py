@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,8 +24,8 @@ from intact.environment import versions
 from intact.errors import ModelError
 from intact.events import Events, Log, Silence
 from intact.export import origin
-from intact.graph import io, normalize, shapes, upgrade
-from intact.graph.rewriter import Rewritten
+from intact.graph import io, normalize, rewriter, shapes, upgrade
+from intact.graph.rewriter import Rewritten, Rule
 from intact.optimize.settle import Settled, settle_masks
 from intact.quantize import boundary, detect, float16, presets
 from intact.report import html, manifest, publish
@@ -32,6 +34,7 @@ from intact.rewrite import exactness, zero_point_notes
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.targets.validate import Violations, left_to_cpu, validate
+from intact.vendor import cpu
 from intact.verify import clipping
 from intact.verify.compare import Runner, compare, measure
 
@@ -101,25 +104,46 @@ def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | 
 
 
 def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
-    with log.stage("load") as (_, details):
-        given = io.load(path)
-        opset = given.opset_imports.get("", 0)
-        upgraded = upgrade.upgrade(given)
-        model = normalize.normalize(upgraded.model, dims=dims)
-        log.warn(*upgraded.notes)
-        details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
-        if upgraded.from_opset != upgraded.to_opset:
-            details["upgrade_sqnr_db"] = _check_upgrade(path, model)
-        found = origin.of_model(given)
-        log.warn(*(() if found is None else origin.warnings(found)))
-        return Source(path, io.sha256_of(path), opset, model, detect.detect(model), found)
+    with _loaded(path, dims, log) as source:
+        return source
 
 
-def _check_upgrade(path: Path, model: ir.Model) -> float | None:
+@contextmanager
+def _loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Source]:
+    """The model at `path`; what the block does with it counts only if the upgrade, checked meanwhile, was right."""
+    with ThreadPoolExecutor(1) as aside:
+        with log.stage("load") as (_, details):
+            digest = aside.submit(io.sha256_of, path)
+            given = io.load(path)
+            upgraded = upgrade.upgrade(given)
+            model = normalize.normalize(upgraded.model, dims=dims)
+            log.warn(*upgraded.notes)
+            details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
+            found = origin.of_model(given)
+            log.warn(*(() if found is None else origin.warnings(found)))
+            opset = given.opset_imports.get("", 0)
+            source = Source(path, digest.result(), opset, model, detect.detect(model), found)
+        differs = upgraded.from_opset != upgraded.to_opset
+        check = aside.submit(_check_upgrade, path, given, model) if differs else None
+        try:
+            yield source
+        finally:
+            if check is not None:
+                details["upgrade_sqnr_db"] = check.result()
+
+
+def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> float | None:
     """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
     rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
-    before = execution.run(path, rows)
-    accuracy = compare("upgraded", "onnxruntime", before, execution.run(model, rows))
+    threads = max(1, cpu.threads() // 2)
+
+    def run(form: ir.Model | Path, content: ir.Model) -> list[Outputs]:
+        session = execution.session(form, content=content, threads=threads)
+        return [session.run(row) for row in rows]
+
+    with ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(run, (path, model), (given, model))
+    accuracy = compare("upgraded", "onnxruntime", before, after)
     noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
     least = min(noisy, default=None)
     if least is not None and least < LEAST_UPGRADE_SQNR:
@@ -145,16 +169,16 @@ def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
 def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
     """Load and optimize: the model in float, with its inputs and its complete settings."""
     presets.available(asked)
-    source = load_logged(path, asked.dims, log)
-    config = presets.resolve(asked, quantized=source.quantized)
-    target = target_of(config.compile)
-    announce(config, target, log.events)
-    warn_of_chip(config, target, log)
-    inputs = inputs_for(source.model, config, log)
-    labels = None if config.labels is None else load_labels(config.labels, inputs.test)
-    with log.stage("optimize") as (_, details):
-        optimized = optimize_for(source.model, target)
-        details["rewrites"] = len(optimized.applications)
+    with _loaded(path, asked.dims, log) as source:
+        config = presets.resolve(asked, quantized=source.quantized)
+        target = target_of(config.compile)
+        announce(config, target, log.events)
+        warn_of_chip(config, target, log)
+        inputs = inputs_for(source.model, config, log)
+        labels = None if config.labels is None else load_labels(config.labels, inputs.test)
+        with log.stage("optimize") as (_, details):
+            optimized = optimize_for(source.model, target)
+            details["rewrites"] = len(optimized.applications)
     return Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
 
 
@@ -227,6 +251,7 @@ def _quantize(
         result = quantize.quantize(
             settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
         )
+        result = _loadable(result)
         details.update(
             nodes_quantized=len(result.plan.nodes),
             tensors_quantized=len(result.plan.tensors),
@@ -239,6 +264,19 @@ def _quantize(
         log.events.note(note)
     log.warn(*result.warnings)
     return result
+
+
+def _loadable(result: quantize.QuantizedModel) -> quantize.QuantizedModel:
+    """A quantized model in a form that ONNX Runtime loads with all its optimizations; only int8 has others."""
+    if all(grid.dtype != "int8" for grid in result.plan.grids.values()):
+        return result
+    repaired = lint.loadable(result.model)
+    if not repaired.applications:
+        return result
+    note = (
+        f"{len(repaired.applications)} nodes written so that ONNX Runtime loads them beside int8 (intact explain Q119)"
+    )
+    return replace(result, model=repaired.model, notes=(*result.notes, note))
 
 
 def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:
@@ -293,8 +331,10 @@ def build_prepared(
         return _adopt(prepared, output, environment, log)
     with log.stage("rewrite") as (_, details):
         repaired = _repair(prepared, log)
-        rewritten = rewrite.rewrite(repaired.model, prepared.target)
-        details.update(check_rewriting(repaired.model, rewritten, prepared.target, prepared.inputs))
+        rules = rewrite.rules_for(prepared.target)
+        rewritten = rewriter.apply(repaired.model.clone(), rules)
+        rows = validation_rows(prepared.inputs)
+        details.update(check_rewriting(repaired.model, rewritten, rules, rows, prepared.target))
         details["requantized_weights"] = tell_zero_points(rewritten, prepared.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
@@ -345,12 +385,16 @@ def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dic
     return zero_point_notes.requantized(rewritten.model)
 
 
+def validation_rows(inputs: data.CalibrationAndTest) -> Sequence[Outputs]:
+    """The rows that rewriting is held to its claims on."""
+    return (list(inputs.test) or list(inputs.calibration))[:VALIDATION_ROWS]
+
+
 def check_rewriting(
-    before: ir.Model, rewritten: Rewritten, target: Target, inputs: data.CalibrationAndTest, *, exact: bool = False
+    before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], rows: Sequence[Outputs], target: Target
 ) -> dict[str, Any]:
     """What running the model before and after rewriting showed; a rule that breaks its claim stops the build."""
-    rows = (list(inputs.test) or list(inputs.calibration))[:VALIDATION_ROWS]
-    found = exactness.validate(before, rewritten, rewrite.rules_for(target, exact=exact), rows)
+    found = exactness.validate(before, rewritten, rules, rows)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,

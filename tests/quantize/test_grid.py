@@ -25,6 +25,15 @@ def test_a_value_in_range_moves_by_half_a_step_at_most(dtype, symmetric, ends, s
     assert (np.abs(back - values) <= slack).all()
 
 
+@pytest.mark.parametrize("dtype", grid.LIMITS)
+def test_integers_are_stored_in_the_type_of_their_grid_or_in_bytes_where_that_is_narrower(dtype):
+    encoding = grid.encode(-1.0, 1.0, dtype, symmetric=dtype.startswith("int"))
+    values = np.linspace(-1.5, 1.5, 301, dtype=np.float32)
+    found = grid.stored(values, encoding)
+    assert found.dtype == {"uint4": "uint8", "int4": "int8", "int2": "int8"}.get(dtype, dtype)
+    assert np.array_equal(found, grid.quantize(values, encoding))
+
+
 @given(st.sampled_from(DTYPES), st.booleans(), st.tuples(reals, reals))
 def test_zero_is_on_every_grid(dtype, symmetric, ends):
     encoding = grid.encode(min(ends), max(ends), dtype, symmetric=symmetric)

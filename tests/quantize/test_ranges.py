@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.quantize import grid as arithmetic
-from intact.quantize.ranges import METHODS
+from intact.quantize.ranges import METHODS, range_of
 from intact.quantize.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantize.ranges.error import mean_squared_error
 from intact.quantize.sketch import Sketch
@@ -51,6 +51,22 @@ def real_error(values, wanted: Range, dtype, symmetric):
 
 def test_the_methods_are_those_of_the_settings():
     assert list(METHODS) == ["minmax", "percentile", "entropy", "mse", "auto"]
+
+
+def test_a_range_is_worked_out_once_until_something_is_added(monkeypatch):
+    asked = []
+
+    class Counted:
+        def range_of(self, seen, grid):
+            asked.append(grid)
+            return Range(seen.low, seen.high)
+
+    monkeypatch.setitem(METHODS, "minmax", Counted())
+    seen, grids = sketch_of(TENSORS["normal"]), [Grid(dtype, False, "minmax") for dtype in ("uint8", "uint16")]
+    before = [range_of(seen, grid) for grid in (*grids, *grids)]
+    assert asked == grids and before[:2] == before[2:]
+    seen.add(np.float32([100.0]))
+    assert range_of(seen, grids[0]).high == 100.0
 
 
 @every_tensor

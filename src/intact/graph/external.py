@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import onnx_ir as ir
+
 from intact.errors import ModelError
 
 # What ONNX defines. ONNX Runtime adds `prepacked_<n>`, which only speeds up its own start.
@@ -59,6 +61,11 @@ def reference(tensor: str, entries: Iterable[tuple[str, str]]) -> Reference:
         found[key] = value
     length = _natural(tensor, "length", found["length"]) if "length" in found else None
     return Reference(found.get("location", ""), _natural(tensor, "offset", found.get("offset", "0")), length)
+
+
+def hollow(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
+    """A tensor of the same type and shape that refers to a file which is never opened."""
+    return ir.ExternalTensor("hollow", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
 def locate(model: Path, location: str, tensor: str) -> Located:

@@ -30,6 +30,9 @@ EXTERNAL_THRESHOLD = 3 * 2**29
 EXTERNAL_MIN_BYTES = 1024
 EXTERNAL_ALIGNMENT = 4096
 
+# Its number among the graphs of a model: bodies of nodes come behind it.
+MAIN_GRAPH = 0
+
 CHUNK = 1 << 22
 
 MODEL_FILE = "an ONNX model file (.onnx)"
@@ -53,6 +56,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     for tensor in _tensors(model):
         if isinstance(tensor, ir.ExternalTensor):
             tensor.base_dir = roots[os.fspath(tensor.location)]
+    _unpack(model)
     normalize.sort_nodes(model)
     normalize.name_nodes(model)
     schema_check.check_nodes(model)
@@ -82,6 +86,19 @@ def save(
 def to_bytes(model: ir.Model) -> bytes:
     """The whole model as one protobuf message, weights included."""
     return _serialize(_with_tensors(model, {}))
+
+
+def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
+    """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
+    found = [(value, value.const_value) for value in model.graph.initializers.values()]
+    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_plain_and_large(tensor)]
+    hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
+    arrays = {
+        value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
+        for value, tensor in large
+        if value.uses() or value.is_graph_output()
+    }
+    return _serialize(_with_tensors(model, hollow)), arrays
 
 
 def size_of_weights(model: ir.Model) -> int:
@@ -220,6 +237,25 @@ def _deserialize(proto: Any) -> ir.Model:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ModelError("M117", f"the model holds something that cannot be represented: {cause}") from problem
+
+
+def _unpack(model: ir.Model) -> None:
+    """Keep weights as arrays: a message hands out a new copy of its bytes whenever it is asked for them."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain_and_large(tensor):
+                value.const_value = ir.Tensor(
+                    tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
+                )
+
+
+def _is_plain_and_large(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is worth an array of its own, in a type that numpy has itself."""
+    if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_MIN_BYTES:
+        return False
+    dtype = tensor.dtype.numpy()
+    return dtype.isbuiltin == 1 and dtype.kind in "biuf"
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

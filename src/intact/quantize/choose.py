@@ -13,7 +13,7 @@ from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 FLOAT = "float"
-# Types to try where a target does not take the wanted one: first the other of the same width, then the wider.
+# Types to try where a target does not take the wanted one: first the other of the same width, then another width.
 _INSTEAD = {
     "uint8": ("int8", "uint16"),
     "int8": ("uint8", "uint16"),
@@ -152,14 +152,16 @@ def _weight_slots(node: ir.Node, signature: Signature) -> list[Slot]:
 
 
 def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
+    # Of the many signatures of an operator most are for other types: the outputs tell it soonest.
+    for index, value in enumerate(node.outputs):
+        slot = signature.output(index)
+        if is_on_grid(slot) and (wanted not in slot.types or not _is_real(value)):
+            return False
     inputs = [(signature.input(i), value) for i, value in enumerate(node.inputs) if value is not None]
     if not any(slot is not None and is_on_grid(slot) and not slot.constant for slot, _ in inputs):
         return False
-    outputs = [(signature.output(i), value) for i, value in enumerate(node.outputs)]
     first = next((i for i, (slot, _) in enumerate(inputs) if slot is not None and is_on_grid(slot)), 0)
-    return all(_fits_input(slot, value, wanted, i > first) for i, (slot, value) in enumerate(inputs)) and all(
-        not is_on_grid(slot) or (_is_real(value) and wanted in slot.types) for slot, value in outputs
-    )
+    return all(_fits_input(slot, value, wanted, i > first) for i, (slot, value) in enumerate(inputs))
 
 
 def _fits_input(slot: Slot | None, value: ir.Value, wanted: str, convertible: bool) -> bool:

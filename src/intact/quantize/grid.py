@@ -67,11 +67,25 @@ def along(values: np.ndarray, rank: int, axis: int | None) -> np.ndarray:
 
 def quantize(values: np.ndarray, encoding: Encoding) -> np.ndarray:
     """`values` as integers of the grid, rounded half to even and saturated; int64, whatever the grid's type."""
+    return _levels(values, encoding).astype(np.int64)
+
+
+def stored(values: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """`values` as integers of the grid, in the narrowest type of numpy that holds them all."""
+    qmin, qmax = LIMITS[encoding.dtype]
+    return _levels(values, encoding).astype(np.min_scalar_type(qmin if qmin < 0 else qmax))
+
+
+def _levels(values: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """Whole numbers in float64; each step is written over the one before, because new memory takes longest."""
     qmin, qmax = LIMITS[encoding.dtype]
     scale = along(encoding.scale, values.ndim, encoding.axis).astype(np.float64)
-    zero_point = along(encoding.zero_point, values.ndim, encoding.axis)
-    integers: np.ndarray = np.clip(np.rint(values / scale) + zero_point, qmin, qmax).astype(np.int64)
-    return integers
+    levels = np.empty(values.shape, np.float64)
+    np.divide(values, scale, out=levels)
+    np.rint(levels, out=levels)
+    levels += along(encoding.zero_point, values.ndim, encoding.axis)
+    np.clip(levels, qmin, qmax, out=levels)
+    return levels
 
 
 def dequantize(integers: np.ndarray, encoding: Encoding) -> np.ndarray:

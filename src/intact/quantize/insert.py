@@ -155,7 +155,7 @@ class _Writer:
             if encoding.block_size:
                 scale = self._block_scales(encoding, name)
             else:
-                scale = edit.add_initializer(self.graph, encoding.scale, self.names.take(f"{name}_scale"))
+                scale = edit.add_initializer(self.graph, np.asarray(encoding.scale), self.names.take(f"{name}_scale"))
             zero_point = edit.add_initializer(
                 self.graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
             )

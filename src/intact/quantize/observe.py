@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +15,8 @@ from intact.quantize.sketch import Sketch
 from intact.results import QuantPlan
 from intact.vendor import cpu
 
-# Counting leaves Python's lock for about half of its time: more threads than this would wait for each other.
-_WORKERS = 2
+# Rows that are run at once, each with arrays of its own for everything that is observed.
+_AT_ONCE = 2
 
 
 class Rows(Protocol):
@@ -38,13 +37,13 @@ def observe(
 ) -> dict[str, Sketch]:
     """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
     sketches = _empty_sketches(plan, frozenset(watched))
-    for name, tensor in ((name, model.graph.initializers.get(name)) for name in sketches):
-        if tensor is not None and tensor.const_value is not None:
-            sketches[name].add(tensor.const_value.numpy())
-    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {
-        name: [sketch.add] for name, sketch in sketches.items() if name not in model.graph.initializers
-    }
-    watch(model, watchers, rows, progress=progress, workers=_WORKERS)
+    constants = {name: value.const_value for name, value in model.graph.initializers.items() if name in sketches}
+    for name, tensor in constants.items():
+        if tensor is not None:
+            sketches[name].add(tensor.numpy())
+    computed = {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
+    for observer in _observers(model, computed, rows, progress):
+        sketches |= {name: sketches[name].merge(seen) for name, seen in observer.sketches.items()}
     _refuse_empty({name: sketches[name] for name in map(plan.source, plan.observed)})
     return sketches
 
@@ -55,28 +54,67 @@ def watch(
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
     progress: Callable[[], None] = lambda: None,
-    workers: int = 1,
 ) -> None:
-    """Run the model over `rows` and call the watchers of each tensor with its values, one row at a time.
+    """Run the model over `rows` and call the watchers of each tensor with its values, one row after the other.
 
-    A watcher that keeps values copies them: the next row is written over them. `workers` tensors are looked at at once.
+    A watcher that keeps values copies them: the next row is written over them.
     """
-    inputs = {value.name for value in model.graph.inputs}
-    computed = [name for name in watchers if name not in inputs]
-    session = cpu.Session(model, optimize=True, outputs=computed) if computed else None
-    with ThreadPoolExecutor(workers) as pool:
+    session = _session(model, watchers)
+    for feeds in rows:
+        values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
+        for name, functions in watchers.items():
+            for function in functions:
+                function(values[name])
+        progress()
+
+
+class _Observer:
+    """What one thread has seen: a sketch of each tensor over the rows that it was given."""
+
+    def __init__(self, session: cpu.Session | None, histograms: Mapping[str, bool]) -> None:
+        self.session = session.twin() if session is not None else None
+        self.sketches = {name: Sketch(histogram=histogram) for name, histogram in histograms.items()}
+
+    def add(self, feeds: Mapping[str, np.ndarray]) -> _Observer:
+        values = {**feeds, **(self.session.run_over(feeds) if self.session is not None else {})}
+        for name, sketch in self.sketches.items():
+            sketch.add(values[name])
+        return self
+
+
+def _observers(
+    model: ir.Model,
+    histograms: Mapping[str, bool],
+    rows: Iterable[Mapping[str, np.ndarray]],
+    progress: Callable[[], None],
+) -> list[_Observer]:
+    """Run the model over `rows`, several at once: sketches merge, whoever has seen which row."""
+    count = min(_AT_ONCE, cpu.threads())
+    # The threads that run rows compute too.
+    session = _session(model, histograms, threads=cpu.threads() - count + 1)
+    idle = [_Observer(session, histograms) for _ in range(count)]
+    busy: deque[Future[_Observer]] = deque()
+
+    def wait() -> None:
+        idle.append(busy.popleft().result())
+        progress()
+
+    with ThreadPoolExecutor(count) as pool:
         for feeds in rows:
-            values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
-            done = pool.map(partial(_tell, watchers, values), watchers)
-            deque(done, maxlen=0)
-            progress()
+            if not idle:
+                wait()
+            # The source of a row may write the next one into the same arrays.
+            busy.append(pool.submit(idle.pop().add, {name: array.copy() for name, array in feeds.items()}))
+        while busy:
+            wait()
+    return idle
 
 
-def _tell(
-    watchers: Mapping[str, Iterable[Callable[[np.ndarray], None]]], values: Mapping[str, np.ndarray], name: str
-) -> None:
-    for function in watchers[name]:
-        function(values[name])
+def _session(model: ir.Model, tensors: Iterable[str], threads: int = 0) -> cpu.Session | None:
+    """A session that gives the computed ones among `tensors`, or None where there are none."""
+    inputs = {value.name for value in model.graph.inputs}
+    computed = [name for name in tensors if name not in inputs]
+    return cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
 
 
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:

@@ -29,6 +29,8 @@ NORMALIZATIONS = {
 # Their outputs cannot leave a range that the operator itself has.
 BOUNDED = {"Clip", "Sigmoid", "HardSigmoid", "Softmax", "Tanh"}
 
+_AS_PLANNED = TensorOverride()
+
 
 def plan(
     model: ir.Model,
@@ -198,7 +200,7 @@ class _Draft:
         return ""
 
     def _check_type(self, tensor: str, slot: Slot) -> None:
-        wanted = self.config.overrides.get(tensor, TensorOverride()).dtype
+        wanted = self.config.overrides.get(tensor, _AS_PLANNED).dtype
         if wanted is not None and is_on_grid(slot) and wanted not in slot.types:
             raise SettingsError(
                 "S151",
@@ -217,7 +219,7 @@ class _Draft:
         return self._entry(key, dtype)
 
     def _weight(self, choice: Choice, slot: Slot, index: int, value: ir.Value) -> WeightPlan:
-        override = self.config.overrides.get(_name(value), TensorOverride())
+        override = self.config.overrides.get(_name(value), _AS_PLANNED)
         wanted = override.dtype or self.config.weight_type
         dtype = wanted if wanted in slot.types else slot.types[0]
         per_channel = self.config.per_channel if override.per_channel is None else override.per_channel

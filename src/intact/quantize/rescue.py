@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from intact.quantize.choose import FLOAT
 from intact.quantize.plan import NORMALIZATIONS
-from intact.quantize.ranges import METHODS
+from intact.quantize.ranges import range_of
 from intact.quantize.ranges.error import mean_squared_error
 from intact.quantize.sketch import Sketch
 from intact.results import Grid, QuantPlan, Range
@@ -128,7 +128,7 @@ def _range(sketch: Sketch, grid: Grid) -> Range:
         # An 8-bit grid has 255 steps; its ends follow from where zero is.
         low = -zero_point * scale if grid.dtype == "uint8" else (-128 - zero_point) * scale
         return Range(low, low + 255 * scale)
-    return grid.range if grid.range is not None else METHODS[grid.method].range_of(sketch, grid)
+    return grid.range if grid.range is not None else range_of(sketch, grid)
 
 
 def _grids(plan: QuantPlan, tensors: Mapping[str, float]) -> set[str]:

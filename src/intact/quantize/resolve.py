@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.quantize import grid as arithmetic
-from intact.quantize.ranges import METHODS, worth_trying
+from intact.quantize.ranges import range_of, worth_trying
 from intact.quantize.sketch import Sketch
 from intact.results import BiasPlan, Encoding, Grid, QuantPlan, Range, WeightPlan
 
@@ -55,7 +55,7 @@ def resolve(
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
-        constants[weight.node, weight.index] = (encoding, arithmetic.quantize(array, encoding))
+        constants[weight.node, weight.index] = (encoding, arithmetic.stored(array, encoding))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
         source = tensors[_entry_of_input(plan, nodes[bias.node])]
@@ -108,15 +108,14 @@ def _encoding(grid: Grid, seen: Sketch | None) -> Encoding:
 
 def _range(grid: Grid, seen: Sketch | None) -> Range:
     assert seen is not None, "a grid without a fixed range was observed"
-    return METHODS[grid.method].range_of(seen, grid)
+    return range_of(seen, grid)
 
 
 def _finite(name: str, array: np.ndarray) -> np.ndarray:
-    values = array.astype(np.float64)
-    if not np.isfinite(values).all():
-        bad = int((~np.isfinite(values)).sum())
+    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        bad = int((~np.isfinite(array)).sum())
         raise ModelError("M140", f"{name}: {bad} of its values are NaN or infinite", fix="repair the weight")
-    return values
+    return array
 
 
 def _weight_encoding(array: np.ndarray, weight: WeightPlan) -> Encoding:
@@ -133,7 +132,7 @@ def _weight_encoding(array: np.ndarray, weight: WeightPlan) -> Encoding:
 
 def _room_for_bias(encoding: Encoding, bias: np.ndarray, input_scale: np.ndarray) -> Encoding:
     """The encoding with scales raised where the bias would not fit int32 in units of input scale × weight scale."""
-    sizes = np.abs(np.atleast_1d(bias))
+    sizes = np.abs(np.atleast_1d(bias).astype(np.float64))
     reach = sizes.max(axis=tuple(range(sizes.ndim - 1))) if encoding.axis is not None else sizes.max()
     needed = reach / (_BIAS_LIMIT * float(input_scale))
     scale = np.maximum(encoding.scale, needed.astype(np.float32))
@@ -149,4 +148,4 @@ def _bias(
         array = np.broadcast_to(array, (*array.shape[:-1], scale.size))
     array = array.reshape(-1) if array.size == array.shape[-1] else array
     encoding = Encoding("int32", scale, np.zeros(scale.shape, np.int64), array.ndim - 1 if scale.ndim else None)
-    return encoding, arithmetic.quantize(array, encoding)
+    return encoding, arithmetic.stored(array, encoding)

@@ -7,13 +7,20 @@ out over processes changes the result. Only exponents that occur are stored.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
+
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
+_BINS = 1 << 16
 _MANTISSAS = 128
+_FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
 _TOP_HALF = 1 if sys.byteorder == "little" else 0
 
 
@@ -30,8 +37,8 @@ class Sketch:
     count: int = 0
     nonfinite: int = 0
     rows: dict[int, np.ndarray] = field(default_factory=dict)
-    _known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
-    """The bins in order, once somebody has asked for them; every method of choosing ranges does, several times."""
+    _known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was worked out from the sketch as it is now."""
 
     def add(self, values: np.ndarray) -> None:
         """Take in every element of `values`; NaN and infinities are counted and left out of everything else."""
@@ -44,7 +51,7 @@ class Sketch:
             self.nonfinite += flat.size - finite.size
             self.add(finite)
             return
-        self._known = None
+        self._known.clear()
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.count += flat.size
         if self.histogram:
@@ -52,15 +59,15 @@ class Sketch:
 
     def _count(self, flat: np.ndarray) -> None:
         top = flat.view(np.uint16)[_TOP_HALF::2]
-        counts = np.zeros(1 << 16, np.int64)
-        for start in range(0, top.size, _CHUNK):
-            counts += np.bincount(top[start : start + _CHUNK], minlength=1 << 16)
-        self._add_rows(counts.reshape(-1, _MANTISSAS))
-
-    def _add_rows(self, counts: np.ndarray) -> None:
-        for row in np.flatnonzero(counts.any(axis=1)):
-            known = self.rows.get(int(row))
-            self.rows[int(row)] = counts[row].copy() if known is None else known + counts[row]
+        chunks = (top[start : start + _CHUNK] for start in range(0, top.size, _CHUNK))
+        counts = functools.reduce(np.add, (np.bincount(chunk, minlength=_BINS) for chunk in chunks))
+        for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS)).tolist():
+            found = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS]
+            known = self.rows.get(row)
+            if known is None:
+                self.rows[row] = found.copy()
+            else:
+                known += found
 
     def merge(self, other: Sketch) -> Sketch:
         """The sketch of everything that either has seen; it has a histogram if both have one."""
@@ -77,10 +84,20 @@ class Sketch:
             merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
         return merged
 
+    def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What `work_out` gives, which is asked once for each key as long as nothing is added."""
+        if key not in self._known:
+            self._known[key] = work_out()
+        known: T = self._known[key]
+        return known
+
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """The middle of every occupied bin, ascending, and how many values fell into it."""
-        lower, upper, counts = self._bins()
-        return (lower + upper) / 2, counts
+        return self.remember("points", self._points)
+
+    def moments(self) -> np.ndarray:
+        """Sums of the powers 0, 1 and 2 of the first n points, for n from 0 on, by their share; zeros are left out."""
+        return self.remember("moments", self._moments)
 
     def quantile(self, share: float) -> float:
         """The value below which `share` of all values lie, interpolated within its bin; exact at 0 and 1."""
@@ -94,9 +111,17 @@ class Sketch:
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""
-        if self._known is None:
-            self._known = self._sorted_bins()
-        return self._known
+        return self.remember("bins", self._sorted_bins)
+
+    def _points(self) -> tuple[np.ndarray, np.ndarray]:
+        lower, upper, counts = self._bins()
+        return (lower + upper) / 2, counts
+
+    def _moments(self) -> np.ndarray:
+        values, counts = self.points()
+        weights = np.where(values != 0.0, counts / self.count, 0.0)
+        sums = np.cumsum([weights * values**power for power in range(3)], axis=1)
+        return np.pad(sums, [(0, 0), (1, 0)])
 
     def _sorted_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.histogram, "this sketch keeps extremes only"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import joblib
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -17,9 +18,6 @@ from intact.vendor.ort_message import sentence
 
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
-
-# Protobuf stops at 2 GB; beyond this the weights go to a file beside the model.
-_LARGEST_IN_MEMORY = 1_500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +46,17 @@ class Session:
         profile: Path | None = None,
     ) -> None:
         model = model_or_path
-        options = _options(optimize, threads)
+        options = _options(optimize, threads, inside=outputs is not None)
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         if not isinstance(model, ir.Model) and outputs is not None:
             model = io.load(model)
         if isinstance(model, ir.Model):
-            self._session = _session_from_model(_with_outputs(model, outputs), options)
+            message, weights = io.without_weights(_with_outputs(model, outputs))
+            # ORT reads the weights where they are, for as long as the session lives.
+            self._weights = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+            options.add_external_initializers(list(weights), self._weights)
+            self._session = _create(message, options)
         else:
             self._session = _create(str(model), options)
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
@@ -91,6 +93,12 @@ class Session:
             raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(self._kept)
 
+    def twin(self) -> Session:
+        """The same loaded model for another thread: the arrays that its `run_over` overwrites are its own."""
+        result = copy.copy(self)
+        result._kept, result._binding = {}, None
+        return result
+
     def _have_declared_shapes(self) -> bool:
         """Whether every output came in the size that the model declares: then it will the next time."""
         return all(self._kept[port.name].shape == port.shape for port in self.outputs)
@@ -112,6 +120,11 @@ def use_threads(count: int) -> None:
     _threads = count
 
 
+def threads() -> int:
+    """How many threads all sessions of this process that run at once should have together."""
+    return _threads or int(joblib.cpu_count())
+
+
 def version() -> str:
     """The version of ONNX Runtime."""
     return str(ort.__version__)
@@ -128,10 +141,12 @@ def run(
     return Session(model, optimize=optimize, outputs=outputs).run(feeds)
 
 
-def _options(optimize: bool, threads: int) -> ort.SessionOptions:
+def _options(optimize: bool, threads: int, *, inside: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    # A layout of its own for convolutions takes ORT time and memory, and is undone for every tensor of the inside.
+    highest = levels.ORT_ENABLE_EXTENDED if inside else levels.ORT_ENABLE_ALL
+    options.graph_optimization_level = highest if optimize else levels.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors arrive as exceptions; the terminal belongs to the user
     options.intra_op_num_threads = threads or _threads
     options.inter_op_num_threads = 1
@@ -148,15 +163,6 @@ def _create(path_or_bytes: str | bytes, options: ort.SessionOptions) -> ort.Infe
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
         raise ModelError("M130", f"ORT refuses the model: {sentence(error)}") from error
-
-
-def _session_from_model(model: ir.Model, options: ort.SessionOptions) -> ort.InferenceSession:
-    if io.size_of_weights(model) <= _LARGEST_IN_MEMORY:
-        return _create(io.to_bytes(model), options)
-    with tempfile.TemporaryDirectory(prefix="intact-") as folder:
-        files = io.save(model, Path(folder, "model.onnx"), external_threshold=0)
-        # ORT has mapped the weights by the time that it returns: the folder may go, even if we are killed later.
-        return _create(str(files[0]), options)
 
 
 def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:

@@ -29,6 +29,11 @@ METHODS: dict[str, RangeMethod] = {
 }
 
 
+def range_of(seen: Sketch, grid: Grid) -> Range:
+    """The range that the method of `grid` picks; the same question to the same sketch is answered from memory."""
+    return seen.remember(grid, lambda: METHODS[grid.method].range_of(seen, grid))
+
+
 def worth_trying(grid: Grid) -> tuple[str, ...]:
     """The methods that a grid may be tried with: all of them under `auto`, otherwise the one that was chosen."""
     if grid.method != "auto":

@@ -10,6 +10,8 @@ from intact.quantize.grid import LIMITS
 from intact.quantize.sketch import Sketch
 from intact.results import Grid, Range
 
+_FLOOR = 1e-10
+
 
 @dataclass(frozen=True, slots=True)
 class Entropy:
@@ -65,25 +67,33 @@ class Entropy:
 
 def _least(counts: np.ndarray, levels: int, ends: np.ndarray) -> int:
     """The end with the least divergence; of equal ones the greatest, which clips least."""
-    divergences = [_divergence(counts, int(end), levels) for end in ends]
+    divergences = _divergences(counts, levels, ends)
     return int(ends[len(ends) - 1 - int(np.argmin(divergences[::-1]))])
 
 
-def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
-    """KL(p ‖ q) where p is `counts` clipped at `end` and q is p merged into `levels` steps."""
-    kept = counts[:end]
-    p = kept.copy()
-    p[-1] += counts[end:].sum()
-    bounds = np.round(np.linspace(0, end, levels + 1)).astype(int)
-    step = np.repeat(np.arange(levels), np.diff(bounds))
-    occupied = kept > 0
-    sums = np.bincount(step, weights=kept, minlength=levels)
-    sizes = np.bincount(step, weights=occupied, minlength=levels)
-    q = np.where(occupied, (sums / np.maximum(sizes, 1))[step], 0.0)
-    total_p, total_q = p.sum(), q.sum()
-    if total_p == 0 or total_q == 0:
-        return np.inf
-    p, q = p / total_p, q / total_q
-    seen = p > 0
+def _divergences(counts: np.ndarray, levels: int, ends: np.ndarray) -> np.ndarray:
+    """KL(p ‖ q) for each end, where p is `counts` clipped at the end and q is p merged into `levels` steps.
+
+    q is the mean of p over the occupied bins of a step, so that running sums say all about each step.
+    """
+    below, occupied = _running(counts), _running(counts > 0)
+    own = _running(_times_log(counts))
+    bounds = np.round(np.linspace(0, ends, levels + 1, axis=1)).astype(int)
+    sums, sizes = np.diff(below[bounds]), np.diff(occupied[bounds])
+    kept, total, last = below[ends], below[-1], counts[ends - 1]
     # Clipped mass may fall on an empty bin, of which q knows nothing: a small floor keeps that finite but dear.
-    return float(np.sum(p[seen] * np.log(p[seen] / np.maximum(q[seen], 1e-10))))
+    q = np.maximum(sums / np.maximum(sizes, 1) / np.where(kept > 0, kept, 1.0)[:, None], _FLOOR)
+    q_at_end = np.where(last > 0, q[:, -1], _FLOOR)
+    clipped = total - kept
+    p_log_p = own[ends - 1] + _times_log(last + clipped)
+    p_log_q = np.sum(sums * np.log(q), axis=1) + clipped * np.log(q_at_end)
+    return np.where(kept > 0, (p_log_p - p_log_q) / total - np.log(total), np.inf)
+
+
+def _running(values: np.ndarray) -> np.ndarray:
+    """The sum of the first n values, for n from 0 on."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _times_log(values: np.ndarray) -> np.ndarray:
+    return values * np.log(np.where(values > 0, values, 1.0))

@@ -16,19 +16,17 @@ def mean_squared_error(seen: Sketch, ranges: list[Range], grid: Grid) -> np.ndar
     step outside, the error is the distance to the nearest end. Values are sorted, so that running sums of their
     powers give the error of any range without a look at each value.
     """
-    values, counts = seen.points()
-    weights = np.where(values != 0.0, counts / seen.count, 0.0)
-    sums = [np.concatenate([[0.0], np.cumsum(weights * values**power)]) for power in range(3)]
+    values, sums = seen.points()[0], seen.moments()
     low, high, step = _ends(ranges, grid)
     first = np.searchsorted(values, low - step / 2, side="left")
     last = np.searchsorted(values, high + step / 2, side="right")
     inside = (sums[0][last] - sums[0][first]) * step**2 / 12
-    below = _distance([s[first] for s in sums], low)
-    above = _distance([s[-1] - s[last] for s in sums], high)
+    below = _distance(sums[:, first], low)
+    above = _distance(sums[:, -1:] - sums[:, last], high)
     return np.asarray(inside + below + above)
 
 
-def _distance(moments: list[np.ndarray], end: np.ndarray) -> np.ndarray:
+def _distance(moments: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Σ w·(v − end)² from Σ w, Σ w·v and Σ w·v²; rounding may leave it a little below zero."""
     total: np.ndarray = moments[2] - 2 * end * moments[1] + end**2 * moments[0]
     return np.asarray(np.maximum(total, 0.0))
