@@ -10,6 +10,7 @@ python bench/accuracy.py [--face FILE --images NPZ] [NAME ...]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import sys
 import tempfile
@@ -206,17 +207,22 @@ def accuracy(values: list[list[np.ndarray]], labels: np.ndarray) -> float:
     return float(np.mean([row[0].argmax() == label for row, label in zip(values, labels, strict=True)]))
 
 
+def _absolute(path: str) -> Path:
+    return Path(path).resolve()
+
+
 def main() -> int:
     """Compare on the models asked for, or all; return 1 where a bar does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=[*ZOO, *EXAMPLES])
-    parser.add_argument("--face", type=Path, help="ultraface.onnx, which is not part of this repository")
-    parser.add_argument("--images", type=Path, help="its images, an .npz")
+    parser.add_argument("--face", type=_absolute, help="ultraface.onnx, which is not part of this repository")
+    parser.add_argument("--images", type=_absolute, help="its images, an .npz")
     asked = parser.parse_args()
     missing = [tool for tool, (module, _) in TOOLS.items() if importlib.util.find_spec(module) is None]
     print(f"not installed, left out: {', '.join(missing)}" if missing else "every peer is installed")
     held: list[bool] = []
-    with tempfile.TemporaryDirectory() as folder:
+    # Quark writes tables into the working directory.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for case in cases(Path(folder), asked.names, asked.face, asked.images):
             held += report(*case, Path(folder))
     print(f"{sum(held)} of {len(held)} bars hold")

@@ -155,8 +155,8 @@ class QuantConfig(Settings):
     activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
     effort: Effort = Field(
         "normal",
-        description="fast: ranges only; normal: also smoothing, rounding with feedback, bias correction; "
-        "high: the same from more of the data.",
+        description="fast: ranges only; normal: also smoothing, equalization, rounding with feedback, bias correction; "
+        "high: the same from more of the data, which changes nothing where layers are small.",
     )
     rescue: bool = Field(True, description="Keep what 8 bits cannot hold in more, visibly.")
     method: Method = Field("auto", description="How ranges are chosen from what was observed.")

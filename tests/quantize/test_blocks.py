@@ -21,6 +21,7 @@ from intact.quantize import blocks
 from intact.targets.registry import known_archs, load_target
 from intact.targets.validate import validate
 from intact.vendor import cpu
+from tests.quantize.models import model as built
 
 TWO_LAYERS = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -90,6 +91,21 @@ def test_a_model_in_blocks_runs_and_is_more_accurate_than_per_channel():
             float(((session.run(r)["y"] - y) ** 2).sum()) for r, y in zip(rows(), reference, strict=True)
         )
     assert errors[8] < errors[0] / 2
+
+
+def test_feedback_leaves_less_error_in_the_products_of_weights_in_blocks():
+    random = np.random.default_rng(3)
+    mixing = random.standard_normal((64, 64)) / 8 + np.eye(64)
+    weights = random.standard_normal((64, 8)).astype(np.float32)
+    net = built("float[1,16,64] x", "float[1,16,8] y", "y = MatMul(x, w)", w=weights)
+    feeds = [{"x": (random.standard_normal((1, 16, 64)) @ mixing).astype(np.float32)} for _ in range(24)]
+    errors = {}
+    for effort in ("fast", "normal"):
+        config = QuantConfig(weight_type="int4", activation_type="uint16", block_size=16, effort=effort)
+        session = cpu.Session(quantize.quantize(net, load_target("qnn"), config, feeds[:16]).model)
+        pairs = [(cpu.run(net, feed)["y"], session.run(feed)["y"]) for feed in feeds[16:]]
+        errors[effort] = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
+    assert errors["normal"] < 0.8 * errors["fast"]
 
 
 @pytest.mark.qnn

@@ -11,8 +11,8 @@ from intact.graph import query
 from intact.quantize import grid
 from intact.quantize.improve.gptq import round_with_feedback
 from intact.quantize.improve.linear import linear
+from intact.quantize.improve.migrate import describe, migrate
 from intact.quantize.improve.scales import least_error_scales
-from intact.quantize.improve.smooth import smooth
 from intact.quantize.observe import observe
 from intact.quantize.rescue import rescue
 from intact.targets.registry import load_target
@@ -67,9 +67,9 @@ def plain_feedback(weights, moments, scale, damping):
     h = moments[np.ix_(order, order)] + damping * np.eye(len(moments))
     left, integers = weights[:, order].copy(), np.zeros(weights.shape, np.int64)
     for column in range(weights.shape[1]):
-        inverse = np.linalg.inv(h[column:, column:])
-        integers[:, column] = np.clip(np.rint(left[:, column] / scale), -128, 127)
-        error = (left[:, column] - integers[:, column] * scale) / inverse[0, 0]
+        inverse, step = np.linalg.inv(h[column:, column:]), scale[:, order[column]]
+        integers[:, column] = np.clip(np.rint(left[:, column] / step), -128, 127)
+        error = (left[:, column] - integers[:, column] * step) / inverse[0, 0]
         left[:, column:] -= np.outer(error, inverse[0])
     result = np.zeros_like(integers)
     result[:, order] = integers
@@ -81,12 +81,16 @@ def correlated(rows, size):
     return RNG.standard_normal((rows, size)) @ mixing
 
 
-def test_rounding_with_feedback_is_the_plain_algorithm():
+@pytest.mark.parametrize("blocks", [1, 3], ids=["per output", "in blocks"])
+def test_rounding_with_feedback_is_the_plain_algorithm(blocks):
     x, weights = correlated(400, 24), RNG.standard_normal((6, 24))
     moments = x.T @ x
-    scale = np.abs(weights).max(axis=1) / 7.0  # coarse, so that errors are large and ties rare
-    found = round_with_feedback(weights[None], moments[None], scale[None], np.zeros((1, 6)), "int8", noise=3.0)[0]
-    assert np.array_equal(found, plain_feedback(weights, moments, scale, 0.01 * np.diag(moments).mean() + 3.0))
+    # Coarse, so that errors are large and ties rare.
+    scale = np.abs(weights).reshape(6, blocks, -1).max(axis=2) / 7.0
+    spread = np.repeat(scale, 24 // blocks, axis=1)
+    given = spread[None] if blocks > 1 else scale.reshape(1, 6)
+    found = round_with_feedback(weights[None], moments[None], given, np.zeros(given.shape), "int8", noise=3.0)[0]
+    assert np.array_equal(found, plain_feedback(weights, moments, spread, 0.01 * np.diag(moments).mean() + 3.0))
 
 
 def test_feedback_leaves_less_error_in_the_outputs_than_rounding_to_nearest():
@@ -172,8 +176,8 @@ def normalized(more=""):
 def test_smoothing_moves_an_outlying_channel_and_keeps_the_function(more, muls):
     net, rows = normalized(more), [{"x": normal(1, 8, 16)} for _ in range(6)]
     plan = quantize.plan(net, load_target("cpu"), QuantConfig())
-    result, names = smooth(net, plan, rows, by_nodes=True)
-    assert names == ("n",)
+    result, moved = migrate(net, plan, rows, by_nodes=True)
+    assert [tensor for _, tensor in moved] == ["n"] and describe(moved)[0].startswith("smoothing: ")
     assert sum(node.op_type == "Mul" for node in result.graph) == muls
     for row in rows:
         for name, expected in cpu.run(net, row).items():
@@ -189,7 +193,7 @@ def test_smoothing_leaves_alone_what_it_may_not_or_need_not_touch():
     rows = [{"x": normal(1, 8, 16)} for _ in range(6)]
     for net, by_nodes in ((plain, True), (normalized("z = Relu(n)"), False)):
         plan = quantize.plan(net, load_target("cpu"), QuantConfig())
-        assert smooth(net, plan, rows, by_nodes=by_nodes)[1] == ()
+        assert migrate(net, plan, rows, by_nodes=by_nodes)[1] == ()
 
 
 def _sqnr(net, result, row):

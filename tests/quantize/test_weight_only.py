@@ -121,6 +121,21 @@ def test_two_levels_share_a_byte_the_first_in_its_low_half(levels):
     assert unfolded[: len(levels)] == levels and sum(unfolded[len(levels) :]) == 0
 
 
+@pytest.mark.parametrize("inputs", [64, 72])
+def test_rounding_with_feedback_leaves_less_error_in_products(inputs):
+    mixing = RNG.standard_normal((inputs, inputs)) / np.sqrt(inputs) + np.eye(inputs)
+    feeds = [{"x": (RNG.standard_normal((40, inputs)) @ mixing).astype(np.float32)} for _ in range(12)]
+    graph = model(f"float[40,{inputs}] x", "float[40,10] y", "y = MatMul(x, w)", w=weight(inputs, 10))
+    config = QuantConfig.from_dict({"activation_type": "float", "weight_type": "int4", "block_size": 16})
+
+    def error(rows):
+        (node,) = weight_only.pack(graph, load_target("cpu"), config, rows).model.graph
+        difference = unpacked(node) - query.constant(graph.graph.initializers["w"])
+        return sum(np.square(feed["x"].astype(np.float64) @ difference).sum() for feed in feeds[8:])
+
+    assert error(feeds[:8]) < 0.8 * error(None)
+
+
 def test_a_weight_of_two_layers_is_packed_once():
     graph = model("float[3,16] x", "float[3,16] y", "a = MatMul(x, w)  y = MatMul(a, w)", w=weight(16, 16))
     result = pack(graph, block_size=16)

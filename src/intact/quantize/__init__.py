@@ -18,7 +18,7 @@ from intact.events import Events, Silence
 from intact.quantize import blocks, encodings, float16, plan_file, weight_only
 from intact.quantize.improve import improve
 from intact.quantize.improve.effort import DEPTHS
-from intact.quantize.improve.smooth import smooth
+from intact.quantize.improve.migrate import describe, migrate
 from intact.quantize.insert import insert
 from intact.quantize.observe import Rows, observe
 from intact.quantize.plan import plan
@@ -73,8 +73,8 @@ def quantize(
     first = plan(model, target, config, types)
     check_constants(model, first)
     if free and config.effort != "fast":
-        model, smoothed = smooth(model, first, rows, by_nodes=not target.npu)
-        notes += [f"smoothing: outlying channels of {len(smoothed)} tensors moved into weights"] if smoothed else []
+        model, moved = migrate(model, first, rows, by_nodes=not target.npu)
+        notes += describe(moved)
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
     watched = _on_grids(model, given.plan) if eight_bits else ()
@@ -94,10 +94,11 @@ def quantize(
     notes += blocked.notes
     if free and config.effort != "fast":
         depth = DEPTHS[config.effort]
-        model, resolved = improve(model, blocked.rest, seen, rows, depth=depth, events=events, run_seconds=run_seconds)
+        model, resolved = improve(
+            model, blocked.rest, seen, rows, blocked=blocked, depth=depth, events=events, run_seconds=run_seconds
+        )
     else:
-        resolved = resolve(model, blocked.rest, seen, given.weights)
-    resolved = blocks.resolve(model, blocked, resolved, config.block_size)
+        resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, seen, given.weights))
     notes += _substitutes(given.plan, config, types, rescued)
     notes += _other_weights(model, given.plan, config)
     result = insert(model, given.plan, resolved)
@@ -116,7 +117,7 @@ def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: R
             half = float16.convert(model, config, rows, progress=advance)
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
     else:
-        packed = weight_only.pack(model, target, config)
+        packed = weight_only.pack(model, target, config, rows, events)
         result, nodes, notes = packed.model, packed.nodes, packed.notes
     plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())
     return QuantizedModel(result, plan, notes, (), time.perf_counter() - start, 0.0, kept)

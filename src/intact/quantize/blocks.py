@@ -31,6 +31,7 @@ class Blocked:
 
     rest: QuantPlan
     weights: tuple[WeightPlan, ...]
+    size: int = 0
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -47,7 +48,7 @@ def split(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig)
     rest = replace(plan, weights=tuple(weight for weight in plan.weights if weight not in taken))
     said = f"blocks of {config.block_size}: {len(taken)} of {len(reasons)} {config.weight_type} weights"
     others = f"{said}; the others have a scale per channel: {'; '.join(left)}"
-    return Blocked(rest, taken, (others if left and taken else said,), () if taken else (others,))
+    return Blocked(rest, taken, config.block_size, (others if left and taken else said,), () if taken else (others,))
 
 
 def _check(config: QuantConfig) -> None:
@@ -81,14 +82,14 @@ def _refusal(node: ir.Node, weight: WeightPlan, plan: QuantPlan, target: Target,
     return None if inputs % size == 0 else f"{inputs} inputs are not a multiple of {size}"
 
 
-def resolve(model: ir.Model, blocked: Blocked, resolved: Resolved, size: int) -> Resolved:
-    """`resolved` with the encodings and integers of the weights in blocks."""
+def resolve(model: ir.Model, blocked: Blocked, resolved: Resolved) -> Resolved:
+    """`resolved` with the encodings and integers of the weights in blocks, each rounded to nearest."""
     constants = dict(resolved.constants)
     for weight in blocked.weights:
         tensor = model.graph.initializers[weight.tensor].const_value
         assert tensor is not None and weight.axis is not None, "weights in blocks are constants with channels"
         constants[weight.node, weight.index] = encode(
-            tensor.numpy().astype(np.float64), weight.axis, size, weight.dtype
+            tensor.numpy().astype(np.float64), weight.axis, blocked.size, weight.dtype
         )
     return replace(resolved, constants=constants)
 

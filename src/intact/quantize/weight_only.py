@@ -5,6 +5,7 @@ A weight has one scale, and where it is not symmetric one zero point, for each b
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,10 +13,15 @@ import onnx_ir as ir
 
 from intact.config import QuantConfig
 from intact.errors import ModelError, SettingsError, TargetError
+from intact.events import Events, Silence
 from intact.graph import edit, query
 from intact.quantize import grid
 from intact.quantize.choose import wanted_by
+from intact.quantize.improve.effort import DEPTHS, Depth
+from intact.quantize.improve.linear import MatrixProduct, Moments
+from intact.quantize.improve.rounding import round_matrix
 from intact.quantize.improve.scales import COARSE, least_error_scales
+from intact.quantize.observe import Rows, watch
 from intact.quantize.plan import check_names
 from intact.targets.spec import Packing, Target
 
@@ -53,8 +59,13 @@ class Weight:
         return found | zeros
 
 
-def pack(model: ir.Model, target: Target, config: QuantConfig) -> Packed:
-    """A copy of `model` with the constant matrices of MatMul and Gemm in `config.weight_type`."""
+def pack(
+    model: ir.Model, target: Target, config: QuantConfig, rows: Rows | None = None, events: Events | None = None
+) -> Packed:
+    """A copy of `model` with the constant matrices of MatMul and Gemm in `config.weight_type`.
+
+    They are rounded with feedback on `rows`, or to nearest where there are none or the effort is `fast`.
+    """
     _check(target.packing, target, config)
     check_names(model, config)
     products = [node for node in model.graph if node.domain == "" and node.op_type in ("MatMul", "Gemm")]
@@ -64,17 +75,41 @@ def pack(model: ir.Model, target: Target, config: QuantConfig) -> Packed:
     if not chosen:
         listed = f": {_listed(left)}" if left else ""
         raise TargetError("T113", f"no MatMul or Gemm of the model has a weight to pack{listed}")
+    moments: dict[str, Moments] = {}
+    if rows is not None and config.effort != "fast":
+        moments = _moments(model, chosen, rows, DEPTHS[config.effort], events or Silence())
     result = model.clone()
     copies = dict(zip(model.graph, result.graph, strict=True))
-    writer = _Writer(result, config)
+    writer = _Writer(result, config, moments)
     for node in chosen:
         writer.replace(copies[node])
     edit.prune(result)
     return Packed(result, tuple(node.name or "" for node in chosen), _notes(writer, config, len(products), left))
 
 
-def encode(matrix: np.ndarray, dtype: str, size: int, *, symmetric: bool, refine: bool) -> Weight:
-    """A matrix [outputs, inputs] in blocks of `size` inputs; `refine` shrinks scales to where the error is least."""
+def _moments(model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, depth: Depth, events: Events) -> dict[str, Moments]:
+    """Second moments of what each node multiplies, by the name of that tensor."""
+    found: dict[str, Moments] = {}
+    for node in nodes:
+        source, weight = node.inputs[0], query.constant(node.inputs[1])
+        if source is None or source.name is None or weight is None or source.name in found or query.is_constant(source):
+            continue
+        view = MatrixProduct(bool(query.int_(node, "transB", 0)), False)
+        matrix = view.matrix(weight)
+        most = depth.columns(matrix.shape[2], len(rows))
+        found[source.name] = Moments.empty(view, matrix, most=most, block=depth.together)
+    with events.stage("study the layers", len(rows)) as advance:
+        watch(model, {name: [moments.add] for name, moments in found.items()}, rows, progress=advance)
+    return found
+
+
+def encode(
+    matrix: np.ndarray, dtype: str, size: int, *, symmetric: bool, refine: bool, moments: Moments | None = None
+) -> Weight:
+    """A matrix [outputs, inputs] in blocks of `size` inputs; `refine` shrinks scales to where the error is least.
+
+    With `moments` of the inputs, weights are rounded so that the error in the outputs is least.
+    """
     outputs, inputs = matrix.shape
     padded = np.pad(matrix.astype(np.float64), ((0, 0), (0, -inputs % size)))
     blocks = padded.reshape(-1, size)
@@ -83,6 +118,11 @@ def encode(matrix: np.ndarray, dtype: str, size: int, *, symmetric: bool, refine
         encoding = least_error_scales(blocks, encoding)
     low, high = grid.LIMITS[dtype]
     levels = (grid.quantize(blocks, encoding) - low).reshape(outputs, -1, size)
+    if moments is not None and moments.rows:
+        spread = (np.repeat(values, size).reshape(outputs, -1) for values in (encoding.scale, encoding.zero_point))
+        scale, zero_point = (values[None, :, :inputs] for values in spread)
+        rounded = round_matrix(matrix[None], moments, scale, zero_point, dtype, noise=0.0)[0] - low
+        levels.reshape(outputs, -1)[:, :inputs] = rounded
     scales, zeros = encoding.scale.reshape(outputs, -1), (encoding.zero_point - low).reshape(outputs, -1)
     return Weight(levels, scales, zeros, (high - low).bit_length())
 
@@ -149,6 +189,7 @@ class _Writer:
 
     model: ir.Model
     config: QuantConfig
+    moments: Mapping[str, Moments]
     names: edit.Names = field(init=False)
     packed: dict[tuple[str, bool, float], tuple[Weight, dict[str, ir.Value]]] = field(default_factory=dict)
     before: int = 0
@@ -187,12 +228,17 @@ class _Writer:
                 self.config.block_size,
                 symmetric=self.config.weight_symmetric,
                 refine=self.config.effort != "fast",
+                moments=self._moments_of(node),
             )
             arrays = weight.constants()
             self.before += 4 * matrix.size
             self.after += sum(array.nbytes for array in arrays.values())
             self.packed[key] = weight, {part: self._add(a, f"{value.name}_{part}") for part, a in arrays.items()}
         return self.packed[key]
+
+    def _moments_of(self, node: ir.Node) -> Moments | None:
+        source = node.inputs[0]
+        return self.moments.get(source.name or "") if source is not None else None
 
     def _bias(self, node: ir.Node) -> ir.Value:
         row = _bias_row(node)

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.events import Events, Silence
+from intact.quantize import blocks
+from intact.quantize.blocks import Blocked
 from intact.quantize.improve.effort import NORMAL, Depth, expected_seconds
 from intact.quantize.improve.rounding import correct_biases, round_weights
 from intact.quantize.improve.scales import COARSE, least_error_scales
@@ -25,17 +27,21 @@ def improve(
     seen: Mapping[str, Sketch],
     rows: Rows,
     *,
+    blocked: Blocked | None = None,
     depth: Depth = NORMAL,
     events: Events | None = None,
     run_seconds: float = 0.0,
 ) -> tuple[ir.Model, Resolved]:
     """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected.
 
+    `blocked` are the weights in blocks that were taken out of `plan`: they are rounded with feedback too.
     `run_seconds` is how long one run over `rows` took before; what all this will take is told beforehand.
     """
     events = events or Silence()
+    blocked = blocked or Blocked(plan, ())
     tries = candidates(plan, seen)
-    found = studies(model, plan, tries, len(rows), depth)
+    every = replace(plan, weights=(*plan.weights, *blocked.weights))
+    found = studies(model, every, tries, len(rows), depth)
     layers = sum(len(study.layers) for study in found)
     if layers:
         seconds = run_seconds + expected_seconds(found, len(rows))
@@ -53,10 +59,11 @@ def improve(
     if scales:
         nearest = resolve(model, plan, seen, scales, chosen)
     with events.stage("round the weights", layers) as advance:
-        rounded = round_weights(nearest, plan, found, advance)
+        rounded = round_weights(blocks.resolve(model, blocked, nearest), found, advance)
     corrected, changed = correct_biases(model, plan, rounded, found, best)
     final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
-    return corrected, replace(final, constants={**final.constants, **_same_grids(plan, rounded, final)})
+    final = blocks.resolve(corrected, blocked, final)
+    return corrected, replace(final, constants={**final.constants, **_same_grids(every, rounded, final)})
 
 
 def _coarse_scales(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> dict[tuple[str, int], Encoding]:

@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from intact.quantize.improve.study import Study
 
+_FEWEST_COLUMNS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:
@@ -25,6 +27,10 @@ class Depth:
     columns_per_input: int
     together: int
     directions: int
+
+    def columns(self, inputs: int, rows: int) -> int:
+        """How many columns of a layer with so many inputs are looked at in each of `rows`."""
+        return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, self.together) // max(rows, 1))
 
 
 NORMAL = Depth(columns_per_input=8, together=2048, directions=32)

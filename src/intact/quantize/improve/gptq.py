@@ -20,7 +20,7 @@ _BLOCK = 128
 def round_with_feedback(
     weights: np.ndarray, moments: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, dtype: str, noise: float
 ) -> np.ndarray:
-    """Integers for `weights` [groups, outputs, inputs], with one scale and zero point per output.
+    """Integers for `weights` [groups, outputs, inputs], with one scale and zero point per output or for each weight.
 
     `moments` is, per group, the sum of input · inputᵀ over what was observed; `noise` the variance that quantizing the
     inputs adds to each of them, summed likewise.
@@ -29,7 +29,7 @@ def round_with_feedback(
     order, factor = _factor(moments.astype(np.float64), noise)
     # One row an input: rows are contiguous, and each is rounded as a whole.
     wanted = np.take_along_axis(weights.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
-    scale, zero_point = scale.astype(np.float64), zero_point.astype(np.float64)
+    scale, zero_point = (_by_input(values, order) for values in (scale, zero_point))
     errors = np.zeros_like(wanted)
     integers = np.empty(wanted.shape, np.int64)
     inputs = wanted.shape[1]
@@ -38,12 +38,21 @@ def round_with_feedback(
         block = wanted[:, start:stop] - factor[:, :start, start:stop].transpose(0, 2, 1) @ errors[:, :start]
         for row in range(start, stop):
             fed_back = factor[:, None, start:row, row] @ errors[:, start:row]
-            steps = np.clip(np.rint((block[:, row - start] - fed_back[:, 0]) / scale) + zero_point, qmin, qmax)
+            step, zero = scale[:, row], zero_point[:, row]
+            steps = np.clip(np.rint((block[:, row - start] - fed_back[:, 0]) / step) + zero, qmin, qmax)
             integers[:, row] = steps
-            errors[:, row] = (steps - zero_point) * scale - wanted[:, row]
+            errors[:, row] = (steps - zero) * step - wanted[:, row]
     result = np.empty_like(integers)
     np.put_along_axis(result, order[..., None], integers, axis=1)
     return result.transpose(0, 2, 1)
+
+
+def _by_input(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Scales or zero points as [groups, inputs, outputs], in the order of rounding."""
+    if values.ndim == 2:
+        groups, outputs = values.shape
+        return np.broadcast_to(values.astype(np.float64)[:, None, :], (groups, order.shape[1], outputs))
+    return np.take_along_axis(values.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
 
 
 def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:

@@ -142,6 +142,16 @@ class Moments:
         products = [np.zeros((groups, size, size), np.float32) for size in pieces]
         return cls(linear, groups, inputs, most, block, 0, np.zeros((groups, inputs)), products)
 
+    def columns(self, x: np.ndarray) -> np.ndarray:
+        """The columns of one row that are looked at: those with NaN or infinity are not."""
+        columns = self.linear.columns(np.asarray(x, np.float32), self.most)
+        finite = np.isfinite(columns).all(axis=(0, 2))
+        return columns if finite.all() else columns[:, finite]
+
+    def add(self, x: np.ndarray) -> None:
+        """Take in one row."""
+        self.add_columns(self.columns(x))
+
     def add_columns(self, columns: np.ndarray) -> None:
         """Take in columns of the layer's inputs."""
         self.rows += columns.shape[1]

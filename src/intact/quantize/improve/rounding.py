@@ -10,14 +10,13 @@ import onnx_ir as ir
 
 from intact.graph import query
 from intact.quantize.improve.gptq import round_with_feedback
+from intact.quantize.improve.linear import Linear, Moments
 from intact.quantize.improve.study import Study
 from intact.quantize.resolve import Resolved
-from intact.results import QuantPlan, WeightPlan
+from intact.results import Encoding, QuantPlan, WeightPlan
 
 
-def round_weights(
-    resolved: Resolved, plan: QuantPlan, studies: Sequence[Study], progress: Callable[[], None]
-) -> Resolved:
+def round_weights(resolved: Resolved, studies: Sequence[Study], progress: Callable[[], None]) -> Resolved:
     """The same grids with other integers for every studied weight."""
     constants = dict(resolved.constants)
     for study in studies:
@@ -25,16 +24,23 @@ def round_weights(
         noise = float(resolved.tensors[study.entry].scale) ** 2 / 12 * study.moments.rows
         for weight, matrix in study.layers:
             encoding, _ = constants[weight.node, weight.index]
-            scale, zero_point = _per_output(encoding.scale, matrix), _per_output(encoding.zero_point, matrix)
-            integers = np.empty(matrix.shape, np.int64)
-            for index, product in enumerate(study.moments.products):
-                part = slice(index * study.moments.block, (index + 1) * study.moments.block)
-                integers[:, :, part] = round_with_feedback(
-                    matrix[:, :, part], product, scale, zero_point, encoding.dtype, noise
-                )
+            scale, zero_point = _of_weights(encoding, study.linear, matrix)
+            integers = round_matrix(matrix, study.moments, scale, zero_point, encoding.dtype, noise)
             constants[weight.node, weight.index] = (encoding, study.linear.weight(integers))
             progress()
     return replace(resolved, constants=constants)
+
+
+def round_matrix(
+    matrix: np.ndarray, moments: Moments, scale: np.ndarray, zero_point: np.ndarray, dtype: str, noise: float
+) -> np.ndarray:
+    """Integers of a weight seen as `matrix`, one block of the inputs whose moments are known after the other."""
+    integers = np.empty(matrix.shape, np.int64)
+    for index, product in enumerate(moments.products):
+        part = slice(index * moments.block, (index + 1) * moments.block)
+        step, zero = (values if values.ndim == 2 else values[:, :, part] for values in (scale, zero_point))
+        integers[:, :, part] = round_with_feedback(matrix[:, :, part], product, step, zero, dtype, noise)
+    return integers
 
 
 def correct_biases(
@@ -53,8 +59,10 @@ def correct_biases(
             if name is None:
                 continue
             encoding, integers = resolved.constants[weight.node, weight.index]
-            scale, zero_point = _per_output(encoding.scale, matrix), _per_output(encoding.zero_point, matrix)
-            rounded = (study.linear.matrix(integers) - zero_point[..., None]) * scale[..., None].astype(np.float64)
+            scale, zero_point = _of_weights(encoding, study.linear, matrix)
+            if scale.ndim == 2:
+                scale, zero_point = scale[..., None], zero_point[..., None]
+            rounded = (study.linear.matrix(integers) - zero_point) * scale.astype(np.float64)
             error = (matrix * before[:, None, :] - rounded * after[:, None, :]).sum(axis=-1)
             corrections[name] = error.reshape(-1)
     result = model.clone()
@@ -63,9 +71,16 @@ def correct_biases(
     return result, tuple(corrections)
 
 
-def _per_output(values: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    groups, outputs, _ = matrix.shape
-    return np.broadcast_to(values.reshape(-1), (groups * outputs,)).reshape(groups, outputs)
+def _of_weights(encoding: Encoding, linear: Linear, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and zero points as [groups, outputs], or where they come in blocks as [groups, outputs, inputs]."""
+    both = encoding.scale, encoding.zero_point
+    if encoding.block_size:
+        scale, zero_point = (linear.matrix(np.repeat(v, encoding.block_size, axis=encoding.axis)) for v in both)
+    else:
+        groups, outputs, _ = matrix.shape
+        every = (np.broadcast_to(values.reshape(-1), (groups * outputs,)) for values in both)
+        scale, zero_point = (values.reshape(groups, outputs) for values in every)
+    return scale, zero_point
 
 
 def _bias_of(node: ir.Node, plan: QuantPlan, weight: WeightPlan) -> str | None:

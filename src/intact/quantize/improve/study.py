@@ -16,7 +16,6 @@ from intact.results import Encoding, QuantPlan, WeightPlan
 
 # Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
 _TRIAL_COLUMNS = 64
-_FEWEST_COLUMNS = 64
 
 
 @dataclass(slots=True)
@@ -42,9 +41,7 @@ class Study:
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
-        columns = self.linear.columns(np.asarray(x, np.float32), self.moments.most)
-        finite = np.isfinite(columns).all(axis=(0, 2))
-        columns = columns if finite.all() else columns[:, finite]
+        columns = self.moments.columns(x)
         self.moments.add_columns(columns)
         step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
         for index, candidate in enumerate(self.candidates):
@@ -79,8 +76,7 @@ def studies(
             continue
         matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
         if (entry, view) not in found:
-            together = min(matrix.shape[2], depth.together)
-            most = max(_FEWEST_COLUMNS, depth.columns_per_input * together // max(rows, 1))
+            most = depth.columns(matrix.shape[2], rows)
             moments = Moments.empty(view, matrix, most=most, block=depth.together)
             found[entry, view] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
         found[entry, view].layers.append((weight, matrix))
