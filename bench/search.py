@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,17 @@ else:
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(status["VmHWM"].split()[0])
 """
+
+
+@contextmanager
+def sized(**sizes: int) -> Iterator[None]:
+    """Transformers of the zoo in another size."""
+    usual = {name: getattr(transformer, name) for name in sizes}
+    for name, size in sizes.items():
+        setattr(transformer, name, size)
+    yield
+    for name, size in usual.items():
+        setattr(transformer, name, size)
 
 
 def saved(name: str, folder: Path) -> tuple[Path, Path]:
@@ -100,9 +112,8 @@ def memory(folder: Path) -> bool:
     """A wider transformer of 12 layers: weights of a size that counts, and activations as well."""
     names = ("LAYERS", "HEADS", "HEAD_WIDTH", "WIDTH", "HIDDEN", "TOKENS")
     sizes = (LAYERS, HEADS, HEAD_WIDTH, HEADS * HEAD_WIDTH, 4 * HEADS * HEAD_WIDTH, TOKENS)
-    for name, size in zip(names, sizes, strict=True):
-        setattr(transformer, name, size)
-    path, inputs = saved("bert", folder)
+    with sized(**dict(zip(names, sizes, strict=True))):
+        path, inputs = saved("bert", folder)
     other = quantized(path, inputs, "uint8")
     kilobytes = {
         what: int(
@@ -124,8 +135,8 @@ def memory(folder: Path) -> bool:
 
 def table(folder: Path) -> bool:
     """A model of a size at which building counts for more than starting a process."""
-    transformer.LAYERS = 6
-    path, inputs = saved("vit", folder)
+    with sized(LAYERS=6):
+        path, inputs = saved("vit", folder)
     cells = matrix.cells(DEVICES, PRECISIONS, BuildConfig.from_dict({"quant": {"load_path": str(inputs)}}))
     seconds, bytes_of = {}, {}
     for workers in (1, 2):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
@@ -12,7 +14,8 @@ from intact import pipeline
 from intact.cli.main import app
 from intact.config import BuildConfig, merge
 from intact.errors import SettingsError
-from intact.search import mixed
+from intact.search import curve, mixed
+from intact.targets.registry import load_target
 
 # More than 8 bits give on these rows, some of which lie beyond what was seen.
 GOAL = 30.0
@@ -117,3 +120,25 @@ def test_a_mix_for_the_npu_is_one_partition_and_cheaper_than_16_bits(zoo, tmp_pa
     assert result.passed and min(compiled) >= 26.0
     assert result.placement.partitions == 1 and not result.placement.cpu_nodes
     assert result.search.points[result.search.chosen].cost < result.search.uniform["w8a16"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "readers", "moved"),
+    [
+        ("float", ("uint16", "uint16"), "uint16"),
+        ("float", ("uint8", "uint16"), "float"),
+        ("float", ("float", "uint8"), "float"),
+        ("uint8", ("uint16", "uint16"), "uint8"),
+    ],
+)
+def test_what_only_moves_values_in_float_has_the_type_of_all_that_reads_them(norm, readers, moved):
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 21]>
+        agraph (float[1,4,8] x) => (float[1,4,8] y, float[1,4,8] z)
+        { h = Sigmoid (x)  s = Transpose <perm = [0,2,1]> (h)  t = Transpose <perm = [0,2,1]> (s)
+          y = Relu (t)  z = Tanh (t) }""")
+    for node, name in zip(model.graph, "hstyz", strict=True):
+        node.name = name
+    types = {"h": norm, "s": norm, "t": norm, "y": readers[0], "z": readers[1]}
+    begun = SimpleNamespace(model=model, target=load_target("qnn"))
+
+    assert curve.moved_as_read(begun, types) == {**types, "s": moved, "t": moved}

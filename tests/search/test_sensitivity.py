@@ -1,4 +1,4 @@
-"""The noise of one tensor at a time, the cost of an assignment, and the steps between the cheapest and the best."""
+"""The noise of one tensor and of one group at a time, the cost of an assignment, and the steps between them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from intact import data
 from intact.config import QuantConfig
 from intact.graph import shapes
-from intact.quantize import grid
+from intact.quantize import grid, quantize
+from intact.quantize.observe import observe
+from intact.quantize.resolve import resolve
 from intact.search.cost import Prices, multiply_adds, work
 from intact.search.groups import structure
 from intact.search.ladder import Ladder
 from intact.search.probe_model import ProbeModel
-from intact.search.sensitivity import Noises
+from intact.search.sensitivity import Noises, measure
+from intact.search.unseen import held_out, look
 from intact.targets.registry import load_target
 from intact.vendor import cpu
 from tests.quantize.models import model
@@ -55,8 +59,8 @@ def test_a_switch_rounds_one_tensor_for_everyone_or_for_one_reader_and_nothing_w
         return 1 / (1 + np.exp(-to_sigmoid)) @ W.T + to_add
 
     assert np.allclose(probe.run(X)[0], reference(a, a), atol=1e-5)
-    assert np.allclose(probe.again(everyone)[0], reference(rounded, rounded), atol=1e-5)
-    assert np.allclose(probe.again(one)[0], reference(rounded, a), atol=1e-5)
+    assert np.allclose(probe.again([everyone])[0], reference(rounded, rounded), atol=1e-5)
+    assert np.allclose(probe.again([one])[0], reference(rounded, a), atol=1e-5)
 
 
 def test_a_switch_exchanges_the_weights_of_a_node(net):
@@ -65,7 +69,7 @@ def test_a_switch_exchanges_the_weights_of_a_node(net):
     plain = cpu.run(net, X)["y"]
     assert np.allclose(probe.run(X)[0], plain, atol=1e-5)
     a = X["x"] @ (2 * W)
-    assert np.allclose(probe.again(switch)[0], 1 / (1 + np.exp(-a)) @ W.T + a, atol=1e-5)
+    assert np.allclose(probe.again([switch])[0], 1 / (1 + np.exp(-a)) @ W.T + a, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +109,56 @@ def test_descending_adds_no_more_noise_than_allowed_and_never_costs_more(ladder,
 
 def test_with_room_for_all_noise_descending_ends_at_the_cheapest(ladder):
     assert ladder.descend(ladder.uniform(2), 1.0).cost == ladder.uniform(0).cost
+
+
+def test_the_front_is_no_worse_than_the_way_down_from_any_precision(ladder):
+    front = ladder.front()
+    for level in range(len(TARGET.costs.levels)):
+        for allowed in (0.0, 1e-4, 1e-3):
+            below = ladder.descend(ladder.uniform(level), allowed)
+            assert any(a.cost <= below.cost * (1 + 1e-9) and a.noise <= below.noise * (1 + 1e-9) for a in front)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    np.savez(tmp_path / "x.npz", x=RNG.standard_normal((24, 8)).astype(np.float32))
+    return tmp_path / "x.npz"
+
+
+def measured(net, path):
+    calibration = data.load(net, str(path), samples=24).calibration
+    found = structure(net, TARGET, QuantConfig(), TARGET.costs.levels)
+    seen_on, held = held_out(calibration)
+    return found, seen_on, held, measure(net, found, seen_on, held, halves=False, feedback=False)
+
+
+def test_the_worst_groups_are_measured_as_if_they_alone_were_quantized(net, rows):
+    found, seen_on, held, (_, ranked) = measured(net, rows)
+    expected = {}
+    for index, group in enumerate(found.groups):
+        types = {node.name: "float" for node in net.graph if node.name not in group.nodes}
+        alone = quantize(net, TARGET, QuantConfig(types=types, effort="fast", rescue=False), seen_on).model
+        pairs = [(cpu.run(net, row)["y"], cpu.run(alone, row)["y"]) for row in held]
+        signal = sum(np.sum(a.astype(np.float64) ** 2) for a, _ in pairs)
+        expected[index] = sum(np.sum((a.astype(np.float64) - b) ** 2) for a, b in pairs) / signal
+    assert [one.group for one in ranked] == sorted(expected, key=lambda index: -expected[index])
+    # Alone, a group reads what others compute from a grid that was observed, even if their operator has a fixed one.
+    assert [one.noise for one in ranked] == pytest.approx([expected[one.group] for one in ranked], rel=0.05)
+
+
+def test_the_same_rows_give_the_same_figures(net, rows):
+    first, again = (measured(net, rows)[3] for _ in range(2))
+    assert first[1] == again[1]
+    assert all(np.array_equal(first[0].written[name], again[0].written[name]) for name in first[0].written)
+
+
+def test_a_value_beyond_all_that_was_seen_costs_8_bits_more_than_16(net, tmp_path):
+    values = np.tile(np.linspace(-1, 1, 8, dtype=np.float32), (24, 1))
+    values[17] *= 1.2  # the last row of the calibration, which is held out: 16 bits have room for it
+    np.savez(tmp_path / "x.npz", x=values)
+    found, seen_on, held, (noises, _) = measured(net, tmp_path / "x.npz")
+    seen = observe(net, found.plan, seen_on)
+    beyond = look(net, found.plan, seen, resolve(net, found.plan, seen), held)
+    assert beyond.eight["x"].rows == (len(held) - 1,) and "x" not in beyond.sixteen
+    read = next(table for (name, _), table in noises.read.items() if name == "x")
+    assert read[0, 0] > 2**12 * read[1, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ CHIP = (
     *(option for option in TARGET if option.name in ("arch", "soc")),
 )
 LIMITS = tuple(option for option in COMPILE if option.name in ("ep_option", "timeout"))
+# What is shown of a layer, and of a unit on the NPU, under which heading.
+MODEL_FIGURES = {"own_db": "own dB", "computed_db": "computed", "grid_db": "grid", "accumulated_db": "so far"}
+DEVICE_FIGURES = {"own_db": "own dB", "steps": "steps"}
 SETTINGS = (CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 
@@ -104,7 +107,7 @@ def _show_models(result: dict[str, Any], say: Callable[[str], None]) -> None:
     if first is None:
         say(f"nothing parts ways, in {result['compared']} layers on {result['samples']} samples")
     else:
-        say(f"the models part ways at {first['node']} ({first['op']}), tensor {first['tensor']}")
+        say(f"the models part ways at {_place(first)}")
         say(f"  {_grid(first) if first['cause'] == 'grid' else _weights(first)}")
         others = len(result["parted"]) - 1
         if others:
@@ -113,9 +116,7 @@ def _show_models(result: dict[str, Any], say: Callable[[str], None]) -> None:
         names = ", ".join(layer["node"] for layer in result["undone"][:SHOWN])
         more = len(result["undone"]) - SHOWN
         say(f"differ, but later layers undo it: {names}" + (f" and {more} more" if more > 0 else ""))
-    if result["layers"]:
-        say("the largest contributions, each layer fed with right inputs:")
-        _table(result["layers"], ("own_db", "computed_db", "grid_db", "accumulated_db"))
+    _show_worst(result, "contributions, each layer fed with right inputs", MODEL_FIGURES, say)
 
 
 def _grid(layer: dict[str, Any]) -> str:
@@ -148,32 +149,31 @@ def _show_device(result: dict[str, Any], say: Callable[[str], None]) -> None:
 
 def _show_compile(result: dict[str, Any], say: Callable[[str], None]) -> None:
     first = result["first"]
-    say(f"{result['target']} does not compile {first['node']} ({first['op']}), tensor {first['tensor']}")
+    say(f"{result['target']} does not compile {_place(first)}")
     say(f"  {first['pattern']}")
     say(f"  {first['error']}")
     if len(first["nodes"]) > 1:
         say(f"  it takes all of these to fail: {', '.join(first['nodes'])}")
 
 
-HEADINGS = {
-    "own_db": "own dB",
-    "computed_db": "computed",
-    "grid_db": "grid",
-    "accumulated_db": "so far",
-    "steps": "steps",
-}
+def _place(layer: dict[str, Any]) -> str:
+    return f"{layer['node']} ({layer['op']}), tensor {layer['tensor']}"
 
 
-def _table(layers: list[dict[str, Any]], figures: tuple[str, ...]) -> None:
+def _show_worst(result: dict[str, Any], what: str, figures: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """The layers or units with the largest error, in a table with these figures by heading."""
     from rich.console import Console
     from rich.table import Table
 
+    if not result["layers"]:
+        return
+    say(f"the largest {what}:")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("node", "op"):
         table.add_column(name, overflow="fold")
-    for name in figures:
-        table.add_column(HEADINGS[name], justify="right", no_wrap=True)
-    for layer in layers[:SHOWN]:
+    for heading in figures.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for layer in result["layers"][:SHOWN]:
         table.add_row(layer["node"], layer["op"], *(_number(layer[name]) for name in figures))
     Console(highlight=False, markup=False).print(table)
 

@@ -11,7 +11,7 @@ than it was. Such a difference is undone before it reaches an output, so it is f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from intact import execution
 from intact.graph import grids, query
 from intact.graph.grids import Grid
 from intact.search.cutting import Cutter
+from intact.search.drifts import Sources, Tensor, kept, sources_of, subsets
 from intact.search.layers import (
     AGREED_DB,
     PARTED_DB,
@@ -28,16 +29,18 @@ from intact.search.layers import (
     Loss,
     Rows,
     agrees,
+    but_for_a_factor,
     decibels,
     difference_of,
+    loss_of,
     shown,
     together,
 )
 from intact.search.pairing import pair
 from intact.verify.compare import Difference
 
-# A difference that does not show for this many layers is undone.
-CALM_LAYERS = 3
+# A difference that does not show for this many layers is undone; one that shows after so many others is not meant.
+CALM_LAYERS, LONGEST_WAY = 3, 12
 MOVEMENTS = frozenset(
     {
         "Cast",
@@ -55,29 +58,6 @@ MOVEMENTS = frozenset(
 )
 # Weights of b bits give about 6 b - 8 dB; a layer has parted ways 10 dB below that.
 DB_PER_BIT, ALLOWANCE_DB = 6.0, 18.0
-
-
-Sources = frozenset[str]
-
-
-@dataclass(slots=True)
-class _Tensor:
-    """A tensor of the candidate on its way through the comparison.
-
-    `value` is what it is where everything before it is right. `drifts` is what it is where some sources alone differ:
-    each by itself, all together, and those that make up for each other. `calm` says for how many layers in a row the
-    difference of a source has not shown.
-    """
-
-    name: str
-    own: Difference | None
-    value: Rows
-    drifts: dict[Sources, Rows] = field(default_factory=dict)
-    calm: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def sources(self) -> Sources:
-        return frozenset(self.calm)
 
 
 class Comparison:
@@ -101,7 +81,7 @@ class Comparison:
         self._rows = rows
         self._expected: dict[str, Rows] = {}
         self._accumulated: dict[str, Rows] = {}
-        self._tensors: dict[str, _Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}
         self._read = {name: self._inputs_of(name) for name in self.pairs}
         self._last_use = self._last_uses()
         self.suspects: dict[str, Literal["weights", "grid"]] = {}
@@ -169,11 +149,11 @@ class Comparison:
                 self._expected[match] = opened(self.reference, match, self._matches, feeds, len(self._rows))(feeds)
         return self._expected[match]
 
-    def _tensor(self, name: str) -> _Tensor:
+    def _tensor(self, name: str) -> Tensor:
         """What the candidate computes there, fed with the reference's tensors, or with those that differ so far."""
         expected = self._expected_rows(self.pairs[name])
         if self.candidate.values[name].is_graph_input():
-            return _Tensor(name, None, expected)
+            return Tensor(name, None, expected)
         read = {n: self._expected_rows(self.pairs[n]) for n in self._read[name]}
         compute = self._opened(name, read)
         fed = compute(read)
@@ -181,9 +161,8 @@ class Comparison:
         before = [self._tensors[n] for n in read if n in self._tensors and self._tensors[n].drifts]
         if not before:
             return self._by_itself(name, own, fed)
-        subsets = _subsets(before)
-        tried = {s: compute(feeds) for s in subsets if (feeds := self._feeds(read, s)) is not None}
-        return self._followed(_Tensor(name, own, fed), expected, tried, before, read)
+        tried = {s: compute(feeds) for s in subsets(before) if (feeds := self._feeds(read, s)) is not None}
+        return self._followed(Tensor(name, own, fed), expected, tried, before, read)
 
     def _feeds(self, read: Mapping[str, Rows], sources: Sources) -> dict[str, Rows] | None:
         """What a layer reads where only these sources differ; None where that was not followed."""
@@ -199,12 +178,12 @@ class Comparison:
 
     def _followed(
         self,
-        tensor: _Tensor,
+        tensor: Tensor,
         expected: Rows,
         tried: Mapping[Sources, Rows],
-        before: Sequence[_Tensor],
+        before: Sequence[Tensor],
         read: Mapping[str, Rows],
-    ) -> _Tensor:
+    ) -> Tensor:
         """A tensor behind others that differ: which differences show here, and which do not."""
         own, fed = tensor.own, tensor.value
         assert own is not None, "only computed tensors are followed"
@@ -217,8 +196,20 @@ class Comparison:
                 if better and decibels(difference) > decibels(tensor.own or own):
                     tensor.own, tensor.value = difference, rows
         if not hidden and not agrees(own, self._limit(tensor.name, AGREED_DB)):
-            return self._past(self._by_itself(tensor.name, own, fed), expected, before, read)
-        self._carry(tensor, tried, hidden, before)
+            if not self._computes(tensor.name):
+                # What only moves values cannot be wrong by itself: what it moves is.
+                self.lost |= {source for found in before for source, calm in found.calm.items() if calm == 0}
+                return Tensor(tensor.name, own, expected)
+            undone = self._undone_but_for_a_factor(tensor, expected, tried)
+            if undone is not None:
+                own, fed = difference_of(expected, tried[undone]), tried[undone]
+                return self._past(self._by_itself(tensor.name, own, fed), expected, before, read, undone)
+            past = self._past(self._by_itself(tensor.name, own, fed), expected, before, read)
+            # What differs here may go with what differs before, as a scaled bias does with a scaled weight.
+            for found, rows in tried.items() if past.name in past.sources else ():
+                past.drifts.setdefault((found & past.sources) | {past.name}, rows)
+            return past
+        self._carry(tensor, tried, hidden, before, judged=agrees(own, self._limit(tensor.name, AGREED_DB)))
         return tensor
 
     def _hides(self, name: str, sources: Sources, difference: Difference, *, better: bool) -> bool:
@@ -227,61 +218,93 @@ class Comparison:
         agreed, parted = (min(self._limit(n, usual) for n in names) for usual in (AGREED_DB, PARTED_DB))
         return agrees(difference, agreed) or (better and agrees(difference, parted))
 
-    def _past(self, tensor: _Tensor, expected: Rows, before: Sequence[_Tensor], read: Mapping[str, Rows]) -> _Tensor:
+    def _undone_but_for_a_factor(self, tensor: Tensor, expected: Rows, tried: Mapping[Sources, Rows]) -> Sources | None:
+        """The differences that a layer undoes, had it not another scale: that is no fault of theirs."""
+        limit = self._limit(tensor.name, AGREED_DB)
+        if agrees(but_for_a_factor(expected, tensor.value), limit):
+            return None
+        return next((found for found, rows in tried.items() if agrees(but_for_a_factor(expected, rows), limit)), None)
+
+    def _past(
+        self,
+        tensor: Tensor,
+        expected: Rows,
+        before: Sequence[Tensor],
+        read: Mapping[str, Rows],
+        undone: Sources = frozenset(),
+    ) -> Tensor:
         """A tensor that differs by itself: earlier differences are followed through the reference's layer instead."""
         match = self.pairs[tensor.name]
         behind = self.reference.behind([match], self._matches)
         right = {name: self._expected_rows(name) for name in behind}
         compute = opened(self.reference, match, self._matches, right, len(self._rows))
-        for source in sorted(frozenset().union(*(found.sources for found in before))):
+        for source in (one for one in sources_of(before) if one not in undone):
             alone = frozenset({source})
             feeds = self._feeds(read, alone)
             if feeds is None:
-                self.lost.add(source)
+                # It was followed with others only: it is lost if that showed.
+                self.lost |= {source for found in before if found.calm.get(source) == 0}
                 continue
             rows = compute(right | {self.pairs[n]: rows for n, rows in feeds.items() if self.pairs[n] in right})
             hides = self._hides(tensor.name, alone, difference_of(expected, rows), better=False)
-            calm = min(found.calm[source] for found in before if source in found.calm)
-            tensor.calm[source] = calm + self._computes(tensor.name) if hides else 0
-            tensor.drifts[alone] = rows
+            if self._pass_on(tensor, source, before, hides=hides):
+                tensor.drifts[alone] = rows
         return tensor
+
+    def _pass_on(self, tensor: Tensor, source: str, before: Sequence[Tensor], *, hides: bool) -> bool:
+        """Whether a difference is still followed: it is not where it is undone, or has shown for too long."""
+        computes = self._computes(tensor.name)
+        calm = min(found.calm[source] for found in before if source in found.calm) + computes if hides else 0
+        way = min(found.way.get(source, 0) for found in before if source in found.calm) + computes
+        if calm == 0 and way >= LONGEST_WAY:
+            self.lost.add(source)
+        elif calm < CALM_LAYERS:
+            tensor.calm[source], tensor.way[source] = calm, way
+        return source in tensor.calm
 
     def _carry(
         self,
-        tensor: _Tensor,
+        tensor: Tensor,
         tried: Mapping[Sources, Rows],
         hidden: set[Sources],
-        before: Sequence[_Tensor],
+        before: Sequence[Tensor],
+        *,
+        judged: bool,
     ) -> None:
-        """Follow on what shows, and for a while what does not: next to a large operand, a difference does not show."""
+        """Follow on what shows, and for a while what does not: next to a large operand, a difference does not show.
+
+        Where the layer is right only with some differences, the others are not `judged` alone: what did not show
+        before is taken not to show here.
+        """
         unseen = frozenset().union(*hidden)
-        computes = self._computes(tensor.name)
-        for source in sorted(frozenset().union(*(found.sources for found in before))):
-            calm = min(found.calm[source] for found in before if source in found.calm)
-            calm = calm + computes if source in unseen else 0
-            if calm < CALM_LAYERS:
-                tensor.calm[source] = calm
+        for source in sources_of(before):
+            quiet = not judged and all(found.calm[source] > 0 for found in before if source in found.calm)
+            if self._pass_on(tensor, source, before, hides=source in unseen or quiet) and quiet:
+                tensor.drifts[frozenset({source})] = tensor.value
         shown = [frozenset({source}) for source in tensor.calm if source not in unseen or {source} in hidden]
-        kept = {*shown, *hidden, tensor.sources}
-        tensor.drifts = {found: rows for found, rows in tried.items() if found in kept and found <= tensor.sources}
+        # Differences that make up for each other stay together until they do.
+        joint = {sources for found in before for sources in found.drifts if len(sources) > 1}
+        chosen = {*shown, *hidden, *joint, tensor.sources}
+        for found, rows in kept(tried, chosen, tensor.sources).items():
+            tensor.drifts.setdefault(found, rows)
 
     def _computes(self, name: str) -> bool:
         """Whether a node computes a tensor rather than moves it: what only moves it hides nothing."""
         producer = self.candidate.values[name].producer()
         return producer is not None and producer.op_type not in MOVEMENTS
 
-    def _by_itself(self, name: str, own: Difference, fed: Rows) -> _Tensor:
+    def _by_itself(self, name: str, own: Difference, fed: Rows) -> Tensor:
         """A tensor that agrees, or that is the first of those that do not."""
         if agrees(own, self._limit(name, AGREED_DB)):
-            return _Tensor(name, own, fed)
+            return Tensor(name, own, fed)
         for grid in self.grids.get(name, ()):
             # An activation may have been left to the ends of a grid: then only what is on the grid can agree.
             clipped = [grid.rounded(value) for value in fed]
             difference = difference_of(self._expected_rows(self.pairs[name]), clipped)
             if decibels(difference) > decibels(own) and agrees(difference, self._limit(name, PARTED_DB)):
-                return _Tensor(name, difference, clipped)
+                return Tensor(name, difference, clipped)
         self.suspects[name] = "weights"
-        return _Tensor(name, own, fed, {frozenset({name}): fed}, {name: 0})
+        return Tensor(name, own, fed, {frozenset({name}): fed}, {name: 0})
 
     def _opened(self, name: str, feeds: Mapping[str, Rows]) -> Callable[[Mapping[str, Rows]], Rows]:
         return opened(self.candidate, name, self.pairs, feeds, len(self._rows))
@@ -292,17 +315,23 @@ class Comparison:
         gap = AGREED_DB - PARTED_DB if usual == AGREED_DB else 0.0
         return min(usual, DB_PER_BIT * min(bits, default=32) - ALLOWANCE_DB + gap)
 
-    def _losses(self, tensor: _Tensor) -> list[Loss]:
+    def _losses(self, tensor: Tensor) -> list[Loss]:
         """What each grid of a tensor costs, the worst first."""
-        losses = [Loss(grid) for grid in self.grids.get(tensor.name, ())]
-        for loss in losses:
-            for value in tensor.value:
-                loss.add(value)
+        # A grid is made for what is there, with differences that are meant, and no fault of the layer is the grid's.
+        values = [tensor.value, self._expected_rows(self.pairs[tensor.name])]
+        values += [tensor.drifts[found] for found in [tensor.sources] if found in tensor.drifts]
+        losses = [
+            max((loss_of(grid, rows) for rows in values), key=lambda loss: decibels(loss.difference))
+            for grid in self.grids.get(tensor.name, ())
+        ]
         return sorted(losses, key=lambda loss: decibels(loss.difference))
 
-    def _follow_grids(self, tensor: _Tensor, losses: list[Loss]) -> None:
+    def _follow_grids(self, tensor: Tensor, losses: list[Loss]) -> None:
         """A grid that loses too much makes its tensor differ from there on; an output that differs is a difference."""
         if losses and losses[0].too_much:
+            # Where the layer differs too, the larger error is to blame.
+            if tensor.own is None or decibels(losses[0].difference) < decibels(tensor.own):
+                self.suspects[tensor.name] = "grid"
             self.suspects.setdefault(tensor.name, "grid")
             rounded = losses[0].grid.rounded
             alone = frozenset({tensor.name})
@@ -314,7 +343,7 @@ class Comparison:
         if tensor.name in self._outputs:
             self.lost |= {source for source, calm in tensor.calm.items() if calm == 0}
 
-    def _layer(self, tensor: _Tensor, losses: list[Loss], accumulated: float | None) -> list[Layer]:
+    def _layer(self, tensor: Tensor, losses: list[Loss], accumulated: float | None) -> list[Layer]:
         """The figures of a layer; none for a graph input without a grid, which adds nothing."""
         if tensor.own is None and not losses:
             return []
@@ -372,15 +401,6 @@ def opened(
         return [session.run({key: rows[index] for key, rows in feeds.items()})[name] for index in range(count)]
 
     return compute
-
-
-def _subsets(before: Sequence[_Tensor]) -> list[Sources]:
-    """All sources, each alone, all but one, and what was followed so far: what a layer undoes shows in one of these."""
-    sources = sorted(frozenset().union(*(tensor.sources for tensor in before)))
-    everything = frozenset(sources)
-    some = [everything, *(frozenset({source}) for source in sources), *(everything - {source} for source in sources)]
-    some += [found for tensor in before for found in tensor.drifts]
-    return [found for found in dict.fromkeys(some) if found]
 
 
 def _bits(node: ir.Node) -> int:

@@ -1,4 +1,4 @@
-"""From everything in the lowest precision upwards: which groups to raise, by the noise that it saves for its cost."""
+"""From one precision throughout to another: which groups to raise or to lower, by noise and cost."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """New levels of some groups, what that adds to the noise at each output, and how much it is worth; 0: nothing."""
+    """New levels of some groups, what they add to the noise at each output and to the cost, and what that is worth."""
 
     worth: float
     change: Change
     noise: np.ndarray
+    cost: float
 
 
-_NO_STEP = _Step(0.0, {}, np.zeros(0))
+_NO_STEP = _Step(0.0, {}, np.zeros(0), 0.0)
 
 
 @dataclass(slots=True)
@@ -77,13 +78,15 @@ class Ladder:
         return self.assignment([max((k for k in g.levels if k <= level), default=g.levels[0]) for g in groups])
 
     def front(self) -> list[Assignment]:
-        """Assignments of which each is more accurate than all that cost less, cheapest first."""
-        tried = [*self._climb(), *(self.uniform(level) for level in range(len(self.rows)))]
-        best: list[Assignment] = []
-        for found in sorted(tried, key=lambda a: (a.cost, a.noise)):
-            if not best or found.noise < best[-1].noise:
-                best.append(found)
-        return best
+        """Assignments of which each is more accurate than all that cost less, cheapest first.
+
+        They lie on the ways from the lowest precision throughout upwards, and from each other one downwards.
+        """
+        found = self._way(self.uniform(0), self._best_higher)
+        for level in range(1, len(self.rows)):
+            found += self._way(self.uniform(level), self._best_lower)
+        # Sums that took different ways differ in their last digits: what remains is summed up again, in order.
+        return _best([self.assignment(one.levels) for one in _best(found)])
 
     def descend(self, start: Assignment, allowed: float) -> Assignment:
         """The assignment that saves the most cost for at most so much more noise, at any output."""
@@ -93,13 +96,15 @@ class Ladder:
             np.subtract(left, step.noise, out=left)
         return self.assignment(levels)
 
-    def _climb(self) -> list[Assignment]:
-        """Raise whatever saves the most noise for its cost, again and again, until nothing saves any."""
-        levels = [group.levels[0] for group in self.prices.structure.groups]
-        steps = [self.assignment(levels)]
-        for _ in self._walk(levels, self._best_higher, lambda _: True):
-            steps.append(self.assignment(levels))
-        return steps
+    def _way(self, start: Assignment, best: Callable[[Sequence[int], list[int]], _Step]) -> list[Assignment]:
+        """All assignments on the way from one, as long as a step is worth anything."""
+        levels, cost = list(start.levels), start.cost
+        noise = self._noise(range(len(levels)), range(len(self.prices.structure.tensors)), levels)
+        found = [start]
+        for step in self._walk(levels, best, lambda _: True):
+            noise, cost = noise + step.noise, cost + step.cost
+            found.append(Assignment(tuple(levels), cost, float(noise.max(initial=0.0))))
+        return found
 
     def _walk(
         self,
@@ -144,7 +149,7 @@ class Ladder:
             noise, cost, change = self._change(move, levels, level, higher=True)
             saved = -float(noise.sum())
             worth = 0.0 if saved <= 0 else saved / cost if cost > 0 else math.inf
-            best = max(best, _Step(worth, change, noise), key=lambda step: step.worth)
+            best = max(best, _Step(worth, change, noise, cost), key=lambda step: step.worth)
         return best
 
     def _best_lower(self, move: Sequence[int], levels: list[int]) -> _Step:
@@ -154,7 +159,7 @@ class Ladder:
             noise, cost, change = self._change(move, levels, level, higher=False)
             added = float(noise.sum())
             worth = 0.0 if cost >= 0 else -cost / added if added > 0 else math.inf
-            best = max(best, _Step(worth, change, noise), key=lambda step: step.worth)
+            best = max(best, _Step(worth, change, noise, cost), key=lambda step: step.worth)
         return best
 
     def _change(
@@ -216,6 +221,15 @@ class Ladder:
                 if kind < written:
                     total += self.noises.read[tensor.name, group][kind]
         return total
+
+
+def _best(tried: Iterable[Assignment]) -> list[Assignment]:
+    """Those that are more accurate than all that cost less, cheapest first."""
+    best: list[Assignment] = []
+    for found in sorted(tried, key=lambda a: (a.cost, a.noise)):
+        if not best or found.noise < best[-1].noise:
+            best.append(found)
+    return best
 
 
 def _groups(writer: int | None, readers: Sequence[int]) -> tuple[int, ...]:

@@ -77,6 +77,14 @@ class Loss:
         return expected is None or expected - found > LOST_DB
 
 
+def loss_of(grid: Grid, rows: Rows) -> Loss:
+    """What putting a tensor with these values on a grid costs."""
+    result = Loss(grid)
+    for value in rows:
+        result.add(value)
+    return result
+
+
 def ranked(layers: Iterable[Layer]) -> list[Layer]:
     """Layers by the error that each adds by itself, the largest first; without those that add none."""
     noisy = [(layer.own_db, layer) for layer in layers if layer.own_db is not None and not layer.meant]
@@ -96,6 +104,16 @@ def difference_of(expected: Rows, found: Rows) -> Difference:
             return Difference(signal=1.0, noise=GREATEST, largest=GREATEST)
         result.add(a, b)
     return result
+
+
+def but_for_a_factor(expected: Rows, found: Rows) -> Difference:
+    """The difference that is left where one factor, the same for all rows, is made up for."""
+    if any(a.shape != b.shape or a.dtype.kind != "f" for a, b in zip(expected, found, strict=True)):
+        return difference_of(expected, found)
+    pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(expected, found, strict=True)]
+    size = sum(float(np.sum(b * b)) for _, b in pairs)
+    factor = sum(float(np.sum(a * b)) for a, b in pairs) / size if size > 0 else 1.0
+    return difference_of(expected, [factor * b for _, b in pairs] if np.isfinite(factor) else found)
 
 
 def agrees(difference: Difference, limit: float) -> bool:

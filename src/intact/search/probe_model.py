@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import edit
-from intact.quantize import grid
 from intact.results import Encoding
 from intact.search.segments import Segments
 
@@ -21,7 +20,7 @@ _OFF, _ON = np.array(False), np.array(True)
 
 
 class ProbeModel:
-    """A copy of a model that switches are put into, and that then runs with one of them on."""
+    """A copy of a model that switches are put into, and that then runs with some of them on."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model.clone()
@@ -55,14 +54,21 @@ class ProbeModel:
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
         """The outputs of the model, in order, with every switch off."""
+        return self._cut().run({**feeds, **dict.fromkeys(self._switches, _OFF)})
+
+    def again(self, switches: Sequence[str]) -> list[np.ndarray]:
+        """The outputs for the same inputs as before, with these switches on."""
+        return self._cut().again(dict.fromkeys(switches, _ON))
+
+    def effort(self, switches: Sequence[str]) -> float:
+        """How much of a run of the whole model it takes to run with these switches on."""
+        return self._cut().share_behind(switches)
+
+    def _cut(self) -> Segments:
+        """The model in segments; from here on it gets no more switches."""
         if self._segments is None:
             self._segments = Segments(self._model, [value.name or "" for value in self._outputs.values()])
-        return self._segments.run({**feeds, **dict.fromkeys(self._switches, _OFF)})
-
-    def again(self, switch: str) -> list[np.ndarray]:
-        """The outputs for the same inputs as before, with one switch on."""
-        assert self._segments is not None, "the model has run with every switch off"
-        return self._segments.again(self._segments.first_reader(switch), {switch: _ON})
+        return self._segments
 
     def _switch(self) -> ir.Value:
         name = self._names.take("switch")
@@ -138,8 +144,3 @@ class ProbeModel:
 
     def _constant(self, array: np.ndarray) -> ir.Value:
         return edit.add_initializer(self._graph, array, self._names.take("constant"))
-
-
-def rounded(encoding: Encoding, integers: np.ndarray) -> np.ndarray:
-    """The values that the integers of a weight stand for."""
-    return grid.dequantize(integers, encoding).astype(np.float32)

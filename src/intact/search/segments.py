@@ -31,10 +31,9 @@ class Segments:
         self._sessions: list[cpu.Session] = []
         self._before: list[dict[str, np.ndarray]] = []
 
-    def first_reader(self, name: str) -> int:
-        """The first segment that reads an input of the model."""
-        value = self._cutter.values[name]
-        return next(index for index, read in enumerate(self._reads) if value in read)
+    def share_behind(self, names: Iterable[str]) -> float:
+        """How much of the model, in segments, lies behind the first that reads one of these inputs."""
+        return 1 - self._first_reader(names) / len(self._reads)
 
     def run(self, feeds: Arrays) -> list[np.ndarray]:
         """The outputs, from the start."""
@@ -43,12 +42,18 @@ class Segments:
             self._before.append(self._step(index, self._before[-1]))
         return [self._before[-1][name] for name in self._outputs]
 
-    def again(self, first: int, changed: Arrays) -> list[np.ndarray]:
-        """The outputs of the last run with some inputs changed, which nothing before the segment `first` reads."""
+    def again(self, changed: Arrays) -> list[np.ndarray]:
+        """The outputs of the last run with some inputs changed; it starts where the first of them is read."""
+        first = self._first_reader(changed)
         state = {**self._before[first], **changed}
         for index in range(first, len(self._reads)):
             state = self._step(index, state)
         return [state[name] for name in self._outputs]
+
+    def _first_reader(self, names: Iterable[str]) -> int:
+        values = {self._cutter.values[name] for name in names}
+        readers = (index for index, read in enumerate(self._reads) if not values.isdisjoint(read))
+        return next(readers, len(self._reads))
 
     def _step(self, index: int, state: Arrays) -> dict[str, np.ndarray]:
         if not self._handed_on[index]:

@@ -2,33 +2,35 @@
 
 Every tensor, weight and reading of a tensor is rounded alone, in a run of the float model on a few rows, and the noise
 that it makes at the outputs is measured. Rounding errors of different places are all but independent, so the noise of
-any assignment is about the sum of its parts. The rows are held out: ranges are observed on the others, since values
-beyond them are cut off whatever the number of bits. That happens on few rows, so all that are held out are searched
-for it.
+any assignment is about the sum of its parts. The groups that have the most by that are run again, each as a whole, on
+more and more rows. All rows are held out: ranges are observed on the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import Dataset
-from intact.graph import query
-from intact.quantize.grid import encode
-from intact.quantize.observe import observe, watch
-from intact.quantize.resolve import Resolved, resolve
-from intact.quantize.sketch import Sketch
-from intact.results import Encoding, QuantPlan
-from intact.search.groups import Structure, Tensor
-from intact.search.probe_model import Feeds, ProbeModel, rounded
+from intact.quantize.observe import observe
+from intact.quantize.resolve import resolve
+from intact.search.groups import Structure
+from intact.search.probe_model import Feeds, ProbeModel
+from intact.search.switches import Switches, put_switches
+from intact.search.unseen import Unseen, look
 from intact.verify.compare import Difference
 
-# Of the rows a quarter is held out, but no more than so many. As many of them are run with every switch as keeps the
-# number of runs within so many times that of a calibration.
-SHARE_HELD, MOST_HELD, MOST_ROWS, RUNS_A_ROW = 4, 32, 16, 10
+# Work for the parts, in runs of the whole model for each row that ranges are observed on; a run that starts in the
+# middle is less than one. At least one row is run.
+RUNS_A_ROW = 3.0
+# No estimate takes more rows than this.
+MOST_ROWS = 16
+# So many groups are named as the worst. Before them four times and twice as many are run, on fewer rows.
+NAMED = 10
+_ROUNDS = (4, 2, 1)
 # Noise as a share of that of 8 bits: 16 bits have steps 257 times as fine; the 11 bits of half precision, which small
 # values have as well as large ones, are some 36 dB better.
 SHARE_16, SHARE_HALF = 2.0**-16, 2.0**-12
@@ -49,8 +51,8 @@ class Noises:
     weights: Mapping[int, np.ndarray]
     outputs: int
 
-    def alone(self, found: Structure) -> list[float]:
-        """For each group the noise at the worst output if it alone is in the lowest precision."""
+    def summed(self, found: Structure) -> list[float]:
+        """For each group the noise at the worst output if it alone is in the lowest precision, from its parts."""
         totals = [np.zeros(self.outputs) for _ in found.groups]
         for tensor in found.tensors:
             if tensor.writer is not None and tensor.name in self.written:
@@ -62,170 +64,112 @@ class Noises:
         return [float(total.max(initial=0.0)) for total in totals]
 
 
-def held_out(calibration: Dataset) -> tuple[Dataset, list[Feeds]]:
-    """The rows to observe ranges on, and the others; all for both where there are too few to part them."""
-    count = min(MOST_HELD, len(calibration) // SHARE_HELD)
-    if count < 2:
-        return calibration, list(calibration)
-    source, start, stop = calibration.source, calibration.start, calibration.stop
-    return Dataset.checked(source, start, stop - count), list(source.read(stop - count, stop))
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The noise at the worst output, as a share of the signal, with one group alone in the lowest precision."""
+
+    group: int
+    noise: float
 
 
 def measure(
     model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], *, halves: bool, feedback: bool
-) -> Noises:
-    """The noise of every tensor and weight, rounded alone; `halves` says that float is half precision."""
+) -> tuple[Noises, list[Alone]]:
+    """The noise of every tensor and weight, rounded alone, and of every group, the worst first.
+
+    `halves` says that float is half precision, `feedback` that weights will be rounded with feedback.
+    """
     seen = observe(model, found.plan, rows)
-    bench = _Bench(model, found, resolve(model, found.plan, seen), _beyond(model, found.plan, seen, held))
-    noise = bench.run(held)
-    shares = np.array([[1.0], [SHARE_16], [SHARE_HALF if halves else 0.0]])
-    kinds = {place: shares * noise[switch] for place, switch in bench.eight.items()}
-    for place, switch in bench.sixteen.items():
-        kinds[place][:2] += noise[switch]
-    less = FEEDBACK if feedback else 1.0
-    return Noises(
-        {name: rows for (name, group), rows in kinds.items() if group is None},
-        {(name, group): rows for (name, group), rows in kinds.items() if group is not None},
-        {group: less * shares * noise[switch] for group, switch in bench.weights.items()},
-        len(model.graph.outputs),
-    )
+    resolved = resolve(model, found.plan, seen)
+    unseen = look(model, found.plan, seen, resolved, held)
+    switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if feedback else 1.0)
+    runs = _Runs(switches.probe, unseen)
+    noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=halves)
+    return noises, _ranked(runs, switches, noises.summed(found))
 
 
-Place = tuple[str, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Beyond:
-    """A tensor with values beyond what was seen: the 16-bit grid that cuts them off, and the rows that have them."""
-
-    encoding: Encoding
-    rows: tuple[int, ...]
+Combination = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class _Bench:
-    """A model with a switch for each place where something is rounded: a tensor, for everyone or for one group."""
+class _Runs:
+    """What turning switches on does to the outputs, row by row; nothing is run twice."""
 
-    model: ir.Model
-    found: Structure
-    resolved: Resolved
-    beyond: Mapping[str, Beyond]
-    eight: dict[Place, str] = field(default_factory=dict)
-    sixteen: dict[Place, str] = field(default_factory=dict)
-    weights: dict[int, str] = field(default_factory=dict)
+    probe: ProbeModel
+    unseen: Unseen
+    found: dict[tuple[Combination, int], np.ndarray] = field(default_factory=dict)
 
-    def run(self, rows: Sequence[Feeds]) -> dict[str, np.ndarray]:
-        """The noise at each output as a share of its signal, by switch."""
-        probe = ProbeModel(self.model)
-        self._switch_weights(probe)
-        values = {value.name: value for node in self.model.graph for value in node.outputs}
-        values |= {value.name: value for value in self.model.graph.inputs}
-        for tensor in self.found.tensors:
-            self._switch_tensor(probe, tensor, values[tensor.name])
-        names = dict.fromkeys([*self.eight.values(), *self.weights.values()])
-        count = min(MOST_ROWS, max(1, RUNS_A_ROW * SHARE_HELD * len(rows) // max(1, len(names))))
-        few = range(0, len(rows), -(-len(rows) // count))
-        switches = dict.fromkeys(names, tuple(few))
-        cut_off = {switch: self.beyond[place[0]].rows for place, switch in self.sixteen.items()}
-        return _noise(probe, switches, rows, few) | _noise(probe, cut_off, rows, range(len(rows)))
+    def run(self, wanted: Mapping[Combination, Iterable[int]]) -> None:
+        """Run these combinations of switches, each on its own rows."""
+        for index, row in enumerate(self.unseen.rows):
+            new = [c for c, own in wanted.items() if index in own and (c, index) not in self.found]
+            expected = self.probe.run(row) if new else []
+            for combination in new:
+                pairs = zip(expected, self.probe.again(combination), strict=True)
+                self.found[combination, index] = np.array([_noise(before, after) for before, after in pairs])
 
-    def _switch_weights(self, probe: ProbeModel) -> None:
-        for index, group in enumerate(self.found.groups):
-            inputs: dict[str, dict[int, np.ndarray]] = {}
-            for weight in self.found.plan.weights:
-                if weight.node in group.nodes:
-                    array = rounded(*self.resolved.constants[weight.node, weight.index])
-                    inputs.setdefault(weight.node, {})[weight.index] = array
-            if inputs:
-                self.weights[index] = probe.switch_weights(inputs)
-
-    def _switch_tensor(self, probe: ProbeModel, tensor: Tensor, value: ir.Value) -> None:
-        places: list[Place] = [(tensor.name, None)] if tensor.rounded else []
-        places += [(tensor.name, group) for group in tensor.readers]
-        grids = [(self.eight, self.resolved.tensors[tensor.name])]
-        if tensor.name in self.beyond:
-            grids.append((self.sixteen, self.beyond[tensor.name].encoding))
-        alone = len(tensor.readers) == 1 and self._only_reader(value, tensor.readers[0])
-        origin = self._moved_from(value) if alone else None
-        for switches, encoding in grids:
-            # What one group alone reads is the same to its writer and its reader, also if it was moved on the way.
-            if origin is not None and (origin, None) in switches:
-                switches[tensor.name, tensor.readers[0]] = switches[origin, None]
-                continue
-            if alone and tensor.rounded:
-                switches.update(dict.fromkeys(places, probe.switch_tensor(tensor.name, encoding)))
-                continue
-            for place in places:
-                group = place[1]
-                readers = None if group is None else self.found.groups[group].nodes
-                switches[place] = probe.switch_tensor(tensor.name, encoding, readers)
-
-    def _moved_from(self, value: ir.Value) -> str | None:
-        """The tensor whose values these are, only moved, by nodes that alone read them; None where there is none."""
-        rounded_ones = {tensor.name for tensor in self.found.tensors if tensor.rounded}
-        while (producer := value.producer()) is not None and value.name not in rounded_ones:
-            source = producer.inputs[0] if producer.inputs else None
-            if source is None or source.name not in self.found.plan.tensors or query.only_consumer(source) is None:
-                return None
-            value = source
-        return value.name if value.name in rounded_ones else None
-
-    def _only_reader(self, value: ir.Value, group: int) -> bool:
-        nodes = self.found.groups[group].nodes
-        return not value.is_graph_output() and all(node.name in nodes for node, _ in value.uses())
+    def share(self, combination: Combination, rows: Iterable[int], beyond: Sequence[int] = ()) -> np.ndarray:
+        """Noise as a share of the signal: of `beyond` as it is, of all other rows as it is of those in `rows`."""
+        usual = [row for row in rows if row not in beyond] or list(rows)
+        signal = self.unseen.signal
+        rate = sum(self.found[combination, row] for row in usual) / _positive(signal[usual].sum(0))
+        far = sum((self.found[combination, row] for row in beyond), np.zeros_like(rate))
+        rest = signal.sum(0) - signal[list(beyond)].sum(0)
+        share: np.ndarray = (rate * rest + far) / _positive(signal.sum(0))
+        return share
 
 
-def _noise(
-    probe: ProbeModel, switches: Mapping[str, Sequence[int]], rows: Sequence[Feeds], over: Sequence[int]
-) -> dict[str, np.ndarray]:
-    """The noise of each switch on its own rows, as a share of the signal of all rows in `over`."""
-    noise: dict[str, np.ndarray] = {}
-    signal = np.zeros(())
-    for index in over if switches else ():
-        expected = probe.run(rows[index])
-        signal = signal + np.array([_difference(output, output).signal for output in expected])
-        for switch in [switch for switch, own in switches.items() if index in own]:
-            pairs = zip(expected, probe.again(switch), strict=True)
-            found = np.array([_difference(before, after).noise for before, after in pairs])
-            noise[switch] = noise.get(switch, 0.0) + found
-    return {switch: found / np.where(signal > 0, signal, 1.0) for switch, found in noise.items()}
+def _positive(signal: np.ndarray) -> np.ndarray:
+    return np.where(signal > 0, signal, 1.0)
 
 
-def _difference(reference: np.ndarray, candidate: np.ndarray) -> Difference:
-    result = Difference()
-    result.add(reference, candidate)
-    return result
+def _noise(reference: np.ndarray, candidate: np.ndarray) -> float:
+    difference = Difference()
+    difference.add(reference, candidate)
+    return difference.noise
 
 
-def _beyond(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch], held: Sequence[Feeds]) -> dict[str, Beyond]:
-    """The tensors that have, on held-out rows, values beyond what was seen: there more bits do not help."""
-    members: dict[str, list[Sketch]] = {}
-    for entry in plan.observed:
-        members.setdefault(plan.tensors[entry], []).append(seen[plan.source(entry)])
-    ranges = {grid: (min(s.low for s in all_), max(s.high for s in all_)) for grid, all_ in members.items()}
-    computed = {value.name for node in model.graph for value in node.outputs}
-    computed |= {value.name for value in model.graph.inputs}
-    watched = [name for name, grid in plan.tensors.items() if grid in ranges and name in computed]
-    extremes: dict[str, list[tuple[float, float]]] = {name: [] for name in watched}
-    add = {name: [_Extremes(found).add] for name, found in extremes.items()}
-    watch(model, add, held)
-    result = {}
-    for name, found in extremes.items():
-        low, high = ranges[plan.tensors[name]]
-        rows = [i for i, (least, most) in enumerate(found) if least < min(low, 0.0) or most > max(high, 0.0)]
-        if rows:
-            symmetric = plan.grids[plan.tensors[name]].symmetric
-            result[name] = Beyond(encode(low, high, "uint16", symmetric=symmetric), tuple(rows))
-    return result
+def _of_parts(runs: _Runs, switches: Switches, work: float, *, halves: bool) -> Noises:
+    """The noise of each place by itself; rows that go beyond what was seen are run for the place where they do."""
+    unseen = runs.unseen
+    names = dict.fromkeys([*switches.eight.values(), *switches.weights.values()])
+    effort = sum(switches.probe.effort((name,)) for name in names)
+    few = _spread(len(unseen.rows), min(MOST_ROWS, int(work / max(effort, 1.0))))
+    beyond: dict[str, set[int]] = {name: set() for name in names}
+    for (tensor, _), switch in switches.eight.items():
+        beyond[switch].update(unseen.eight[tensor].rows if tensor in unseen.eight else ())
+    cut_off = {switch: unseen.sixteen[place[0]].rows for place, switch in switches.sixteen.items()}
+    runs.run({(switch,): {*few, *far} for switch, far in beyond.items()} | {(s,): own for s, own in cut_off.items()})
+    shares = np.array([[1.0], [SHARE_16], [SHARE_HALF if halves else 0.0]])
+    noise = {switch: shares * runs.share((switch,), few, sorted(far)) for switch, far in beyond.items()}
+    kinds = {place: noise[switch].copy() for place, switch in switches.eight.items()}
+    for place, switch in switches.sixteen.items():
+        kinds[place][1] += sum(runs.found[(switch,), row] for row in cut_off[switch]) / _positive(unseen.signal.sum(0))
+    return Noises(
+        {name: rows for (name, group), rows in kinds.items() if group is None},
+        {(name, group): rows for (name, group), rows in kinds.items() if group is not None},
+        {group: noise[switch] for group, switch in switches.weights.items()},
+        unseen.signal.shape[1],
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Extremes:
-    """The least and the greatest value of each row."""
+def _ranked(runs: _Runs, switches: Switches, estimates: Sequence[float]) -> list[Alone]:
+    """All groups, the worst first: of those that remain the better half goes each time, and the rows are doubled."""
+    order = _worst_first(dict(enumerate(estimates)))
+    rows = _spread(len(runs.unseen.rows), MOST_ROWS)
+    for factor in _ROUNDS:
+        left = [alone.group for alone in order[: factor * NAMED]]
+        few = rows[::factor]
+        runs.run({switches.of_group(group): few for group in left})
+        found = {group: float(runs.share(switches.of_group(group), few).max(initial=0.0)) for group in left}
+        order = [*_worst_first(found), *order[factor * NAMED :]]
+    return order
 
-    found: list[tuple[float, float]]
 
-    def add(self, values: np.ndarray) -> None:
-        """Take in one row; without finite values it has no extremes."""
-        finite = values[np.isfinite(values)]
-        self.found.append((float(finite.min(initial=0.0)), float(finite.max(initial=0.0))))
+def _worst_first(noise: Mapping[int, float]) -> list[Alone]:
+    return sorted((Alone(group, found) for group, found in noise.items()), key=lambda alone: -alone.noise)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Positions of up to `most` rows of `count`, at least one, as far from each other as can be."""
+    return list(range(0, count, -(-count // max(1, most))))
