@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.config import QuantConfig, TensorOverride, nearest
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.graph import query
+from intact.graph.collecting import no_collection
 from intact.quantize.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
 from intact.targets.spec import Slot, Target, bounds
@@ -43,8 +44,15 @@ def plan(
 
     `types` gives single nodes, by name, another activation type than the settings; `float` leaves a node alone.
     """
+    with no_collection():
+        return _plan(model, target, config, types or {}, ranges or {})
+
+
+def _plan(
+    model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str], ranges: Mapping[str, Range]
+) -> QuantPlan:
     check_names(model, config)
-    chosen = choose(model, target, config, types or {})
+    chosen = choose(model, target, config, types)
     if not chosen:
         _refuse_half_precision(model)
         raise TargetError(
@@ -53,7 +61,7 @@ def plan(
             f"{config.activation_type} activations and {config.weight_type} weights",
             fix="choose another --precision, or see what the target takes in docs/targets",
         )
-    draft = _Draft(target, config, _base_types(chosen), ranges or {})
+    draft = _Draft(target, config, _base_types(chosen), ranges)
     for choice in chosen:
         draft.add(choice)
     result = draft.finish(chosen)
