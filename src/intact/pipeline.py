@@ -163,11 +163,19 @@ def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) ->
 
 def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
     presets.refuse_auto(asked)
-    return quantized(begin(path, asked, log), log)
+    with _begun(path, asked, log) as begun:
+        return quantized(begun, log)
 
 
 def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
     """Load and optimize: the model in float, with its inputs and its complete settings."""
+    with _begun(path, asked, log) as begun:
+        return begun
+
+
+@contextmanager
+def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[Prepared]:
+    """What `begin` gives; see `_loaded` for what counts of the block."""
     presets.available(asked)
     with _loaded(path, asked.dims, log) as source:
         config = presets.resolve(asked, quantized=source.quantized)
@@ -179,7 +187,7 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
         with log.stage("optimize") as (_, details):
             optimized = optimize_for(source.model, target)
             details["rewrites"] = len(optimized.applications)
-    return Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+        yield Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
 
 
 def optimize_for(model: ir.Model, target: Target) -> Rewritten:
