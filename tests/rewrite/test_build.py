@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from intact import pipeline, rewrite
 from intact.config import BuildConfig
 from intact.errors import GateFailed
 from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from tests.rewrite.test_exactness import MoveZeroPoint
 
 
-class RaiseReluZeroPoint(Rule):
-    """Q(Relu(x), s, 0) = Q(Relu(x), s, by): wrong by as many steps."""
+class RaiseReluZeroPoint(MoveZeroPoint):
+    """The zero point of a Relu in a quantized model, which is 0, moved by one step."""
 
-    by = 1
-    exactness = EXACT
-
-    def pattern(self, op, x, s, z):
-        return op.QuantizeLinear(op.Relu(x), s, z)
-
-    def check(self, z):
-        return None if int(z.const_value.numpy()) == 0 else "done"
-
-    def rewrite(self, op, x, s):
-        return op.QuantizeLinear(op.Relu(x), s, op.constant(np.uint8(self.by)))
+    start = 0
 
 
 class RaiseReluZeroPointTwice(RaiseReluZeroPoint):

@@ -19,14 +19,14 @@ ROWS = [{"x": np.random.default_rng(seed).normal(0, 20, (1, 64)).astype(np.float
 class MoveZeroPoint(Rule):
     """Q(Relu(x), s, z) = Q(Relu(x), s, z + by): wrong by as many steps."""
 
-    by = 1
+    start, by = 100, 1
     exactness = EXACT
 
     def pattern(self, op, x, s, z):
         return op.QuantizeLinear(op.Relu(x), s, z)
 
     def check(self, z):
-        return None if int(z.const_value.numpy()) == 100 else "done"
+        return None if int(z.const_value.numpy()) == self.start else "done"
 
     def rewrite(self, op, x, s, z):
         moved = op.constant(np.uint8(int(z.const_value.numpy()) + self.by))
