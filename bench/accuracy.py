@@ -37,7 +37,7 @@ FACE_CALIBRATED = 24
 
 
 def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
-    from intact import optimize, pipeline, quantize
+    from intact import loading, optimize, pipeline, quantize
     from intact.config import BuildConfig
     from intact.graph import io
     from intact.optimize.settle import settle_masks
@@ -46,7 +46,7 @@ def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
 
     config = presets.resolve(BuildConfig.from_dict({"precision": precision}), quantized=None).quantization
     assert config is not None, "these precisions quantize"
-    optimized = optimize.optimize(pipeline.load(model).model).model
+    optimized = optimize.optimize(loading.load(model).model).model
     settled = settle_masks(optimized, rows, pipeline.SOFTMAX_STEPS[config.activation_type])
     done = quantize.quantize(settled.model, load_target("cpu"), config, rows, ranges=settled.ranges)
     io.save(done.model, result)

@@ -19,6 +19,7 @@ LAYERS = [
     {"targets", "data"},
     STAGES,
     {"execution", "acceptance"},
+    {"loading"},
     {"pipeline"},
     {"files"},
     {"search"},

@@ -17,7 +17,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from intact import compile as compiling
-from intact import data, environment, files, pipeline
+from intact import data, environment, files, loading, pipeline
 from intact.config import BuildConfig
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Silence
@@ -402,7 +402,7 @@ class TestWhatIsNotThere:
     @pytest.mark.parametrize("run", [pipeline.build, files.quantize_file])
     def test_what_is_not_built_yet_is_refused_before_any_work(self, cnn, tmp_path, monkeypatch, run):
         (tmp_path / "mine.toml").write_text(UNFINISHED, encoding="utf-8")
-        monkeypatch.setattr(pipeline, "load_logged", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
         device = {"device": str(tmp_path / "mine.toml")}
         with pytest.raises(NotAvailable, match="the chip is not made yet") as caught:
             run(cnn, config(precision="uint8", compile=device), tmp_path / "out")
@@ -439,11 +439,11 @@ def test_an_upgraded_model_is_compared_with_the_file_and_the_figure_kept(made):
 
 @pytest.mark.parametrize(
     "act",
-    [pipeline.load, lambda path: pipeline.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
+    [loading.load, lambda path: pipeline.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
     ids=["alone", "beside another error"],
 )
 def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch, act):
-    upgrade = pipeline.upgrade.upgrade
+    upgrade = loading.upgrade.upgrade
 
     def wrong(model):
         result = upgrade(model)
@@ -451,7 +451,7 @@ def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch, act):
         value.const_value = ir.tensor(value.const_value.numpy() * 1.1, name=name)
         return result
 
-    monkeypatch.setattr(pipeline.upgrade, "upgrade", wrong)
+    monkeypatch.setattr(loading.upgrade, "upgrade", wrong)
     with pytest.raises(ModelError, match="after the upgrade to a newer opset the outputs differ"):
         act(cnn)
 

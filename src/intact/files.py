@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import acceptance, data, execution, lint, pipeline, quantize, rewrite
+from intact import acceptance, data, execution, lint, loading, pipeline, quantize, rewrite
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
@@ -160,7 +160,7 @@ def _rewrite_to(
     events: Events | None,
 ) -> dict[str, Any]:
     log = Log(events or Silence())
-    source = pipeline.load_logged(path, config.dims, log)
+    source = loading.load_logged(path, config.dims, log)
     inputs = pipeline.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
         rows = pipeline.validation_rows(inputs)
@@ -194,7 +194,7 @@ def write_plan(
     written_before = output.is_file() and output.read_bytes()[:200].startswith(plan_file.HEADER.encode()[:20])
     publish.check_file(output, overwrite=overwrite, ours=written_before)
     log = Log(events or Silence())
-    source = pipeline.load_logged(path, config.dims, log)
+    source = loading.load_logged(path, config.dims, log)
     resolved = presets.resolve(config, quantized=source.quantized)
     quant = resolved.quantization
     if quant is None or not quant.has_grids:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,28 +14,26 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact import acceptance, data, execution, lint, optimize, quantize, rewrite
+from intact import acceptance, data, execution, lint, loading, optimize, quantize, rewrite
 from intact import compile as compiling
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, CompileConfig, QuantConfig
 from intact.data.labels import Labels, load_labels
 from intact.environment import versions
-from intact.errors import ModelError
 from intact.events import Events, Log, Silence
-from intact.export import origin
-from intact.graph import io, normalize, rewriter, shapes, upgrade
+from intact.graph import io, normalize, rewriter, shapes
 from intact.graph.rewriter import Rewritten, Rule
+from intact.loading import Source
 from intact.optimize.settle import Settled, settle_masks
-from intact.quantize import boundary, detect, float16, presets
+from intact.quantize import boundary, float16, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, Origin, TaskAccuracy
+from intact.results import Accuracy, Build, Form, Gate, TaskAccuracy
 from intact.rewrite import exactness, zero_point_notes
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.targets.validate import Violations, left_to_cpu, validate
-from intact.vendor import cpu
 from intact.verify import clipping
-from intact.verify.compare import Runner, compare, measure
+from intact.verify.compare import Runner, measure
 
 Outputs = Mapping[str, np.ndarray]
 
@@ -45,22 +42,7 @@ PRODUCER = "intact"
 # The step of a Softmax output on a grid of this type: what is below half of it does not count.
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
 
-# Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
-LEAST_UPGRADE_SQNR = 60.0
-UPGRADE_ROWS = 2
 VALIDATION_ROWS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A model as it was given, and the same function in the form that stages take."""
-
-    path: Path
-    sha256: str
-    opset: int
-    model: ir.Model
-    quantized: detect.Quantized | None
-    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,64 +80,6 @@ class Verified:
     latency: Gate | None = None
 
 
-def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
-    """The model at `path`, upgraded and normalised, and compared with the file as it is."""
-    return load_logged(path, dims, Log(events or Silence()))
-
-
-def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
-    with _loaded(path, dims, log) as source:
-        return source
-
-
-@contextmanager
-def _loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Source]:
-    """The model at `path`; what the block does with it counts only if the upgrade, checked meanwhile, was right."""
-    with ThreadPoolExecutor(1) as aside:
-        with log.stage("load") as (_, details):
-            digest = aside.submit(io.sha256_of, path)
-            given = io.load(path)
-            upgraded = upgrade.upgrade(given)
-            model = normalize.normalize(upgraded.model, dims=dims)
-            log.warn(*upgraded.notes)
-            details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
-            found = origin.of_model(given)
-            log.warn(*(() if found is None else origin.warnings(found)))
-            opset = given.opset_imports.get("", 0)
-            source = Source(path, digest.result(), opset, model, detect.detect(model), found)
-        differs = upgraded.from_opset != upgraded.to_opset
-        check = aside.submit(_check_upgrade, path, given, model) if differs else None
-        try:
-            yield source
-        finally:
-            if check is not None:
-                details["upgrade_sqnr_db"] = check.result()
-
-
-def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> float | None:
-    """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
-    rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
-    threads = max(1, cpu.threads() // 2)
-
-    def run(form: ir.Model | Path, content: ir.Model) -> list[Outputs]:
-        session = execution.session(form, content=content, threads=threads)
-        return [session.run(row) for row in rows]
-
-    with ThreadPoolExecutor(2) as pool:
-        before, after = pool.map(run, (path, model), (given, model))
-    accuracy = compare("upgraded", "onnxruntime", before, after)
-    noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
-    least = min(noisy, default=None)
-    if least is not None and least < LEAST_UPGRADE_SQNR:
-        raise ModelError(
-            "M152",
-            f"{path}: after the upgrade to a newer opset the outputs differ ({least:.1f} dB SQNR)",
-            allowed=f"at least {LEAST_UPGRADE_SQNR:.0f} dB",
-            fix="export the model again with opset 21 or later",
-        )
-    return least
-
-
 def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
     return prepare_logged(path, config, Log(events or Silence()))
@@ -175,9 +99,9 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
 
 @contextmanager
 def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[Prepared]:
-    """What `begin` gives; see `_loaded` for what counts of the block."""
+    """What `begin` gives; see `loading.loaded` for what counts of the block."""
     presets.available(asked)
-    with _loaded(path, asked.dims, log) as source:
+    with loading.loaded(path, asked.dims, log) as source:
         config = presets.resolve(asked, quantized=source.quantized)
         target = target_of(config.compile)
         announce(config, target, log.events)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact import compile as compiling
-from intact import environment, files, pipeline
+from intact import environment, files, loading, pipeline
 from intact.compile import openvino
 from intact.config import BuildConfig
 from intact.errors import ModelError, NotAvailable, SettingsError, TargetError, ToolchainError
@@ -119,7 +119,7 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are(tmp_path):
 @pytest.mark.openvino
 @pytest.mark.parametrize(("options", "error"), [({"device": "TPU"}, NotAvailable), ({"vtcm_mb": "4"}, SettingsError)])
 def test_a_build_says_so_before_any_work(float_model, monkeypatch, options, error):
-    monkeypatch.setattr(pipeline, "load_logged", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
     compile_ = {"device": "openvino", "ep_options": options}
     with pytest.raises(error):
         pipeline.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import compile as compiling
-from intact import data, execution, pipeline, rewrite
+from intact import data, execution, loading, pipeline, rewrite
 from intact.config import BuildConfig, QuantConfig
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Events, Log, Silence
@@ -78,7 +78,7 @@ class _Destination:
 
 
 def _load(path: Path, config: BuildConfig, log: Log) -> ir.Model:
-    model = pipeline.load_logged(path, config.dims, log).model
+    model = loading.load_logged(path, config.dims, log).model
     if compiling.is_compiled(model):
         return model
     # Grids are compared where they stand between nodes; integer operators have them inside.
