@@ -37,7 +37,7 @@ FACE_CALIBRATED = 24
 
 
 def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
-    from intact import loading, optimize, pipeline, quantize
+    from intact import loading, optimize, preparation, quantize
     from intact.config import BuildConfig
     from intact.graph import io
     from intact.optimize.settle import settle_masks
@@ -47,7 +47,7 @@ def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
     config = presets.resolve(BuildConfig.from_dict({"precision": precision}), quantized=None).quantization
     assert config is not None, "these precisions quantize"
     optimized = optimize.optimize(loading.load(model).model).model
-    settled = settle_masks(optimized, rows, pipeline.SOFTMAX_STEPS[config.activation_type])
+    settled = settle_masks(optimized, rows, preparation.SOFTMAX_STEPS[config.activation_type])
     done = quantize.quantize(settled.model, load_target("cpu"), config, rows, ranges=settled.ranges)
     io.save(done.model, result)
 

@@ -23,7 +23,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import execution, pipeline  # noqa: E402
+from intact import execution, preparation  # noqa: E402
 from intact.config import BuildConfig, merge  # noqa: E402
 from intact.events import Log  # noqa: E402
 from intact.search import mixed, unseen  # noqa: E402
@@ -85,7 +85,7 @@ def ranking(_: Path) -> bool:
     fine = True
     for name in TRAINED_TRANSFORMERS:
         for effort in EFFORTS:
-            begun = pipeline.begin(*example(name, effort), Log())
+            begun = preparation.begin(*example(name, effort), Log())
             curve = curve_of(begun)
             quick = [alone.group for alone in curve.alone[:TOP]]
             slow = np.argsort(-np.array(built_alone(begun, curve)), kind="stable")[:TOP]
@@ -97,7 +97,7 @@ def ranking(_: Path) -> bool:
     return fine
 
 
-def built_alone(begun: pipeline.Prepared, curve: Curve) -> list[float]:
+def built_alone(begun: preparation.Prepared, curve: Curve) -> list[float]:
     """The noise at the worst output with each group alone quantized, as a share of the signal.
 
     Each is calibrated, smoothed and rounded as a build would, on the rows that the search observes ranges on, and run
@@ -110,7 +110,7 @@ def built_alone(begun: pipeline.Prepared, curve: Curve) -> list[float]:
     for group in curve.found.groups:
         others = {node.name or "": "float" for node in begun.model.graph if node.name not in group.nodes}
         settings = BuildConfig.from_dict(merge(begun.config.to_dict(), {"quant": {"types": others}}))
-        quantized = pipeline.quantized(replace(begun, config=settings), Log())
+        quantized = preparation.quantized(replace(begun, config=settings), Log())
         accuracy = compare("quantized", "", expected, execution.run(quantized.model, rows))
         found.append(max(0.0 if row.sqnr_db is None else 10 ** (-row.sqnr_db / 10) for row in accuracy))
     return found
@@ -125,11 +125,11 @@ def timing(folder: Path) -> bool:
         setattr(transformer, name, size)
     seconds, groups = {}, 0
     for effort in EFFORTS:
-        begun = pipeline.begin(*saved("bert", folder, effort), Log())
+        begun = preparation.begin(*saved("bert", folder, effort), Log())
         start = time.perf_counter()
         groups = len(curve_of(begun).found.groups)
         measured = time.perf_counter()
-        pipeline.quantized(begun, Log())
+        preparation.quantized(begun, Log())
         seconds[effort] = (measured - start, time.perf_counter() - measured)
     calibration = seconds["fast"][1]
     for effort, (taken, quantizing) in seconds.items():

@@ -20,6 +20,7 @@ LAYERS = [
     STAGES,
     {"execution", "acceptance"},
     {"loading"},
+    {"preparation"},
     {"pipeline"},
     {"files"},
     {"search"},

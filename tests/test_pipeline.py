@@ -17,7 +17,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from intact import compile as compiling
-from intact import data, environment, files, loading, pipeline
+from intact import data, environment, files, loading, pipeline, preparation
 from intact.config import BuildConfig
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Silence
@@ -272,7 +272,7 @@ class TestOutput:
 
     def test_an_existing_folder_is_refused_before_any_work_and_stays(self, cnn, rows, tmp_path, monkeypatch):
         (tmp_path / "mine.txt").write_text("mine")
-        monkeypatch.setattr(pipeline, "prepare_logged", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(OutputError, match="not empty"):
             pipeline.build(cnn, config(rows), tmp_path)
         assert os.listdir(tmp_path) == ["mine.txt"]
@@ -394,7 +394,7 @@ def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
 class TestWhatIsNotThere:
     def test_a_missing_extra_is_refused_before_any_work(self, cnn, rows, tmp_path, monkeypatch):
         monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
-        monkeypatch.setattr(pipeline, "prepare_logged", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
             pipeline.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
         assert caught.value.status == 5 and os.listdir(tmp_path) == []
@@ -439,7 +439,7 @@ def test_an_upgraded_model_is_compared_with_the_file_and_the_figure_kept(made):
 
 @pytest.mark.parametrize(
     "act",
-    [loading.load, lambda path: pipeline.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
+    [loading.load, lambda path: preparation.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
     ids=["alone", "beside another error"],
 )
 def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch, act):

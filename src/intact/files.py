@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import acceptance, data, execution, lint, loading, pipeline, quantize, rewrite
+from intact import acceptance, data, execution, lint, loading, pipeline, preparation, quantize, rewrite
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
@@ -96,7 +96,7 @@ def quantize_file(
     """Quantize the model at `path` into the file `output`, with the stages that `build` would use."""
     _check_output(output, overwrite)
     log = Log(events or Silence())
-    prepared = pipeline.prepare_logged(path, config, log)
+    prepared = preparation.prepare_logged(path, config, log)
     if prepared.config.quantization is None:
         reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
         raise SettingsError("S114", f"{path}: nothing to do: {reason}", fix="use intact build or intact compile")
@@ -130,9 +130,11 @@ def rewrite_file(
     part of what is returned.
     """
     _check_output(output, overwrite)
-    target = pipeline.target_of(config.compile)
+    target = preparation.target_of(config.compile)
     rules = rewrite.rules_for(target, exact=exact, near=near)
-    return _rewrite_to(path, config, target, rules, output, explain, events)
+    names = {rule.name for rule in rules}
+    left_out = [rule for rule in rewrite.rules_for(target, near=near) if rule.name not in names]
+    return _rewrite_to(path, config, target, rules, output, explain, events, left_out)
 
 
 def convert_file(
@@ -158,10 +160,11 @@ def _rewrite_to(
     output: Path,
     explain: str | None,
     events: Events | None,
+    left_out: Sequence[Rule] = (),
 ) -> dict[str, Any]:
     log = Log(events or Silence())
     source = loading.load_logged(path, config.dims, log)
-    inputs = pipeline.inputs_for(source.model, config, log)
+    inputs = preparation.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
         rows = pipeline.validation_rows(inputs)
         lossy = exactness.lossy(source.model, rules, rows)
@@ -172,7 +175,7 @@ def _rewrite_to(
         log.events.note(f"--near: {node} stays exact: {reason}")
     requantized = pipeline.tell_zero_points(rewritten, target, log)
     shapes.infer_shapes(rewritten.model)
-    refusals = () if explain is None else rewrite.explain(source.model, rewritten, rules, explain)
+    refusals = () if explain is None else rewrite.explain(source.model, rewritten, rules, explain, left_out)
     output.parent.mkdir(parents=True, exist_ok=True)
     io.save(stamped(rewritten.model), output)
     return {
@@ -200,8 +203,8 @@ def write_plan(
     if quant is None or not quant.has_grids:
         raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
     target = presets.available(resolved)
-    pipeline.announce(resolved, target, log.events)
-    planned = quantize.plan(pipeline.optimize_for(source.model, target).model, target, quant)
+    preparation.announce(resolved, target, log.events)
+    planned = quantize.plan(preparation.optimize_for(source.model, target).model, target, quant)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
     return planned
@@ -341,7 +344,7 @@ def _for_device(config: BuildConfig, device: str) -> BuildConfig:
 
 
 def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
-    prepared = pipeline.prepare(path, config, events=events)
+    prepared = preparation.prepare(path, config, events=events)
     model = rewrite.rewrite(prepared.model, prepared.target).model
     shapes.infer_shapes(model)
     return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)

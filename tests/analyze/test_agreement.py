@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from intact import pipeline, rewrite
+from intact import preparation, rewrite
 from intact.analyze.live import place_live
 from intact.analyze.placement import place
 from intact.config import BuildConfig
@@ -40,7 +40,7 @@ def compiled_form(zoo):
             "quant": {"load_path": str(rows), "samples": ROWS, **quant},
             "compile": {"device": "qnn", "arch": f"v{arch}"},
         }
-        prepared = pipeline.prepare(path, BuildConfig.from_dict(settings))
+        prepared = preparation.prepare(path, BuildConfig.from_dict(settings))
         model = rewrite.rewrite(prepared.model, prepared.target).model
         shapes.infer_shapes(model)
         return model, prepared.target

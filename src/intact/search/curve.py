@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from intact import pipeline, quantize
+from intact import preparation, quantize
 from intact.config import BuildConfig, QuantConfig, TensorOverride
 from intact.errors import TargetError
 from intact.graph import shapes
-from intact.pipeline import Prepared
+from intact.preparation import Prepared
 from intact.quantize.improve.migrate import migrate
 from intact.results import Sensitivity
 from intact.search import groups, sensitivity, unseen
@@ -65,7 +65,7 @@ def curve_of(begun: Prepared) -> Curve:
     """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
     target, quant = begun.target, quant_of(begun.config)
     assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
-    settled = pipeline.settle(begun.model, quant, begun.inputs)
+    settled = preparation.settle(begun.model, quant, begun.inputs)
     rows, held = unseen.held_out(begun.inputs.calibration)
     careful = quant.effort != "fast"
     model = settled.model

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import compile as compiling
-from intact import data, execution, loading, pipeline, rewrite
+from intact import data, execution, loading, preparation, rewrite
 from intact.config import BuildConfig, QuantConfig
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Events, Log, Silence
@@ -161,7 +161,7 @@ def _value(model: ir.Model, tensor: str, row: Mapping[str, np.ndarray]) -> np.nd
 def _on_device(
     model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: _Destination | None, log: Log
 ) -> dict[str, Any]:
-    target = pipeline.target_of(config.compile)
+    target = preparation.target_of(config.compile)
     if target.backend != SIMULATED:
         raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=SIMULATED)
     if detect.detect(model) is None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from intact import acceptance, data, execution, pipeline
+from intact import acceptance, data, execution, pipeline, preparation
 from intact.events import Log, Silence
-from intact.pipeline import Prepared
+from intact.preparation import Prepared
 from intact.results import Accuracy, Build, Form, Gate, Search, SearchPoint
 from intact.search import sensitivity
 from intact.search.curve import Curve, settings
@@ -164,7 +164,7 @@ class Hunt:
         if self._last is None or self._last[0] != chosen:
             log = Log(Silence(), [*self.log.stages], [*self.log.warnings])
             config = settings(self.begun, self.curve.found, chosen)
-            self._last = (chosen, pipeline.quantized(replace(self.begun, config=config), log), log)
+            self._last = (chosen, preparation.quantized(replace(self.begun, config=config), log), log)
         return self._last[1], self._last[2]
 
     def _name(self, chosen: Assignment) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import joblib
 from joblib import parallel
 
-from intact import loading, pipeline
+from intact import loading, preparation
 from intact.config import BuildConfig, merge
 from intact.environment import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
@@ -203,7 +203,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
 def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
     """For each cell a digest of all that decides its bytes: the model, the data, the settings, the versions."""
     given = loading.load(source, dims=wanted[0].config.dims)
-    inputs = pipeline.inputs_for(given.model, wanted[0].config, log)
+    inputs = preparation.inputs_for(given.model, wanted[0].config, log)
     rows = (given.sha256, inputs.calibration.sha256, inputs.test.sha256)
     return [
         hashlib.sha256(json.dumps([*rows, cell.config.to_dict(), _versions(cell)], sort_keys=True).encode()).hexdigest()

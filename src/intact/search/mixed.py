@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from intact import pipeline, quantize
+from intact import pipeline, preparation, quantize
 from intact.config import BuildConfig, QuantConfig
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
@@ -45,7 +45,7 @@ def build(
     check_settings(config)
     pipeline.check(config, output, overwrite=overwrite)
     log = Log(events or Silence())
-    begun = pipeline.begin(path, config, log)
+    begun = preparation.begin(path, config, log)
     if begun.source.quantized is not None:
         raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
     with log.stage("search") as (_, details):
