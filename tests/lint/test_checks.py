@@ -63,6 +63,44 @@ def chain(*, middle: bool, between: tuple[str, ...] = ()) -> ir.Model:
     return g.model(g.qdq(g.op("Conv", x, w), 1.0, u8(128)))
 
 
+def read_in_float(*, result: bool, weights: int = 1, before: str | None = None) -> ir.Model:
+    """Products of a float tensor and of quantized weights, perhaps quantized, perhaps behind a quantized operator."""
+    g = Graph()
+    x = g.input([4, 16])
+    x = x if before is None else g.op(before, g.qdq(x, 2.0**-5, u8(128)))
+    for _ in range(weights):
+        x = g.op("MatMul", x, g.dq(g.constant(weight(16, 16)), 2.0**-7, s8(0)))
+    return g.model(g.qdq(x, 1.0, u8(128)) if result else x)
+
+
+def scaled_in_kernel(op: str) -> ir.Model:
+    """An operator on integers with a scale of zero, the last that it has."""
+    g = Graph()
+    x, one, zero = g.q(g.input([2, 16]), 0.1, u8(0)), g.constant(np.float32(0.1)), g.constant(u8(0))
+    bad = g.constant(np.float32(0))
+    if op == "QLinearConcat":
+        y = g.op(op, one, zero, x, one, zero, x, bad, zero, domain="com.microsoft", axis=1)
+    else:
+        everywhere = g.constant(np.ones((2, 16), bool))
+        y = g.op(op, everywhere, x, one, zero, x, one, zero, bad, zero, domain="com.microsoft")
+    return g.model(g.dq(y, 0.1, u8(0)))
+
+
+def softmax_kernel(scale: float, *, opset: int = 13) -> ir.Model:
+    g = Graph()
+    x, grid = g.q(g.input([2, 5, 6]), 0.1, u8(128)), (g.constant(np.float32(0.1)), g.constant(u8(128)))
+    output = g.constant(np.float32(scale)), g.constant(u8(0))
+    y = g.op("QLinearSoftmax", x, *grid, *output, domain="com.microsoft", axis=1, opset=opset)
+    return g.model(g.dq(y, scale, u8(0)))
+
+
+def zero_among_scales() -> ir.Model:
+    """A weight beside float activations, of which one column has a scale of zero."""
+    g = Graph()
+    w = g.dq(g.constant(weight(64, 2)), np.array([0.1, 0.0]), np.zeros(2, s8), axis=1)
+    return g.model(g.op("MatMul", g.input([4, 64]), w))
+
+
 def unused(*, pair: bool) -> ir.Model:
     g = Graph()
     x = g.input([4])
@@ -105,6 +143,16 @@ CASES: dict[str, tuple[Callable[[], ir.Model], set[str]]] = {
     "the least normal scale": (lambda: scaled(float(np.finfo(np.float32).tiny)), set()),
     "no grid between two Convs": (lambda: chain(middle=False), {"Q115"}),
     "no grid behind a Relu between two Convs": (lambda: chain(middle=False, between=("Relu",)), {"Q115"}),
+    "no grid behind a Sigmoid between two Convs": (lambda: chain(middle=False, between=("Sigmoid",)), {"Q115"}),
+    "no grid behind a quantized Sigmoid": (lambda: read_in_float(result=True, before="Sigmoid"), {"Q109", "Q115"}),
+    "a quantized input that was cut off": (lambda: read_in_float(result=True, before="Relu"), {"Q109"}),
+    "an input without a grid": (lambda: read_in_float(result=True), {"Q109", "Q115"}),
+    "quantized weights alone": (lambda: read_in_float(result=False, weights=3), {"Q109"}),
+    "a scale of zero in QLinearConcat": (lambda: scaled_in_kernel("QLinearConcat"), {"Q113"}),
+    "a scale of zero in QLinearWhere": (lambda: scaled_in_kernel("QLinearWhere"), {"Q113"}),
+    "a scale of zero in a weight": (zero_among_scales, {"Q113"}),
+    "a Softmax kernel at 1/255": (lambda: softmax_kernel(1 / 255), {"Q108"}),
+    "a Softmax kernel at 1/256": (lambda: softmax_kernel(1 / 256), set()),
     "a grid between two Convs": (lambda: chain(middle=True), set()),
     "a grid behind a Relu between two Convs": (lambda: chain(middle=True, between=("Relu",)), set()),
     "a QuantizeLinear that nothing uses": (lambda: unused(pair=False), {"Q116"}),
@@ -131,6 +179,17 @@ def test_the_repair_keeps_the_numbers(name: str) -> None:
         expected, got = cpu.run(model, row), cpu.run(repaired, row, optimize=True)
         for name in expected:
             np.testing.assert_array_equal(got[name], expected[name])
+
+
+def test_a_softmax_kernel_is_taken_apart_where_it_goes_over_one_axis() -> None:
+    fixed = lint.fix(softmax_kernel(1 / 255)).model
+    assert not lint.findings(fixed)
+    x = np.zeros((2, 5, 6), np.float32)
+    x[:, 2] = 12.7
+    (got,) = cpu.run(fixed, {"x": x}, optimize=True).values()
+    expected = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+    assert got.max() == np.float32(1 / 255) * 255 and np.abs(got - expected).max() <= 0.5 / 255
+    assert not lint.fix(softmax_kernel(1 / 255, opset=12)).applications
 
 
 def test_requantizing_to_the_same_grid_is_removed() -> None:
@@ -204,3 +263,25 @@ def test_nodes_inside_of_bodies_are_looked_at(tmp_path: Any) -> None:
         }"""
     )
     assert codes(model) == {"Q113"}
+
+
+def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
+    """ONNX Runtime refuses a body whose result is a value from outside."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21]>
+        main (bool c, float[4] x) => (float[4] y) <float s = {0.5}, float t = {0.3}, uint8 z = {0}> {
+            y = If (c) <
+                then_branch = a () => (float[4] u) {
+                    p = QuantizeLinear (x, s, z) q = DequantizeLinear (p, s, z) i = Identity (q)
+                    r = QuantizeLinear (i, t, z) u = DequantizeLinear (r, t, z)
+                },
+                else_branch = b () => (float[4] v) { v = Identity (x) }
+            >
+        }"""
+    )
+    fixed = lint.fix(model)
+    assert [item.rule for item in fixed.applications] == ["double_quantization"]
+    for choice in (True, False):
+        row = {"c": np.array(choice), "x": np.array([0.2, 0.6, 1.4, 3.0], np.float32)}
+        (got,), (expected,) = (cpu.run(item, row, optimize=item is not model).values() for item in (fixed.model, model))
+        np.testing.assert_array_equal(got, expected)

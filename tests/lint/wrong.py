@@ -132,9 +132,28 @@ def weight_only(kind: int | None, per: str) -> ir.Model:
     return g.model(g.op("MatMul", g.input([5, 64]), w))
 
 
-def requantized(first: tuple[float, Any], second: tuple[float, Any]) -> ir.Model:
+def requantized(
+    first: tuple[float, Any], second: tuple[float, Any], *, domain: str = "", between: str | None = None
+) -> ir.Model:
     g = Graph()
-    return g.model(g.qdq(g.qdq(g.input([64, 16]), *first), *second))
+    x = g.qdq(g.input([64, 16]), *first, domain=domain)
+    x = x if between is None else g.op(between, x)
+    return g.model(g.qdq(x, *second, domain=domain))
+
+
+def computed_batch() -> ir.Model:
+    """Two computed operands in the domain of ONNX Runtime, whose shapes nobody infers; the second per column."""
+    g, own = Graph(), {"domain": "com.microsoft"}
+    x = g.input([2, 8, 8])
+    left, right = g.qdq(x, X, u8(128), **own), g.qdq(x, scales(8), np.full(8, 128, u8), axis=2, **own)
+    return g.model(g.qdq(g.op("MatMul", left, right), Y, u8(128), **own))
+
+
+def passed_conv() -> ir.Model:
+    g = Graph()
+    w = g.op("Identity", g.dq(g.op("Identity", g.constant(weight(8, 8, 3, 3))), scales(8), np.zeros(8, s8), axis=1))
+    x = g.op("Identity", g.qdq(g.input([1, 8, 8, 8]), X, u8(128)))
+    return g.model(g.qdq(g.op("Identity", g.op("Conv", x, w)), Y, u8(128)))
 
 
 def overflowing(op: str) -> ir.Model:
@@ -230,6 +249,16 @@ CASES: dict[str, Case] = {
     "two grids of different scales": ("Q110", lambda: requantized((0.1, u8(128)), (0.05, u8(128)))),
     "two grids of different zero points": ("Q110", lambda: requantized((0.1, u8(128)), (0.1, u8(120)))),
     "two grids of int8": ("Q110", lambda: requantized((0.1, s8(0)), (0.07, s8(3)))),
+    "two grids of ONNX Runtime's own": (
+        "Q110",
+        lambda: requantized((0.1, u8(128)), (0.05, u8(128)), domain="com.microsoft"),
+    ),
+    "two grids with an Identity between": (
+        "Q110",
+        lambda: requantized((0.1, u8(128)), (0.05, u8(128)), between="Identity"),
+    ),
+    "a Conv weight along its input channels, with an Identity before and after everything": ("Q101", passed_conv),
+    "a computed batch along its columns": ("Q103", computed_batch),
     "a Conv bias that leaves int32": ("Q111", lambda: overflowing("Conv")),
     "a Gemm bias that leaves int32": ("Q111", lambda: overflowing("Gemm")),
     "a float Conv weight between grids": ("Q118", lambda: float_weight("Conv")),

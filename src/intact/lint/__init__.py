@@ -8,7 +8,7 @@ import difflib
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.graph import rewriter, shapes
+from intact.graph import edit, query, rewriter, shapes
 from intact.graph.rewriter import Rewritten, Rule
 from intact.lint import activations, bias, coverage, int8, scales, weight_only, weights
 from intact.lint.check import UNAFFECTED, Check, Finding, Severity
@@ -26,23 +26,38 @@ _RULES: tuple[Rule, ...] = tuple(check for check in CHECKS if isinstance(check, 
 
 def findings(model: ir.Model) -> tuple[Finding, ...]:
     """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes."""
-    found = [finding for check in CHECKS for finding in check.find(model)]
+    seen = _without_identity(model)
+    found = [finding for check in CHECKS for finding in check.find(seen)]
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
 
 
 def fix(model: ir.Model) -> Rewritten:
     """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
-    result = model.clone()
+    result = _without_identity(model)
     shapes.infer_shapes(result)
     removed = coverage.remove_dead(result)
     rewritten = _repaired(result, _RULES)
-    return dataclasses.replace(rewritten, applications=removed + rewritten.applications)
+    applications = removed + rewritten.applications
+    changed = rewritten.model if applications else model.clone()
+    return dataclasses.replace(rewritten, model=changed, applications=applications)
 
 
 def loadable(model: ir.Model) -> Rewritten:
     """A copy of a model with shapes, without what ONNX Runtime refuses to load beside int8 activations (Q119)."""
     return _repaired(model.clone(), int8.RULES)
+
+
+def _without_identity(model: ir.Model) -> ir.Model:
+    """A copy without what ONNX Runtime removes before it fuses, so that checks see the neighbours that it sees."""
+    result = model.clone()
+    for node in list(query.all_nodes(result)):
+        source = node.inputs[0] if (node.domain, node.op_type) == ("", "Identity") else None
+        # What a body hands out has to be its own.
+        if source is not None and not node.outputs[0].is_graph_output():
+            node.outputs[0].replace_all_uses_with(source)
+            edit.remove_dead([node])
+    return result
 
 
 def _repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:

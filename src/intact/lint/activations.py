@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
 from intact.graph import query
+from intact.graph.rewriter import WITHIN_ONE_STEP
 from intact.lint import grids
-from intact.lint.check import Check, Isolated, Severity
+from intact.lint.check import Check, Isolated, Severity, fence
+
+MICROSOFT = "com.microsoft"
+_KERNEL = "QLinearSoftmax"
+# Before this version of the operator, a Softmax goes over its axis and all that follow.
+_ALONG_ONE_AXIS = 13
 
 
 class ReluBeforeFewBits(Isolated):
@@ -25,6 +33,7 @@ class ReluBeforeFewBits(Isolated):
     code = "Q106"
     severity = Severity.ERROR
     ops = ("QuantizeLinear",)
+    domains = grids.DOMAINS
     remedy = "--fix puts a Min that changes nothing between the Relu and the QuantizeLinear"
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
@@ -32,7 +41,7 @@ class ReluBeforeFewBits(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         source = node.inputs[0].producer() if node.inputs[0] is not None else None
-        dtype, zeros = node.outputs[0].dtype, grids.zero_point(node)
+        dtype, zeros = grids.dtype(node), grids.zero_point(node)
         if source is None or source.op_type != "Relu" or dtype is None or zeros is None:
             return None
         if dtype.bitwidth >= 8 or (zeros == dtype.min).all():
@@ -100,26 +109,49 @@ class SoftmaxScale(Isolated):
     Measured (ONNX Runtime 1.31.1): y_scale 1/255: one step too low on 5 % of the outputs, the largest ones first.
 
     Fix: use the scale 1/256 with the least integer as zero point. `--fix` keeps the grid and keeps the node out of
-    the fusion; it then computes in float.
+    the fusion; it then computes in float. A QLinearSoftmax that is in the file is taken apart, which moves its results
+    by the step that they were off.
     """
 
     code = "Q108"
     severity = Severity.WARNING
-    ops = ("Softmax",)
+    exactness = WITHIN_ONE_STEP
+    ops = ("Softmax", _KERNEL)
+    domains = ("", MICROSOFT)
+    remedy = "--fix keeps the node out of the integer kernel: its input passes a Min that changes nothing"
 
     def fault(self, node: ir.Node) -> str | None:
+        if node.op_type == _KERNEL:
+            return _not_whole(query.scalar(query.input_(node, 3)))
         if not grids.reads_8_bits(node.inputs[0]):
             return None
-        for reader in grids.quantizers_of(node.outputs[0]):
-            scale = query.scalar(query.input_(reader, 1))
-            if scale is None or not scale > 0 or grids.bits(reader) != 8:
-                continue
-            levels = np.float32(1) / np.float32(scale)
-            if levels != np.floor(levels):
-                return (
-                    f"the scale of its output is {scale:.8g}, 1/{levels:.8g}; the kernel uses 1/{int(np.floor(levels))}"
-                )
+        readers = [reader for reader in grids.quantizers_of(node.outputs[0]) if grids.bits(reader) == 8]
+        faults = (_not_whole(query.scalar(query.input_(reader, 1))) for reader in readers)
+        return next((fault for fault in faults if fault is not None), None)
+
+    def fixable(self, node: ir.Node) -> bool:
+        return node.op_type != _KERNEL or query.int_(node, "opset", 0) >= _ALONG_ONE_AXIS
+
+    def check(self, node: ir.Node) -> str | None:
+        return super().check(node) or (None if self.fixable(node) else "it goes over several axes at once")
+
+    def rewrite(self, op: Any, node: ir.Node) -> Any:
+        if node.op_type != _KERNEL:
+            return super().rewrite(op, node)
+        real = op.DequantizeLinear(*node.inputs[:3])
+        real.dtype = ir.DataType.FLOAT
+        softmax = op.Softmax(fence(op, real), axis=query.int_(node, "axis", -1))
+        return op.QuantizeLinear(softmax, *node.inputs[3:5])
+
+
+def _not_whole(scale: float | None) -> str | None:
+    """What a kernel makes of a scale that is not one over a whole number."""
+    if scale is None or not scale > 0:
         return None
+    levels = np.float32(1) / np.float32(scale)
+    if levels == np.floor(levels):
+        return None
+    return f"the scale of its output is {scale:.8g}, 1/{levels:.8g}; the kernel uses 1/{int(np.floor(levels))}"
 
 
 class DoubleQuantization(Isolated):
@@ -136,6 +168,7 @@ class DoubleQuantization(Isolated):
     code = "Q110"
     severity = Severity.WARNING
     ops = ("QuantizeLinear",)
+    domains = grids.DOMAINS
     remedy = "--fix puts a Min that changes nothing between the two pairs"
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
@@ -147,7 +180,7 @@ class DoubleQuantization(Isolated):
             return None
         if grids.bits(first) != 8 or grids.bits(node) != 8 or grids.count(first) > 1 or grids.count(node) > 1:
             return None
-        if first.inputs[0].dtype != node.outputs[0].dtype:  # type: ignore[union-attr]
+        if grids.dtype(first) != grids.dtype(node):
             return None
         before, after = _scale_and_zero(first), _scale_and_zero(node)
         if before is None or after is None or before == after:

@@ -101,12 +101,13 @@ class Isolated(Check, Rule):
     exactness = EXACT
     creates = (("", "Min"),)
     ops: ClassVar[tuple[str, ...]]
+    domains: ClassVar[tuple[str, ...]] = ("",)
     remedy = "--fix keeps the node out of the fusion: an input passes a Min that changes nothing, constants are float"
 
     def find(self, model: ir.Model) -> Iterator[Finding]:
         """Every node of one of the types `ops` at which this is wrong."""
         for node in query.all_nodes(model):
-            if node.domain != "" or node.op_type not in self.ops:
+            if node.domain not in self.domains or node.op_type not in self.ops:
                 continue
             fault = self.fault(node)
             if fault is not None:
@@ -118,7 +119,7 @@ class Isolated(Check, Rule):
         return tuple(dynamic[:1])
 
     def pattern(self, op: Any, inputs: Any = None) -> Any:
-        return op.node(self.ops, op.each(inputs), _name="node")
+        return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
 
     def check(self, node: ir.Node) -> str | None:
         return UNAFFECTED if self.fault(node) is None else None
@@ -129,7 +130,7 @@ class Isolated(Check, Rule):
             value = node.inputs[index]
             assert value is not None, "a fence stands in front of a value"
             inputs[index] = fence(op, value)
-        return op.node(node.op_type, *inputs, **node.attributes)
+        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
 
 
 def fence(op: Any, value: ir.Value) -> ir.Value:

@@ -14,16 +14,31 @@ from intact.results import Application
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _TWO_OPERANDS = ("Add", "Concat", "Div", "Mul", "Sub")
-# Operators through which a tensor stays what it was: one input, no weights, no grid of their own needed.
-_PASSING = ("Clip", "Flatten", "Identity", "LeakyRelu", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+# Operators that hand one tensor on: the first move it or cut it off and need no grid of their own, the others do.
+_MOVING = (
+    "Clip",
+    "Flatten",
+    "Identity",
+    "MaxPool",
+    "Min",
+    "Relu",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+_BENDING = ("AveragePool", "Elu", "Erf", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish")
+_PASSING = (*_MOVING, *_BENDING, "Selu", "Sigmoid", "Softplus", "Tanh")
 
 
 class MissingEncoding(Check):
-    """A float tensor stands between two quantized operators.
+    """A float tensor stands between two quantized operators, or goes into one.
 
     Both operators read quantized inputs, but the tensor that goes from one to the other has no QuantizeLinear and
-    DequantizeLinear. A CPU computes the second operator in float; an NPU has no encoding for the tensor, and either
-    refuses the operator or leaves it to the CPU.
+    DequantizeLinear; or the weight and the result of an operator are quantized, and its input is not. A CPU computes
+    the operator in float; an NPU has no encoding for the tensor, and either refuses the operator or leaves it to the
+    CPU.
 
     Fix: quantize the tensor, for example by quantizing the float model again with intact.
     """
@@ -35,10 +50,12 @@ class MissingEncoding(Check):
     def fault(self, node: ir.Node) -> str | None:
         if node.op_type not in _LINEAR + _TWO_OPERANDS or not any(map(grids.dequantizer, node.inputs)):
             return None
+        if node.op_type in _LINEAR and _is_float_between(node):
+            return f"reads {node.inputs[0].name!r} in float, although its weight and its result are quantized"  # type: ignore[union-attr]
         # The bias of a linear operator is no activation.
         for value in node.inputs[: 2 if node.op_type in _LINEAR else None]:
             source = _source(value)
-            if source is not None and any(map(grids.dequantizer, source.inputs)):
+            if source is not None and any(map(_is_activation, source.inputs)):
                 assert value is not None, "a source is that of a value"
                 return f"reads {value.name!r}, which comes from {source.name} ({source.op_type}) without a grid"
         return None
@@ -123,12 +140,34 @@ def is_dead(node: ir.Node) -> bool:
     return all(is_dead(user) for user in query.consumers(node.outputs[0]))
 
 
+def _is_float_between(node: ir.Node) -> bool:
+    """Whether the weight and the result of a linear operator are quantized, and what it multiplies is not."""
+    data, weight = node.inputs[:2]
+    if grids.dequantizer(weight) is None or not any(grids.quantizers_of(node.outputs[0])):
+        return False
+    return not query.is_constant(data) and not _is_on_grid(data) and _source(data) is None
+
+
+def _is_on_grid(value: ir.Value | None) -> bool:
+    """Whether the value is dequantized, or was before it was moved."""
+    while value is not None and grids.dequantizer(value) is None:
+        node = value.producer()
+        value = node.inputs[0] if node is not None and node.op_type in _MOVING else None
+    return value is not None
+
+
+def _is_activation(value: ir.Value | None) -> bool:
+    """Whether the value is dequantized, and no constant: weights alone may be on a grid, beside float activations."""
+    node = grids.dequantizer(value)
+    return node is not None and not query.is_constant(node.inputs[0])
+
+
 def _source(value: ir.Value | None) -> ir.Node | None:
     """The operator that a float tensor comes from, seen through operators that pass it on."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _PASSING and node.inputs[0] is not None:
         if grids.dequantizer(node.inputs[0]) is not None:
-            return None
+            return None if node.op_type in _MOVING else node
         node = node.inputs[0].producer()
     if node is None or node.op_type not in _LINEAR + _TWO_OPERANDS:
         return None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.graph import integer, query
 
-_DOMAINS = ("", "com.microsoft")
+DOMAINS = ("", "com.microsoft")
+"""Where QuantizeLinear and DequantizeLinear come from: ONNX Runtime had types of its own before ONNX had them."""
 
-# Where operators that compute on integers have their scales.
-SCALES = {
+# Where operators that compute on integers have their scales; QLinearConcat has as many as inputs.
+_SCALES: Mapping[str, Sequence[int]] = {
     "QuantizeLinear": (1,),
     "DequantizeLinear": (1,),
     "QLinearConv": (1, 4, 6),
@@ -26,7 +27,16 @@ SCALES = {
     "QLinearAveragePool": (1, 3),
     "QLinearGlobalAveragePool": (1, 3),
     "MatMulIntegerToFloat": (2, 3),
+    "QLinearReduceMean": (1, 3),
+    "QLinearWhere": (2, 5, 7),
+    "DynamicQuantizeMatMul": (2,),
+    "MatMulNBits": (2,),
 }
+
+
+def scale_inputs(node: ir.Node) -> Sequence[int]:
+    """Which inputs of a node are scales."""
+    return range(0, len(node.inputs), 3) if node.op_type == "QLinearConcat" else _SCALES.get(node.op_type, ())
 
 
 def dequantizer(value: ir.Value | None) -> ir.Node | None:
@@ -42,15 +52,20 @@ def quantizer(value: ir.Value | None) -> ir.Node | None:
 def quantizers_of(value: ir.Value) -> Iterator[ir.Node]:
     """The QuantizeLinear nodes that read the value as data."""
     for node, index in value.uses():
-        if index == 0 and node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
+        if index == 0 and node.op_type == "QuantizeLinear" and node.domain in DOMAINS:
             yield node
+
+
+def dtype(node: ir.Node) -> ir.DataType | None:
+    """The type that a DequantizeLinear reads or a QuantizeLinear writes, or None if unknown."""
+    value = node.inputs[0] if node.op_type == "DequantizeLinear" else node.outputs[0]
+    return value.dtype if value is not None and value.dtype is not None else _zero_point_type(node)
 
 
 def bits(node: ir.Node) -> int | None:
     """The bits of the integers that a DequantizeLinear reads or a QuantizeLinear writes, or None if unknown."""
-    value = node.inputs[0] if node.op_type == "DequantizeLinear" else node.outputs[0]
-    dtype = value.dtype if value is not None and value.dtype is not None else _zero_point_type(node)
-    return None if dtype is None or not dtype.is_integer() else int(dtype.bitwidth)
+    found = dtype(node)
+    return None if found is None or not found.is_integer() else int(found.bitwidth)
 
 
 def reads_8_bits(value: ir.Value | None) -> bool:
@@ -67,11 +82,17 @@ def count(node: ir.Node) -> int:
 
 def axis(node: ir.Node) -> int | None:
     """The axis of the scales, counted from the front; None where the rank is unknown."""
-    at = query.int_(node, "axis", 1)
-    rank = query.rank(node.inputs[0])
+    at, dimensions = query.int_(node, "axis", 1), rank(node)
     if at >= 0:
         return at
-    return None if rank is None else at + rank
+    return None if dimensions is None else at + dimensions
+
+
+def rank(node: ir.Node) -> int | None:
+    """The number of dimensions of what a QuantizeLinear or DequantizeLinear reads, or None if unknown."""
+    source = quantizer(node.inputs[0])
+    known = query.rank(node.inputs[0])
+    return rank(source) if known is None and source is not None else known
 
 
 def block_size(node: ir.Node) -> int:
@@ -110,7 +131,10 @@ def centred(node: ir.Node) -> np.ndarray | None:
 
 
 def constant_reals(value: ir.Value | None) -> np.ndarray | None:
-    """The floats that a constant behind a DequantizeLinear stands for, as that node computes them, or None."""
+    """The floats that a constant behind a DequantizeLinear stands for, as that node computes them, or None.
+
+    Numbers on a grid that cannot be used stand for nothing.
+    """
     node = dequantizer(value)
     if node is None:
         return None
@@ -119,14 +143,14 @@ def constant_reals(value: ir.Value | None) -> np.ndarray | None:
     at = axis(node)
     if stored is None or scales is None or at is None or (zeros is None and query.input_(node, 2) is not None):
         return None
-    if scales.dtype != np.float32:
+    if scales.dtype != np.float32 or not (np.isfinite(scales) & (scales > 0)).all():
         return None
     return integer.dequantize(stored, scales, zeros, axis=at, block_size=block_size(node))
 
 
 def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
     node = None if value is None else value.producer()
-    return node if node is not None and node.op_type == op_type and node.domain in _DOMAINS else None
+    return node if node is not None and node.op_type == op_type and node.domain in DOMAINS else None
 
 
 def _zero_point_type(node: ir.Node) -> ir.DataType | None:

@@ -108,7 +108,7 @@ def _is_packable(weight: ir.Node) -> bool:
     if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype != np.float32:
         return False
     size = grids.block_size(weight)
-    if grids.zero_point(weight) is None:
+    if grids.zero_point(weight) is None or not (np.isfinite(scales) & (scales > 0)).all():
         return False
     if grids.bits(weight) not in (4, 8) or (size and (size < _LEAST_BLOCK or size & (size - 1))):
         return False

@@ -50,7 +50,7 @@ class MatMulWeightAxis(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         weight = _weight(node)
-        if weight is None or query.rank(weight.inputs[0]) != 2:
+        if weight is None or grids.rank(weight) != 2:
             return None
         transposed = node.op_type == "Gemm" and query.int_(node, "transB", 0) == 1
         return _off_axis(weight, 0 if transposed else 1)
@@ -77,7 +77,7 @@ class BatchedMatMulScales(Isolated):
             return None
         if grids.count(left) > 1:
             return f"the left input has {grids.count(left)} scales, integer kernels take one"
-        rank = query.rank(right.inputs[0])
+        rank = grids.rank(right)
         if grids.count(right) > 1 and rank is not None and rank > 2:
             return f"the right input has {rank} dimensions and {grids.count(right)} scales, integer kernels take one"
         return None
