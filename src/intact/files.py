@@ -175,6 +175,7 @@ def _rewrite_to(
         log.events.note(f"--near: {node} stays exact: {reason}")
     requantized = pipeline.tell_zero_points(rewritten, target, log)
     shapes.infer_shapes(rewritten.model)
+    normalize.drop_unused_opsets(rewritten.model)
     refusals = () if explain is None else rewrite.explain(source.model, rewritten, rules, explain, left_out)
     output.parent.mkdir(parents=True, exist_ok=True)
     io.save(stamped(rewritten.model), output)

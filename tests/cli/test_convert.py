@@ -83,3 +83,30 @@ def test_a_file_that_intact_did_not_write_is_not_replaced(model, tmp_path):
     taken.write_bytes(b"mine")
     assert run(model, "--to", "qdq", "-o", taken).exit_code != 0
     assert taken.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv"])
+def test_an_operator_with_a_constant_added_before_its_grid_becomes_one_on_integers(op, tmp_path):
+    net, grid = Net(), (np.float32(0.05), np.uint8(120))
+    shape = (8, 8) if op == "Conv" else (6, 4)
+    weight = net.dequantize(integers(RNG, np.int8, (*shape, 1, 1) if op == "Conv" else shape), 0.002, np.int8(0))
+    real = net.op(op, net.dequantize(net.quantize("x", *grid), *grid), weight)
+    added = net.op("Add", real, np.ones((8, 1, 1) if op == "Conv" else 4, np.float32))
+    path, there = tmp_path / "model.onnx", tmp_path / "qlinear.onnx"
+    io.save(net.model({"x": X}, net.quantize(added, *grid)), path)
+    assert run(path, "--to", "qlinear", "-o", there).exit_code == 0
+    assert not {"MatMul", "Conv", "Add"} & set(ops(there))
+    assert np.abs(outputs(path).astype(int) - outputs(there)).max() <= 1
+
+
+def test_converting_twice_changes_nothing(tmp_path):
+    """Not even a domain that is no longer used, or the shape of a scale."""
+    net, one = Net(), (np.array([0.05], np.float32), np.array([120], np.uint8))
+    weight = integers(RNG, np.int8, (8, 8, 1, 1)), np.float32(0.01), np.int8(0)
+    q = net.op("QLinearConv", "x", *one, *weight, *one)
+    y = net.op("QLinearSigmoid", q, *one, np.float32(1 / 256), np.uint8(0), _domain="com.microsoft")
+    given, once, twice = (tmp_path / name for name in ("given.onnx", "once.onnx", "twice.onnx"))
+    io.save(net.model({"x": integers(RNG, np.uint8, (1, 8, 6, 6))}, y), given)
+    assert run(given, "--to", "qdq", "-o", once).exit_code == 0
+    assert run(once, "--to", "qdq", "-o", twice).exit_code == 0
+    assert "QLinearConv" not in ops(once) and once.read_bytes() == twice.read_bytes()

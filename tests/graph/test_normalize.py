@@ -286,3 +286,27 @@ def test_inputs_of_unknown_rank_have_no_dimensions_to_fix() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     graph = helper.make_graph([node], "g", [info], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
     assert normalize.free_dims(ir.from_proto(helper.make_model(graph))) == []
+
+
+def test_grids_of_one_number_are_scalars_and_other_uses_of_the_number_keep_its_shape() -> None:
+    model = parsed(
+        """g (float[2] x) => (float[2] y, float[2] v) <float[1] s = {0.5}, float[1] t = {0.25}, uint8[1] z = {3}> {
+            q = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(q, s, z)
+            y = Mul(d, t)
+            w = QuantizeLinear(x, t, z)
+            v = DequantizeLinear(w, t, z)
+        }"""
+    )
+    done = normalize.normalize(model)
+    shapes = {name: tuple(value.shape or ()) for name, value in done.graph.initializers.items()}
+    assert shapes == {"s": (), "z": (), "t": (1,), "t/scalar": ()}
+    x = np.array([-3, 7], np.float32)
+    expected = run(ir.to_proto(model).SerializeToString(), {"x": x})
+    assert all(map(np.array_equal, run(ir.to_proto(done).SerializeToString(), {"x": x}), expected))
+
+
+def test_scales_of_blocks_keep_their_shape() -> None:
+    body = "g (uint8[2] q) => (float[2] y) <float[1] s = {0.5}> { y = DequantizeLinear <axis=0, block_size=2> (q, s) }"
+    done = normalize.normalize(parsed(body, opset=21, ir_version=10))
+    assert [tuple(value.shape or ()) for value in done.graph.initializers.values()] == [(1,)]

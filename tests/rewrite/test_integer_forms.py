@@ -43,9 +43,10 @@ def activation(zero=ZERO, *, also_integers=False, weight=None):
     return net.model({"x": np.zeros((1, 2), F32)}, y, *([net.op("Identity", q)] if also_integers else []))
 
 
-def moved_activation(zero=ZERO, *, quantized=True, move="Transpose", rest=(), **attributes):
+def moved_activation(zero=ZERO, *, quantized=True, before=None, move="Transpose", rest=(), **attributes):
     net = Net()
     q = net.quantize("x", 0.02, zero) if quantized else net.op("Identity", "x")
+    q = q if before is None else net.op(before, q)
     y = net.dequantize(net.op(move, q, *rest, **attributes), 0.02, zero)
     return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
 
@@ -68,8 +69,8 @@ def moved(*, to=LAST[1], quantized=True):
     return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
 
 
-def product(a, b, *, inside=True, constant=True):
-    net, weight = Net(), integers(RNG, b, (2, 2))
+def product(a, b, *, inside=True, constant=True, width=2):
+    net, weight = Net(), integers(RNG, b, (2, width))
     data = net.op("Identity", "a") if inside else "a"
     grid = F32(0.5), a(3)
     y = net.op("QLinearMatMul", data, F32(0.02), a(3), weight if constant else "b", F32(0.01), b(0), *grid)
@@ -105,11 +106,22 @@ FIRES = [
         ["BitwiseNot", "DequantizeLinear", "DequantizeLinear", "Add", "QuantizeLinear"],
     ),
     (signs.UnsignActivation(), activation(), ["QuantizeLinear", "DequantizeLinear"]),
-    (signs.UnsignMovedActivation(), moved_activation(), ["QuantizeLinear", *CONVERT, "Transpose", "DequantizeLinear"]),
+    (signs.UnsignMovedActivation(), moved_activation(), ["QuantizeLinear", "Transpose", "DequantizeLinear"]),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(before="Flatten"),
+        ["QuantizeLinear", "Flatten", *CONVERT, "Transpose", "DequantizeLinear"],
+    ),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(move="Clip", rest=(I8(3), I8(90))),
+        ["QuantizeLinear", "Clip", "DequantizeLinear"],
+    ),
     (signs.UnsignConstant(), operand(), ["DequantizeLinear", "DequantizeLinear", "Add"]),
     (signs.JoinShiftedGrids(), conversions(), ["QuantizeLinear"]),
     (signs.UnsignBeforeMove(), moved(), ["QuantizeLinear", *CONVERT, "Transpose"]),
     (operator_signs.UnsignProduct(), product(I8, I8), ["Identity", *CONVERT, "QLinearMatMul", *CONVERT]),
+    (operator_signs.UnsignProduct(), product(I8, I8, inside=False, width=64), [*CONVERT, "QLinearMatMul", *CONVERT]),
     (operator_signs.UnsignOperator(), signed_pair(), [*CONVERT, *CONVERT, *CONVERT, "QLinearAdd", *CONVERT]),
     (operator_signs.UnsignConcat(), signed_pair("QLinearConcat", axis=0), [*CONVERT * 3, "QLinearConcat", *CONVERT]),
     (operator_signs.SignWeight(), product(U8, U8), ["Identity", "QLinearMatMul"]),
@@ -256,3 +268,23 @@ def test_rewriting_twice_changes_nothing():
     once = rewrite.rewrite(residual("qlinear"), target).model
     assert not rewrite.rewrite(once, target).applications
     assert not rewriter.apply(once.clone(), integer_forms.RULES).applications
+
+
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_a_residual_block_with_relu_in_int8_is_uint8_throughout(zero):
+    """Relu on a grid that goes below 0 is a Clip of integers, which must not keep its int8."""
+    net, grid = Net(), (0.05, I8(zero))
+    x = net.dequantize(net.quantize("x", *grid), *grid)
+    conv = net.op("Conv", x, net.dequantize(integers(RNG, I8, (4, 4, 3, 3)), 0.002, I8(0)), pads=[1] * 4)
+    relu = net.dequantize(net.quantize(net.op("Relu", conv), *grid), *grid)
+    y = net.dequantize(net.quantize(net.op("Add", relu, x), *grid), *grid)
+    model = net.model({"x": np.zeros((1, 4, 6, 6), F32)}, y)
+    done = rewrite.rewrite(model, load_target("cpu", vnni=True)).model
+    ops = [node.op_type for node in done.graph]
+    assert {"QLinearConv", "QLinearAdd"} < set(ops) and not {"Conv", "Add", "Relu"} & set(ops)
+    assert ops.count("QuantizeLinear") == ops.count("DequantizeLinear") == 1
+    assert not [
+        node for node in done.graph for value in node.outputs if value.dtype is not None and value.dtype.name == "INT8"
+    ]
+    feeds = {"x": RNG.normal(0, 3, (1, 4, 6, 6)).astype(F32)}
+    assert np.abs(cpu.run(model, feeds)[y] - cpu.run(done, feeds)[y]).max() <= 0.051

@@ -37,6 +37,22 @@ class Origins:
                 node.metadata_props[query.ORIGIN] = json.dumps(names)
 
 
+class Scalars:
+    """Initializers of one element that rules built: what is built again, for the same purpose, is the same one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[ir.Graph, str, str, bytes], ir.Value] = {}
+
+    def like(self, graph: ir.Graph, array: np.ndarray, hint: str, add: Callable[[], ir.Value]) -> ir.Value:
+        """The initializer of the graph that holds what `array` does; `add` makes it where there is none."""
+        key = graph, hint, array.dtype.str, array.tobytes()
+        found = self._known.get(key)
+        # One that nothing used any more may have been taken out since.
+        if found is None or not found.is_initializer():
+            found = self._known[key] = add()
+        return found
+
+
 def _attributes(given: Mapping[str, Any]) -> list[ir.Attr]:
     """Attributes as nodes have them; those that another node had are taken as they are."""
     if all(type(value) is ir.Attr for value in given.values()):
@@ -53,7 +69,13 @@ class Builder:
     """
 
     def __init__(
-        self, model: ir.Model, root: ir.Node, covered: Sequence[ir.Node], names: edit.Names, origins: Origins
+        self,
+        model: ir.Model,
+        root: ir.Node,
+        covered: Sequence[ir.Node],
+        names: edit.Names,
+        origins: Origins,
+        scalars: Scalars,
     ) -> None:
         assert root.graph is not None, f"{root.name!r} is in no graph"
         self._model = model
@@ -62,6 +84,7 @@ class Builder:
         self._names = names
         self._metadata = root.metadata_props
         self._origins = origins
+        self._scalars = scalars
         self._origin = origins.of(covered)
         self.nodes: list[ir.Node] = []
 
@@ -98,7 +121,12 @@ class Builder:
         return node.outputs[0] if _outputs == 1 else tuple(node.outputs)
 
     def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str = "constant") -> ir.Value:
-        """A new initializer of the graph that the match is in."""
+        """An initializer of the graph that the match is in; a scalar may be one that was built before."""
+        if isinstance(array, np.ndarray) and array.ndim == 0:
+            return self._scalars.like(self._graph, array, hint, lambda: self._initializer(array, hint))
+        return self._initializer(array, hint)
+
+    def _initializer(self, array: np.ndarray | ir.TensorProtocol, hint: str) -> ir.Value:
         return edit.add_initializer(self._graph, array, self._names.take(f"{self._base}/{hint}"))
 
     def needs_opset(self, opset: int) -> None:

@@ -123,43 +123,56 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
 
 def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """Remove those of `nodes` that nothing uses, then what only they used; return the values that lost a use."""
-    dead: dict[ir.Node, None] = {}
-    released = release_dead(nodes, dead)
-    take_out(dead)
+    remains = Remains()
+    released = remains.release(nodes)
+    remains.take_out()
     return released
 
 
-def release_dead(nodes: Iterable[ir.Node], dead: dict[ir.Node, None]) -> list[ir.Value]:
-    """Add those of `nodes` that nothing uses to `dead`, then what only they used; return the values that lost a use.
+class Remains:
+    """Nodes that nothing uses, and the values from no node that they read: both stay in their graphs until `take_out`.
 
-    They read nothing any more, and stay in their graph until `take_out`, which is cheaper for many at once.
+    That is cheaper for many at once, the more so as a constant may have many uses, which are counted once then.
     """
-    released: list[ir.Value] = []
-    pending = list(nodes)[::-1]
-    while pending:
-        node = pending.pop()
-        if node in dead or node.graph is None or not query.is_dead(node):
-            continue
-        dead[node] = None
-        inputs = _detach(node)
-        released += inputs
-        for value in inputs:
-            producer = value.producer()
-            if producer is not None:
-                pending.append(producer)
-            elif not value.uses():
-                _drop_initializer(value)
-    return released
 
+    def __init__(self) -> None:
+        self.nodes: dict[ir.Node, None] = {}
+        self._sources: dict[ir.Value, None] = {}
 
-def take_out(dead: Iterable[ir.Node]) -> None:
-    """Take nodes that `release_dead` found out of their graphs."""
-    owned: dict[ir.Graph, list[ir.Node]] = {}
-    for node in dead:
-        if node.graph is not None:
-            owned.setdefault(node.graph, []).append(node)
-    for graph, nodes in owned.items():
-        graph.remove(nodes)
+    def release(self, nodes: Iterable[ir.Node]) -> list[ir.Value]:
+        """Add those of `nodes` that nothing uses, then what only they used; return the values that lost a use.
+
+        What was added reads nothing any more.
+        """
+        released: list[ir.Value] = []
+        pending = list(nodes)[::-1]
+        while pending:
+            node = pending.pop()
+            if node in self.nodes or node.graph is None or not query.is_dead(node):
+                continue
+            self.nodes[node] = None
+            inputs = _detach(node)
+            released += inputs
+            for value in inputs:
+                producer = value.producer()
+                if producer is not None:
+                    pending.append(producer)
+                else:
+                    self._sources[value] = None
+        return released
+
+    def take_out(self) -> None:
+        """Take the nodes out of their graphs, and the initializers that they were the last to use."""
+        owned: dict[ir.Graph, list[ir.Node]] = {}
+        for node in self.nodes:
+            if node.graph is not None:
+                owned.setdefault(node.graph, []).append(node)
+        for graph, nodes in owned.items():
+            graph.remove(nodes)
+        for value in self._sources:
+            _drop_initializer(value)
+        self.nodes.clear()
+        self._sources.clear()
 
 
 def prune(model: ir.Model) -> None:

@@ -91,7 +91,7 @@ def to_bytes(model: ir.Model) -> bytes:
 def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
     found = [(value, value.const_value) for value in model.graph.initializers.values()]
-    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_plain_and_large(tensor)]
+    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_large(tensor)]
     hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
     arrays = {
         value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
@@ -240,19 +240,23 @@ def _deserialize(proto: Any) -> ir.Model:
 
 
 def _unpack(model: ir.Model) -> None:
-    """Keep weights as arrays: a message hands out a new copy of its bytes whenever it is asked for them."""
+    """Keep constants as arrays: a message reads its bytes again whenever it is asked for them."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain_and_large(tensor):
+            if isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor):
                 value.const_value = ir.Tensor(
                     tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
                 )
 
 
-def _is_plain_and_large(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor is worth an array of its own, in a type that numpy has itself."""
-    if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_MIN_BYTES:
+def _is_large(tensor: ir.TensorProtocol) -> bool:
+    return _is_plain(tensor) and tensor.nbytes >= EXTERNAL_MIN_BYTES
+
+
+def _is_plain(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is of a type that numpy has itself."""
+    if tensor.dtype == ir.DataType.STRING:
         return False
     dtype = tensor.dtype.numpy()
     return dtype.isbuiltin == 1 and dtype.kind in "biuf"

@@ -338,7 +338,7 @@ class Matcher:
 
     def _is_closed(self, match: Match) -> bool:
         """Whether no value that the rewrite would take away is used from outside of the match."""
-        replaced = match.replaced
+        replaced, covered = match.replaced, match.covered()
         graph = _producer(replaced[0]).graph
         for pattern, node in match.pairs():
             outputs = node.outputs
@@ -348,7 +348,7 @@ class Matcher:
                 self._fail(match, f"{node.op_type} {node.name!r} is outside of this body")
                 return False
             for output in outputs:
-                if output not in replaced and _used_outside(output, match.covered()):
+                if output not in replaced and _used_outside(output, covered):
                     self._fail(match, f"{node.op_type} {node.name!r} has other uses")
                     return False
         return True

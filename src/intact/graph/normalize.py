@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from intact.errors import ModelError, SettingsError
-from intact.graph import query, shapes, upgrade
+from intact.graph import edit, query, shapes, upgrade
 
 
 def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.Model:
@@ -24,7 +24,8 @@ def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.M
     _fix_dims(result, dims or {})
     result = inline_functions(result)
     lift_constants(result)
-    passes.RemoveUnusedOpsetsPass()(result)
+    make_grids_scalar(result)
+    drop_unused_opsets(result)
     result.graph.opset_imports.setdefault("", upgrade.MINIMUM)
     result.ir_version = upgrade.ir_version_for(result.opset_imports)
     name_nodes(result)
@@ -81,6 +82,49 @@ def inline_functions(model: ir.Model) -> ir.Model:
 def lift_constants(model: ir.Model) -> None:
     """Make an initializer of every Constant node, in bodies of If, Loop and Scan too."""
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def drop_unused_opsets(model: ir.Model) -> None:
+    """Leave out domains that no node is of any more."""
+    passes.RemoveUnusedOpsetsPass()(model)
+
+
+def make_grids_scalar(model: ir.Model) -> None:
+    """Make a scalar of every scale or zero point of shape [1] that a Q or DQ node reads, which means the same.
+
+    ONNX Runtime makes integer operators of QDQ ones, and refuses some of those where it finds the other shape.
+    """
+    places: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    for node in query.all_nodes(model):
+        for index in _listed_numbers(node):
+            value = node.inputs[index]
+            assert value is not None, f"{node.name!r} reads its grid"
+            places.setdefault(value, []).append((node, index))
+    names = edit.Names(model) if places else None
+    for value, uses in places.items():
+        assert names is not None, "there are values to name"
+        if len(uses) == len(value.uses()) and not value.is_graph_output():
+            value.const_value, value.shape = _number_in(value), ir.Shape(())
+            continue
+        assert value.graph is not None, f"{value.name!r} is an initializer"
+        number = edit.add_initializer(value.graph, _number_in(value), names.take(f"{value.name}/scalar"))
+        for node, index in uses:
+            node.replace_input_with(index, number)
+
+
+def _listed_numbers(node: ir.Node) -> list[int]:
+    """The inputs of a Q or DQ node that are a scale or a zero point, constant and of shape [1]."""
+    if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or query.int_(node, "block_size", 0):
+        return []
+    given = ((index, node.inputs[index]) for index in range(1, len(node.inputs)))
+    return [index for index, value in given if query.is_constant(value) and query.static_shape(value) == (1,)]
+
+
+def _number_in(value: ir.Value) -> ir.TensorProtocol:
+    """The one element of a constant, as a tensor without dimensions."""
+    tensor = query.constant_tensor(value)
+    assert tensor is not None, f"{value.name!r} is constant"
+    return ir.tensor(tensor.numpy().reshape(()), dtype=tensor.dtype, name=value.name)
 
 
 def _complete_calls(model: ir.Model) -> None:

@@ -25,7 +25,7 @@ OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""
 
 Place: TypeAlias = tuple[Any, ...] | None
-"""Where a value comes from: a node, as its type and the places of its first two inputs, if those were looked at.
+"""Where a value comes from: a node, as its type and the places of its first two operands, if those were looked at.
 
 () stands for a value from no node, None for an input that is absent.
 """
@@ -209,7 +209,14 @@ class Pattern:
 
     def may_start(self, place: Place, *, forks: bool) -> bool:
         """Whether a match could start at a node at that place; `forks` says whether others read its first input."""
-        return (forks or not self._wants_twin()) and any(_may_be(start, place) for start in self.starts)
+        fits = not self._wants_alone() if forks else not self._wants_twin()
+        return fits and any(_may_be(start, place) for start in self.starts)
+
+    def _wants_alone(self) -> bool:
+        """Whether the one root reads first what nothing else may read."""
+        firsts = [(*start.node.inputs, None)[0] for start in self.starts if not _swaps(start.node)]
+        only = [item for item in firsts if isinstance(item, Output) and not item.node.shared]
+        return len(only) == len(self.starts) and not self.others and all(self.most_uses[x.node] == 1 for x in only)
 
     def _wants_twin(self) -> bool:
         """Whether several nodes are roots and read one value first: nothing matches where that has a single use."""
@@ -236,11 +243,11 @@ def _may_be(pattern: ValuePattern, place: Place) -> bool:
 
 
 def _may_read(wanted: Sequence[ValuePattern], place: tuple[Any, ...]) -> bool:
-    """Whether the first two inputs of a node could match those of a pattern."""
+    """Whether the first two operands of a node could match those of a pattern."""
     operand = SWAPPABLE.get(place[0], 0)
-    if len(place) == 1 or operand > 1 or (operand and len(wanted) > 2) or any(type(item) is Each for item in wanted):
+    if len(place) == 1 or (operand == 1 and len(wanted) > 2) or any(type(item) is Each for item in wanted):
         return True
-    first, second = (*wanted[:2], None, None)[:2]
+    first, second = ((*wanted, *[None] * 4)[index] for index in (0, operand or 1))
     orders = ((first, second), (second, first)) if operand else ((first, second),)
     return any(_may_be(a, place[1]) and _may_be(b, place[2]) for a, b in orders)
 

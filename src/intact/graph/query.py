@@ -84,9 +84,10 @@ def same_constant(left: ir.Value | None, right: ir.Value | None) -> bool:
         return True
     if a.dtype != b.dtype:
         return False
-    if a.size == b.size == 1:
-        return bool(a.numpy().item() == b.numpy().item())
-    return bool(a.shape == b.shape and (a.numpy() == b.numpy()).all())
+    one, other = a.numpy(), b.numpy()
+    if one.size == other.size == 1:
+        return bool(one.item() == other.item())
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def ints(node: ir.Node, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -126,9 +127,10 @@ def rank(value: ir.Value | None) -> int | None:
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape, or None where any dimension is unknown."""
-    if value is None or value.shape is None or not value.shape.is_static():
+    if value is None or value.shape is None:
         return None
-    return tuple(int(dim) for dim in value.shape)  # type: ignore[arg-type]
+    known = tuple(dim for dim in value.shape.dims if isinstance(dim, int))
+    return known if len(known) == len(value.shape) else None
 
 
 def same_shape(left: ir.Value, right: ir.Value) -> bool:
@@ -164,7 +166,7 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
 
 def is_dead(node: ir.Node) -> bool:
     """Whether nothing uses any output of the node."""
-    return not any(output.uses() or output.is_graph_output() for output in node.outputs)
+    return all(map(is_unused, node.outputs))
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:

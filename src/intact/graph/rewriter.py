@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -20,11 +20,11 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from intact.graph import edit, query
-from intact.graph.builder import Builder, Origins
+from intact.graph.builder import Builder, Origins, Scalars
 from intact.graph.collecting import no_collection
 from intact.graph.matcher import Match, Matcher
 from intact.graph.order import Order
-from intact.graph.pattern import OpKey, Pattern, Place
+from intact.graph.pattern import SWAPPABLE, OpKey, Pattern, Place
 from intact.results import Application, Refusal
 
 
@@ -115,22 +115,11 @@ Watch: TypeAlias = Callable[[Firing], None]
 def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None) -> Rewritten:
     """Apply `rules` to `model`, in place, until none of them can fire; `watch` is told before each replacement."""
     with no_collection():
-        _unpack_constants(model)
         return _Engine(model, rules, watch).run()
 
 
-def _unpack_constants(model: ir.Model) -> None:
-    """Keep scalars and vectors as arrays: rules often ask for scales, and protobufs are slow to read."""
-    for graph in query.all_graphs(model):
-        for value in graph.initializers.values():
-            tensor, shape = value.const_value, value.shape
-            is_vector = shape is not None and len(shape) < 2 and value.dtype != ir.DataType.STRING
-            if is_vector and isinstance(tensor, ir.serde.TensorProtoTensor):
-                value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
-
-
 def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
-    """Why each rule that could have its root at the node does not fire there; a rule that does is left out."""
+    """Why each rule that has a place for the node, as its root or before it, does not fire; others are left out."""
     nodes = [node for node in query.all_nodes(model) if node.name == node_name]
     return tuple(
         Refusal(rule.name, node_name, reason)
@@ -140,16 +129,46 @@ def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Ref
     )
 
 
+def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
+    """Whether a rule would fire with the node in its match."""
+    prepared = _Prepared(rule)
+    nodes = [node for node in query.all_nodes(model) if node.name == node_name]
+    return any(None in _answers(prepared, node, _roots(prepared.pattern, node)) for node in nodes)
+
+
 def _why_not(prepared: _Prepared, node: ir.Node) -> str | None:
-    if (node.domain, node.op_type) not in prepared.pattern.keys:
+    roots = _roots(prepared.pattern, node)
+    answers = list(_answers(prepared, node, roots))
+    if answers:
+        return None if None in answers else answers[0]
+    # Nearly every pattern has a Q or DQ somewhere before its root: that it could have been this one tells nothing.
+    if node not in roots and (not _has_place(prepared.pattern, node) or node.op_type in _CONVERSIONS):
         return None
-    refused = None
-    for match in prepared.matcher.matches(node):
-        reason = prepared.check(match)
-        if reason is None:
-            return None
-        refused = refused or reason
-    return refused or f"does not match: {prepared.matcher.failure}"
+    if not roots:
+        return f"does not match: no {' or '.join(sorted(op for _, op in prepared.pattern.keys)[:3])} follows"
+    return f"does not match: {prepared.matcher.failure}"
+
+
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def _answers(prepared: _Prepared, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
+    """What the rule says to each match from `roots` that covers the node."""
+    for root in roots:
+        yield from (prepared.check(match) for match in prepared.matcher.matches(root) if node in match.covered())
+
+
+def _roots(pattern: Pattern, node: ir.Node) -> list[ir.Node]:
+    """The node and those that follow it, as far as a match could start there and reach it, the nearest first."""
+    level, found = {node: None}, dict[ir.Node, None]()
+    for _ in range(pattern.depth if _has_place(pattern, node) else 0):
+        found |= {item: None for item in level if (item.domain, item.op_type) in pattern.keys}
+        level = {user: None for item in level for output in item.outputs for user in query.consumers(output)}
+    return list(found)
+
+
+def _has_place(pattern: Pattern, node: ir.Node) -> bool:
+    return any((node.domain, node.op_type) in item.keys for item in pattern.most_uses)
 
 
 @lru_cache(maxsize=1024)
@@ -195,18 +214,18 @@ def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> N
 
 def _place(node: ir.Node) -> tuple[Any, ...]:
     """The types of a node and of those up to two before it: most patterns differ by then."""
-    inputs = node.inputs
-    first = _place_before(inputs[0]) if inputs else None
-    return (node.domain, node.op_type), first, _place_before(inputs[1]) if len(inputs) > 1 else None
+    key, inputs = (node.domain, node.op_type), node.inputs
+    first, index = _place_before(inputs[0]) if inputs else None, SWAPPABLE.get(key, 1)
+    return key, first, _place_before(inputs[index]) if len(inputs) > index else None
 
 
 def _place_before(value: ir.Value | None) -> Place:
     producer = None if value is None else value.producer()
     if producer is None:
         return None if value is None else ()
-    inputs = producer.inputs
-    first = _type_before(inputs[0]) if inputs else None
-    return (producer.domain, producer.op_type), first, _type_before(inputs[1]) if len(inputs) > 1 else None
+    key, inputs = (producer.domain, producer.op_type), producer.inputs
+    first, index = _type_before(inputs[0]) if inputs else None, SWAPPABLE.get(key, 1)
+    return key, first, _type_before(inputs[index]) if len(inputs) > index else None
 
 
 def _type_before(value: ir.Value | None) -> Place:
@@ -217,7 +236,8 @@ def _type_before(value: ir.Value | None) -> Place:
 
 
 def _forks(node: ir.Node) -> bool:
-    return bool(node.inputs) and node.inputs[0] is not None and len(node.inputs[0].uses()) > 1
+    inputs = node.inputs
+    return bool(inputs) and inputs[0] is not None and len(inputs[0].uses()) > 1
 
 
 class _Engine:
@@ -238,12 +258,13 @@ class _Engine:
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.names = edit.Names(model)
         self.origins = Origins()
+        self.scalars = Scalars()
         self.order = Order(model) if any(item.pattern.others for item in prepared) else None
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
         self.far = frozenset(key for item in prepared if not item.rule.is_local for key in item.pattern.keys)
         self.left_out: dict[ir.Node, None] = {}
-        self.dead: dict[ir.Node, None] = {}
+        self.remains = edit.Remains()
         self.untouched: set[ir.Node] = set()
         self.applications: list[Application] = []
         self.refusals: dict[ir.Node, dict[str, str]] = {}
@@ -255,34 +276,29 @@ class _Engine:
         nodes = list(query.all_nodes(self.model))
         self.limit = 1000 + 10 * len(nodes)
         self.untouched = set(nodes)
-        done = -1
         try:
-            while done < len(self.applications):
-                done = len(self.applications)
-                self._sweep(nodes)
+            while self._sweep(nodes):
                 nodes = self._left_out()
         finally:
-            self._take_out_dead()
+            self.remains.take_out()
         self.origins.write()
         return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
 
-    def _sweep(self, nodes: Iterable[ir.Node]) -> None:
-        """Visit nodes, and those that a change on the way could concern."""
+    def _sweep(self, nodes: Iterable[ir.Node]) -> bool:
+        """Visit nodes, and those that a change on the way could concern; return whether a rule fired."""
+        done = len(self.applications)
         self._enqueue(nodes)
         while self.queue:
             node = self.queue.popleft()
             self.queued.discard(node)
             self.untouched.discard(node)
-            if node.graph is not None and node not in self.dead:
+            if node.graph is not None and node not in self.remains.nodes:
                 self._visit(node)
-
-    def _take_out_dead(self) -> None:
-        edit.take_out(self.dead)
-        self.dead.clear()
+        return len(self.applications) > done
 
     def _left_out(self) -> list[ir.Node]:
         """The nodes that no change has queued, though one could concern them."""
-        self._take_out_dead()
+        self.remains.take_out()
         found, self.left_out = list(self.left_out), {}
         return found + [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
 
@@ -330,7 +346,7 @@ class _Engine:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
         self._record(prepared.rule, root)
         covered = match.covered()
-        op = Builder(self.model, root, covered, self.names, self.origins)
+        op = Builder(self.model, root, covered, self.names, self.origins, self.scalars)
         values = prepared.rewrite(op, match)
         _assert_independent(prepared.rule, op.nodes, match)
         if self.watch is not None and root.graph is not None:
@@ -338,7 +354,7 @@ class _Engine:
             self.watch(Firing(self.applications[-1], root.graph, covered, created, match.replaced, values))
         self._insert(self._place(prepared, match, root), op.nodes)
         op.replace(match.replaced, values)
-        released = edit.release_dead(covered, self.dead)
+        released = self.remains.release(covered)
         last = values[0].producer()
         if last in op.nodes:
             last.name = root.name

@@ -124,5 +124,5 @@ def _numbers(value: ir.Value | None) -> str:
     array = query.constant(value)
     if array is None:
         return "computed"
-    shown = ", ".join(f"{number:.6g}" for number in array.reshape(-1)[:3])
+    shown = ", ".join(f"{number:.6g}" for number in array.reshape(-1)[:3].tolist())
     return shown if array.size <= 3 else f"{shown}, …"

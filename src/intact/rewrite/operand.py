@@ -40,10 +40,12 @@ class Operand(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """The greatest |q - zero_point| that the type allows."""
+        """The greatest |q - zero_point| that the type allows, with any zero point where that is computed."""
         assert self.dtype is not None, "types are checked first"
-        (least, greatest), zero = limits(self.dtype), self.zero
-        return max(greatest - zero, zero - least)
+        (least, greatest), zero = limits(self.dtype), query.scalar(self.zero_point)
+        if self.zero_point is not None and zero is None:
+            return greatest - least
+        return max(greatest - int(zero or 0), int(zero or 0) - least)
 
     def scales(self) -> np.ndarray:
         """The constant scales as a flat float32 array."""
@@ -67,13 +69,14 @@ class Operand(NamedTuple):
         return np.asarray(integers.astype(np.int64) - zeros.reshape(shape))
 
     def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
-        """Scale and zero point as integer kernels want them: the zero point written out where it is 0 by default."""
+        """Scale and zero point as integer kernels want them: one number as a scalar, and a zero point in any case."""
         assert self.scale is not None and self.dtype is not None, "grids are checked first"
+        scale = as_scalar(op, self.scale, "scale")
         if self.zero_point is not None:
-            return self.scale, self.zero_point
-        array = query.constant(self.scale)
+            return scale, as_scalar(op, self.zero_point, "zero_point")
+        array = query.constant(scale)
         shape = () if array is None else array.shape
-        return self.scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
+        return scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
 
     def triple(self, op: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Integers, scale and zero point, in the order of every QLinear operator."""
@@ -138,6 +141,14 @@ def produced(node: ir.Node, index: int) -> Operand:
     scale, zero_point = query.input_(node, index), query.input_(node, index + 1)
     output = node.outputs[0]
     return Operand(output, scale, zero_point, zero_point.dtype if zero_point is not None else output.dtype)
+
+
+def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
+    """A constant of one element as a scalar: some kernels refuse it in any other shape."""
+    tensor = None if value.shape is not None and not len(value.shape) else query.constant_tensor(value)
+    if tensor is None or tensor.size != 1 or not len(tensor.shape):
+        return value
+    return op.constant(tensor.numpy().reshape(()), hint)
 
 
 def not_one_grid(**operands: Operand) -> str | None:

@@ -23,6 +23,8 @@ from intact.rewrite.saturation import SaturationRule, weight_of
 # The axis of the output channels in the weight of a float operator.
 _LINEAR = {"Conv": 0, "MatMul": -1, "Gemm": 1}
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Concat", "Where")
+# What does the same to integers wherever zero is: it moves them, or cuts them at limits that move along.
+_ORDERED = (*MovementRule.ops, "Clip")
 
 
 class UnsignActivation(SaturationRule):
@@ -44,13 +46,26 @@ class UnsignActivation(SaturationRule):
             return "its integers go to other nodes than DequantizeLinear"
         return not_one_grid(source=source, activation=grid) or _reader_saturates(self, dq)
 
-    def rewrite(self, op: Builder, x: ir.Value, q: ir.Node, dq: ir.Node) -> Any:
-        source, grid = written(q), read(dq)
-        zero_point = shifted_zero(op, source)
-        integers: ir.Value = op.QuantizeLinear(x, source.scale, zero_point)
-        integers.dtype, integers.shape = UINT8, source.q.shape
-        is_same = grid.zero_point is source.zero_point
-        return op.DequantizeLinear(integers, grid.scale, zero_point if is_same else shifted_zero(op, grid))
+    def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> Any:
+        integers, zero_point = _quantized(op, q, read(dq))
+        return op.DequantizeLinear(integers, dq.inputs[1], zero_point)
+
+
+def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Value]:
+    """What `q` writes, in uint8, and the zero point of the grid on which it is read."""
+    source = written(q)
+    zero_point = shifted_zero(op, source)
+    integers: ir.Value = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
+    integers.dtype, integers.shape = UINT8, source.q.shape
+    return integers, zero_point if grid.zero_point is source.zero_point else shifted_zero(op, grid)
+
+
+def _converted(op: Builder, q: ir.Value, grid: Operand) -> tuple[ir.Value, ir.Value]:
+    """The integers of a grid in uint8, converted, and their zero point."""
+    zero_point = shifted_zero(op, grid)
+    integers: ir.Value = op.QuantizeLinear(op.DequantizeLinear(q, grid.scale, grid.zero_point), grid.scale, zero_point)
+    integers.dtype, integers.shape = UINT8, q.shape
+    return integers, zero_point
 
 
 def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
@@ -69,38 +84,54 @@ def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
 
 
 class UnsignMovedActivation(SaturationRule):
-    """DQ(move(q), s, z) = DQ(move(q + 128), s, z + 128) in uint8 instead of int8, where q was quantized just before."""
+    """DQ(move(q), s, z) = DQ(move(q + 128), s, z + 128) in uint8 instead of int8, where q was quantized just before.
+
+    A Clip of integers keeps their order, too: its limits move along.
+    """
 
     exactness = EXACT
     is_local = False
 
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
-        move = op.node(MovementRule.ops, x, op.each(Var("rest", optional=True)), _name="move")
+        move = op.node(_ORDERED, x, op.each(Var("rest", optional=True)), _name="move")
         return op.DequantizeLinear(move, s, z, _name="dq")
 
     def check(self, x: ir.Value, move: ir.Node, dq: ir.Node) -> str | None:
-        grid = read(dq)
+        q, grid = _quantizer(x), read(dq)
         if grid.dtype != INT8:
             return "the activation is not int8"
-        if len(move.outputs) > 1 or not _was_quantized(x):
+        if len(move.outputs) > 1 or not _was_quantized(move.inputs[0]):
             return "what it moves was not quantized just before"
-        return computes(move) or not_one_grid(activation=grid) or _reader_saturates(self, dq)
+        if move.op_type == "Clip" and not all(end is None or query.is_scalar(end) for end in move.inputs[1:]):
+            return "the limits of the Clip are computed, not constant"
+        grids = {"activation": grid} if q is None else {"source": written(q), "activation": grid}
+        return computes(move) or not_one_grid(**grids) or _reader_saturates(self, dq)
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
-        grid = read(dq)
-        zero_point = shifted_zero(op, grid)
-        turned: ir.Value = op.QuantizeLinear(op.DequantizeLinear(x, *dq.inputs[1:]), grid.scale, zero_point)
-        turned.dtype, turned.shape = UINT8, x.shape
+        q, grid = _quantizer(x), read(dq)
+        turned, zero_point = _converted(op, x, grid) if q is None else _quantized(op, q, grid)
         attributes: dict[str, Any] = dict(move.attributes)
-        integers: ir.Value = op.node(move.op_type, turned, *move.inputs[1:], **attributes)
+        rest = _shifted_limits(op, move) if move.op_type == "Clip" else move.inputs[1:]
+        integers: ir.Value = op.node(move.op_type, turned, *rest, **attributes)
         integers.dtype, integers.shape = UINT8, move.outputs[0].shape
         return op.DequantizeLinear(integers, grid.scale, zero_point)
 
 
-def _was_quantized(x: ir.Value) -> bool:
-    """Whether integers come from a QuantizeLinear, perhaps through operators that only move them."""
+def _quantizer(x: ir.Value) -> ir.Node | None:
+    """The QuantizeLinear that writes the integers, if one does."""
     producer = x.producer()
-    while producer is not None and producer.op_type in MovementRule.ops and producer.inputs[0] is not None:
+    return producer if producer is not None and producer.op_type == "QuantizeLinear" else None
+
+
+def _shifted_limits(op: Builder, clip: ir.Node) -> list[ir.Value | None]:
+    ends = (query.constant(end) for end in clip.inputs[1:])
+    return [None if end is None else op.constant(shifted(end), "limit") for end in ends]
+
+
+def _was_quantized(x: ir.Value | None) -> bool:
+    """Whether integers come from a QuantizeLinear, perhaps through operators that keep their order."""
+    producer = None if x is None else x.producer()
+    while producer is not None and producer.op_type in _ORDERED and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
     return producer is not None and producer.op_type == "QuantizeLinear"
 

@@ -56,6 +56,10 @@ def moved_activation(rng: np.random.Generator) -> Iterator[Case]:
         net, x = Net(), rng.normal(0, 3, IMAGE).astype(np.float32)
         y = net.dequantize(net.op(op, net.quantize("x", 0.05, zero), **attributes), 0.05, zero)
         yield Case(f"{op} {zero}", net.model({"x": x}, y), [{"x": x}])
+    for ends, zero in itertools.product(((I8(-100), I8(90)), (I8(3), None), (None, I8(0))), zero_points(I8)):
+        net, x = Net(), rng.normal(0, 3, IMAGE).astype(np.float32)
+        y = net.dequantize(net.op("Clip", net.quantize("x", 0.05, zero), *ends), 0.05, zero)
+        yield Case(f"Clip {ends} {zero}", net.model({"x": x}, y), [{"x": x}])
 
 
 def constant(rng: np.random.Generator) -> Iterator[Case]:
