@@ -35,9 +35,10 @@ def arithmetic(op, constant, c=CONV, ratio=1.0, zero=None):
     return net.model({"x": c.x}, "t3")
 
 
-def requantized(ratio, zero=None):
+def requantized(ratio, zero=None, factor=1.0, shift=0):
+    """QLinearConv, DQ with a factor and a shift in its grid, Q."""
     net = Net()
-    real = net.dequantize(qlinear_conv(net, CONV), CONV.mid_scale, CONV.mid_zero)
+    real = net.dequantize(qlinear_conv(net, CONV), CONV.mid_scale * factor, u8(CONV.mid_zero + shift))
     net.quantize(real, CONV.mid_scale / ratio, u8(99) if zero is None else zero)
     return net.model({"x": CONV.x}, "t2")
 
@@ -78,6 +79,8 @@ FIRES = [
     (bias.FoldQLinearAdd, added(ratio=1.99), ["QLinearConv"]),
     (bias.FoldQLinearMul, added(op="QLinearMul", k_scale=0.1), ["QLinearConv"]),
     (bias.FoldRequantize, requantized(1.9), ["QLinearConv"]),
+    (bias.FoldRequantize, requantized(1.0, factor=1.7), ["QLinearConv"]),
+    (bias.FoldRequantize, requantized(0.4, factor=0.3, shift=7), ["QLinearConv"]),
     (bias.FoldArithmetic, arithmetic("Add", column(1.5)), ["QLinearConv"]),
     (bias.FoldArithmetic, arithmetic("Sub", np.float32(1.5)), ["QLinearConv"]),
     (bias.FoldArithmetic, arithmetic("Mul", column(0.7)[0]), ["QLinearConv"]),
@@ -97,6 +100,7 @@ REFUSES = [
     (bias.FoldQLinearMul, added(op="QLinearMul", k_scale=0.3), "more than 2 times its scale"),
     (bias.FoldRequantize, requantized(1.0, np.int8(0)), "the result is int8, the convolution writes uint8"),
     (bias.FoldRequantize, requantized(2.5), "more than 2 times its scale"),
+    (bias.FoldRequantize, requantized(1.0, factor=2.5), "more than 2 times its scale"),
     (bias.FoldArithmetic, arithmetic("Mul", column(-1)), "a factor of -1 cannot go into a scale"),
     (bias.FoldArithmetic, arithmetic("Div", column(0)), "a factor of inf cannot go into a scale"),
     (bias.FoldArithmetic, arithmetic("Add", column(np.nan)), "the constant is not finite"),

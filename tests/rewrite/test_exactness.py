@@ -120,8 +120,25 @@ def test_outputs_that_are_far_apart_stop_the_build_whatever_the_claims():
     net, steps = Net(), np.float32(40)
     x = net.dequantize(net.quantize(net.op("Relu", "x"), steps, np.uint8(100)), steps, np.uint8(100))
     with pytest.raises(GateFailed, match="move_by_one_honestly moves tensors most") as caught:
-        validate(net.model({"x": ROWS[0]["x"]}, x), MoveByOneHonestly())
+        validate(net.model({"x": ROWS[0]["x"]}, net.op("Neg", x)), MoveByOneHonestly())
     assert caught.value.code == "G111"
+
+
+@pytest.mark.parametrize("as_float", [True, False])
+def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
+    net, steps = Net(), np.float32(40)
+    x = net.quantize(net.op("Relu", "x"), steps, np.uint8(100))
+    x = net.dequantize(x, steps, np.uint8(100)) if as_float else x
+    found = validate(net.model({"x": ROWS[0]["x"]}, x), MoveByOneHonestly())
+    assert not found.identical and found.moved == {"move_by_one_honestly": 1}
+
+
+def test_outputs_that_are_infinite_or_nan_on_both_sides_are_equal():
+    net = Net()
+    wide = net.dequantize(net.quantize("x", 0.5, np.uint16(32768)), 0.5, np.uint16(32768))
+    y = net.op("Log", net.dequantize(net.quantize(wide, 0.6, np.uint8(100)), 0.6, np.uint8(100)))
+    found = validate(net.model({"x": ROWS[0]["x"]}, y), MergeRequantize())
+    assert not found.identical and found.sqnr_db > 0
 
 
 class Misplace(Rule):

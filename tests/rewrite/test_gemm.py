@@ -9,7 +9,7 @@ import pytest
 
 from intact import rewrite
 from intact.graph import rewriter
-from intact.rewrite import gemm
+from intact.rewrite import exactness, gemm
 from intact.targets.registry import load_target
 from intact.vendor import cpu
 from tests.rewrite.cases import gemm as cases
@@ -45,7 +45,7 @@ def qdq(*, bias=FLOATS, like=BYTES, quantize=True, weight=WEIGHT, a_zero=X[1]):
 def connected(*, middle=MIDDLE, like=BYTES, bias=BIAS):
     net = Net()
     product = net.op("MatMul", net.dequantize("a", *X), net.dequantize(WEIGHT, F32(0.01), I8(0)))
-    again = net.dequantize(net.quantize(product, *middle), *middle)
+    again = product if middle is None else net.dequantize(net.quantize(product, *middle), *middle)
     added = net.dequantize(*bias) if isinstance(bias, tuple) else bias
     return net.model({"a": like}, net.quantize(net.op("Add", again, added), *RESULT))
 
@@ -83,6 +83,12 @@ FIRES = [
     (gemm.AddToMatMulToFloat, to_float(np.ones(10, F32)), ["MatMulIntegerToFloat"]),
     (gemm.QLinearMatMulToInteger, qlinear(), ["MatMulInteger", "Cast", "Mul", "QuantizeLinear", "QLinearAdd"]),
     (gemm.MatMulToFullyConnected, connected(), [*DQ2, "DequantizeLinear", "Gemm", "QuantizeLinear"]),
+    (gemm.MatMulToFullyConnected, connected(middle=None), [*DQ2, "DequantizeLinear", "Gemm", "QuantizeLinear"]),
+    (
+        gemm.MatMulToFullyConnected,
+        connected(middle=None, bias=FLOATS),
+        [*DQ2, "DequantizeLinear", "Gemm", "QuantizeLinear"],
+    ),
 ]
 COARSE, NARROW = (F32(1.0), U8(128)), (F32(0.01), U8(128))
 REFUSES = [
@@ -115,6 +121,7 @@ REFUSES = [
     (gemm.QLinearMatMulToInteger, computed_grid(), "the grid of the weight is computed"),
     (gemm.MatMulToFullyConnected, connected(like=STACK), "Gemm takes matrices, and the input has rank 3"),
     (gemm.MatMulToFullyConnected, connected(middle=NARROW), "but the intermediate grid covers"),
+    (gemm.MatMulToFullyConnected, connected(middle=None, bias=FLOATS * F32(1e9)), "more than int32 holds"),
     (gemm.MatMulToFullyConnected, connected(bias=np.ones(10, F32)), "the bias is not behind a DequantizeLinear"),
 ]
 
@@ -165,3 +172,18 @@ def test_qgemm_is_within_one_step_in_the_runtime(generate):
         name = case.model.graph.outputs[0].name
         before, after = (cpu.run(model, case.feeds[0])[name].astype(int) for model in (case.model, done))
         assert np.abs(before - after).max() <= 1
+
+
+@pytest.mark.parametrize("target", [load_target("cpu", vnni=True), load_target("qnn")], ids=["cpu", "qnn"])
+@pytest.mark.parametrize("levels", [3, 128])
+def test_a_bias_that_moves_by_half_a_step_of_the_sums_keeps_the_claim_however_small_the_sums_are(target, levels):
+    net = Net()
+    a, weight = net.dequantize("a", *X), net.dequantize(WEIGHT[:2], F32(0.01), I8(0))
+    model = net.model({"a": BYTES[:, :2]}, net.op("Gemm", a, weight, FLOATS * F32(1e-4), alpha=2.0, beta=0.5))
+    rules, rows = (
+        rewrite.rules_for(target),
+        [{"a": integers(RNG, I8, (7, 2)).clip(-levels, levels).astype(U8) + U8(128)}],
+    )
+    done = rewriter.apply(model.clone(), rules)
+    assert "fold_gemm_factors" in {item.rule for item in done.applications}
+    assert exactness.validate(model, done, rules, rows).checked

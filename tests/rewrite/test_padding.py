@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intact.graph import rewriter
 from intact.rewrite import padding
 from intact.targets.registry import load_target
+from intact.vendor import cpu
 from tests.rewrite.cases.padding import PADS, SHAPE
 from tests.rewrite.harness import Net, fired, refused
 
@@ -75,3 +77,15 @@ def test_a_split_into_more_parts_is_left_alone():
         assert "Split" in [node.op_type for node in split(count).graph]
         with pytest.raises(AssertionError, match="the rule does not match"):
             refused(rule, split(count))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_a_pad_that_repeats_what_is_there_has_no_value_of_its_own(mode):
+    """A value that goes unused may be given; it is a float and would not fit integers."""
+    net = Net()
+    real = net.dequantize("x", *GRID)
+    net.quantize(net.op("Pad", real, PADS, np.float32(7), mode=mode), *GRID)
+    model, x = net.model({"x": BYTES}, "t2"), np.arange(BYTES.size).reshape(SHAPE).astype(np.uint8)
+    done = rewriter.apply(model.clone(), [padding.PadIntegers()])
+    assert [item.rule for item in done.applications] == ["pad_integers"]
+    assert np.array_equal(cpu.run(model, {"x": x})["t2"], cpu.run(done.model, {"x": x})["t2"])

@@ -104,6 +104,12 @@ REFUSES = [
     ),
     (to_qlinear.GemmToQGemm, gemm(bias=np.ones((2, 6), F32)), "not one number for each of 6 channels"),
     (to_qlinear.GemmToFloatQGemm, gemm(), "its output goes to a grid"),
+    (to_qlinear.ConvToQLinear, conv(y=(1e-9, U8(4))), "float32 between DQ and Q tells 16777216 apart"),
+    (to_qlinear.MatMulToQLinear, matmul(y=(1e-9, U8(4))), "float32 between DQ and Q tells 16777216 apart"),
+    (to_qlinear.AddToQLinear, pair("Add", y=(1e-6, U8(4))), "steps of the output, and float32 loses some"),
+    (to_qlinear.MulToQLinear, pair("Mul", y=(1e-9, U8(4))), "more than kernels hold in int32"),
+    (to_qlinear.AveragePoolToQLinear, unary("AveragePool", y=(1e-9, U8(4)), kernel_shape=[2, 2]), "hold in int32"),
+    (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(1e12, U8(4))), "the kernel takes 2^-32 to"),
     (to_qlinear.AddToQLinear, pair("Add", b=(0.05, I8(9))), "second is int8, unlike first"),
     (to_qlinear.MulToQLinear, pair("Mul", a=(0.02, U16(3)), b=(0.02, U16(3)), y=(0.02, U16(3))), "first is uint16"),
     (to_qlinear.SigmoidToQLinear, unary("Sigmoid", x=(np.full(4, 0.02, F32), np.full(4, 3, U8))), "4 numbers, not one"),
@@ -119,6 +125,11 @@ REFUSES = [
         "the axis has one element",
     ),
     (to_qlinear.AveragePoolToQLinear, unary("AveragePool", kernel_shape=[2, 2], dilations=[2, 2]), "no dilations"),
+    (
+        to_qlinear.AveragePoolToQLinear,
+        unary("AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1),
+        "divide by other counts",
+    ),
     (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(0.03, I8(4))), "unlike input"),
     (to_qlinear.ConcatToQLinear, pair("Concat", b=(0.05, I8(9)), axis=1), "input 1 is int8, unlike output"),
     (to_qlinear.WhereToQLinear, pair("Where", y=(0.07, I8(4))), "output is int8, unlike first"),
@@ -174,3 +185,15 @@ def test_concat_and_where_are_exact_in_the_runtime_for_every_level(act, zero):
             feeds["c"] = RNG.random((1, 256)) < 0.5
         name = model.graph.outputs[0].name
         assert np.array_equal(cpu.run(model, feeds)[name], cpu.run(done, feeds)[name])
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Concat", "Where"])
+def test_kernels_get_scalars_where_the_grids_of_q_and_dq_have_shape_1(op):
+    """ONNX Runtime refuses a QLinearAdd or QLinearMul with scales of shape [1]."""
+    grids = [(np.array([scale], F32), np.array([zero], U8)) for scale, zero in ((0.02, 3), (0.05, 9), (0.07, 4))]
+    model = pair(op, *grids, **({"axis": 1} if op == "Concat" else {}))
+    done = rewriter.apply(model.clone(), to_qlinear.RULES).model
+    feeds = {value.name: np.ones(value.shape.numpy(), value.dtype.numpy()) for value in model.graph.inputs}
+    name = model.graph.outputs[0].name
+    assert [node.op_type for node in done.graph] == [f"QLinear{op}"]
+    assert np.array_equal(cpu.run(model, feeds)[name], cpu.run(done, feeds)[name])

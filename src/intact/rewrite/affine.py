@@ -20,6 +20,10 @@ class Affine:
     factor: np.ndarray
     shift: np.ndarray
 
+    def then(self, other: Affine) -> Affine:
+        """This map, and `other` of its result."""
+        return Affine(self.factor * other.factor, self.shift * other.factor + other.shift)
+
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The array behind a constant, or behind a DequantizeLinear of constants, or None for anything else."""

@@ -11,10 +11,10 @@ from intact.graph import integer, query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
-from intact.rewrite import accumulator, affine, grid
+from intact.rewrite import accumulator, affine, grid, linear
 from intact.rewrite.accumulator import Accumulator, Tail
 from intact.rewrite.affine import Affine
-from intact.rewrite.operand import MICROSOFT, Operand, produced, quantized, taken, written
+from intact.rewrite.operand import MICROSOFT, Operand, not_one_grid, produced, quantized, read, taken, written
 
 
 class _AfterQLinearConv(LocalRule):
@@ -60,6 +60,9 @@ class FoldQLinearAdd(_AfterQLinearConv):
         if isinstance(numbers, str):
             return numbers
         a, b, c = (taken(last, 0), taken(last, 3), produced(last, 6))
+        doubt = not_one_grid(output=c) or (linear.added_in_float(c, k) if self.op_type == "QLinearAdd" else None)
+        if doubt is not None:
+            return doubt
 
         def run(levels: np.ndarray) -> np.ndarray:
             column = numbers[:, None]
@@ -88,42 +91,46 @@ class FoldQLinearMul(FoldQLinearAdd):
 class FoldRequantize(_AfterQLinearConv):
     """Q(DQ(QLinearConv(x, w))) = QLinearConv(x, w) with the scale and zero point of Q, within one step."""
 
-    def pattern(self, op: Patterns, ms: Var, mz: Var) -> Any:
-        return quantized(op, op.DequantizeLinear(self._conv(op), ms, mz), "last")
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, self._read_back(op), "last")
+
+    def _read_back(self, op: Patterns) -> Any:
+        """A DQ of the convolution: on its grid, or on another that took over a factor or a shift."""
+        return op.DequantizeLinear(self._conv(op), Var("ds"), Var("dz", optional=True), _name="back")
 
     def _tail(self, acc: Accumulator, last: ir.Node) -> Tail | str:
-        output = written(last)
-        none = Affine(np.ones(acc.channels), np.zeros(acc.channels))
-        return Tail(none, output, lambda levels: grid.quantize(grid.dequantize(levels, acc.y), output))
+        source, output = _source(acc), written(last)
+        doubt = not_one_grid(source=source)
+        if doubt is not None:
+            return doubt
+        return Tail(_as_read(acc, source), output, lambda q: grid.quantize(grid.dequantize(q, source), output))
 
 
-class FoldArithmetic(_AfterQLinearConv):
+class FoldArithmetic(FoldRequantize):
     """Q(DQ(QLinearConv(x, w, b)) ± c) = QLinearConv with c in its bias, within one step; · and / go into its scales."""
 
-    def pattern(self, op: Patterns, ms: Var, mz: Var, c: Var) -> Any:
-        before = op.DequantizeLinear(self._conv(op), ms, mz)
-        return quantized(op, op.node(affine.ARITHMETIC, before, c), "last")
+    def pattern(self, op: Patterns, c: Var) -> Any:  # type: ignore[override]
+        return quantized(op, op.node(affine.ARITHMETIC, self._read_back(op), c), "last")
 
     def _tail(self, acc: Accumulator, last: ir.Node) -> Tail | str:
         node = last.inputs[0].producer() if last.inputs[0] is not None else None
         assert node is not None, "the pattern has a node before Q"
-        rank, output = query.rank(acc.w.q) or 0, written(last)
-        found = affine.of_node(node, acc.channels, rank)
+        rank, source, output = query.rank(acc.w.q) or 0, _source(acc), written(last)
+        found = not_one_grid(source=source) or affine.of_node(node, acc.channels, rank)
         if isinstance(found, str):
             return found
         return Tail(
-            found,
+            _as_read(acc, source).then(found),
             output,
-            lambda levels: grid.quantize(affine.run(node, grid.dequantize(levels, acc.y), rank), output),
+            lambda q: grid.quantize(affine.run(node, grid.dequantize(q, source), rank), output),
         )
 
 
 class FoldNorm(FoldArithmetic):
     """Q(BN(DQ(QLinearConv(x, w, b)))) = QLinearConv with BN in its scales and bias, within one step."""
 
-    def pattern(self, op: Patterns, ms: Var, mz: Var, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
-        before = op.DequantizeLinear(self._conv(op), ms, mz)
-        return quantized(op, op.BatchNormalization(before, gamma, beta, mean, var), "last")
+    def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
+        return quantized(op, op.BatchNormalization(self._read_back(op), gamma, beta, mean, var), "last")
 
 
 RULES: tuple[Rule, ...] = (FoldQLinearAdd(), FoldQLinearMul(), FoldRequantize(), FoldArithmetic(), FoldNorm())
@@ -144,3 +151,16 @@ def _real(numbers: np.ndarray, k: Operand) -> np.ndarray:
 def _zero_of(operand: Operand) -> np.ndarray:
     assert operand.dtype is not None, "grids are checked first"
     return np.asarray(operand.zero).astype(operand.dtype.numpy())
+
+
+def _source(acc: Accumulator) -> Operand:
+    """What the DQ after the convolution reads."""
+    (back,) = query.consumers(acc.conv.outputs[0])
+    return read(back)
+
+
+def _as_read(acc: Accumulator, source: Operand) -> Affine:
+    """What a DQ on another grid than the convolution's makes of its values; on the same grid it leaves them."""
+    assert source.step is not None and acc.y.step is not None, "grids are checked first"
+    factor, shift = source.step / acc.y.step, (acc.y.zero - source.zero) * source.step
+    return Affine(np.full(acc.channels, factor), np.full(acc.channels, shift))

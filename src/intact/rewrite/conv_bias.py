@@ -92,6 +92,7 @@ def _in_steps(x: Operand, w: Operand, y: Operand, found: Affine, bias: np.ndarra
         return f"the bias would be {np.abs(levels).max():.6g} steps of the accumulator, more than int32 holds"
     # Accumulators of 16-bit activations are wider than int32 wherever there is a kernel for them.
     doubt = linear.overflow(x, w, 0, levels) if x.dtype is not None and x.dtype.bitwidth <= 8 else None
+    doubt = doubt or linear.lost_in_float(x, w, 0, y, float(found.factor.max()))
     return doubt or _Folded(w, None if (found.factor == 1).all() else scales, levels.astype(np.int32), steps)
 
 

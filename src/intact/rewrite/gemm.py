@@ -153,6 +153,7 @@ class MatMulAddToQGemm(LocalRule):
             or _not_a_constant_matrix(right)
             or _not_flat(left.q, right, y.outputs[0])
             or linear.not_a_weight(left, right, -1)
+            or linear.lost_in_float(left, right, -1, output)
             or linear.not_a_bias(bias, left, right, output.step, -1)
         )
 
@@ -241,8 +242,8 @@ class QLinearMatMulToInteger(LocalRule):
 class MatMulToFullyConnected(LocalRule):
     """Q(DQ(Q(DQ(a) · DQ(b))) + c) = Q(Gemm(DQ(a), DQ(b), DQ(c'))): a product and its bias as one operator.
 
-    The intermediate grid holds every product that can occur, so that it only rounded, and by less than a step of
-    the output.
+    The intermediate grid, where there is one, holds every product that can occur, so that it only rounded, and by less
+    than a step of the output.
     """
 
     exactness = WITHIN_ONE_STEP
@@ -252,30 +253,38 @@ class MatMulToFullyConnected(LocalRule):
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         scale, zero_point = Var("m.scale"), Var("m.zero_point", optional=True)
         again = op.DequantizeLinear(quantized(op, product, "m"), scale, zero_point)
-        return quantized(op, op.Add(again, bias), "y")
+        return quantized(op, op.Add(op.any_of(again, product), bias), "y")
 
-    def check(self, a: ir.Node, b: ir.Node, m: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
-        left, right, middle, output = read(a), read(b), written(m), written(y)
+    def check(self, a: ir.Node, b: ir.Node, m: ir.Node | None, y: ir.Node, bias: ir.Value) -> str | None:
+        left, right, output = read(a), read(b), written(y)
         if query.rank(left.q) != 2:
             return f"Gemm takes matrices, and the input has rank {query.rank(left.q)}"
-        producer = bias.producer()
-        if producer is None or producer.op_type != "DequantizeLinear":
-            return "the bias is not behind a DequantizeLinear"
         return (
-            not_one_type(input=left, intermediate=middle, output=output)
-            or not_one_grid(input=left, intermediate=middle, output=output)
+            not_one_type(input=left, output=output)
+            or not_one_grid(input=left, output=output)
             or _not_a_constant_matrix(right)
             or linear.not_a_weight(left, right, -1)
-            or _folding_moves(left, right, read(producer), middle, output)
+            or linear.lost_in_float(left, right, -1, output)
+            or self._not_added(left, right, m, output, bias)
         )
 
+    def _not_added(self, a: Operand, b: Operand, m: ir.Node | None, output: Operand, bias: ir.Value) -> str | None:
+        if m is None:
+            return linear.not_a_bias(bias, a, b, output.step, -1)
+        middle, producer = written(m), bias.producer()
+        if producer is None or producer.op_type != "DequantizeLinear":
+            return "the bias is not behind a DequantizeLinear"
+        doubt = not_one_type(output=output, intermediate=middle) or not_one_grid(intermediate=middle)
+        return doubt or _folding_moves(a, b, read(producer), middle, output)
+
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
-        left, right, producer = read(a), read(b), bias.producer()
-        assert producer is not None, "the bias was checked"
-        levels = _constant_levels(read(producer), linear.step(left, right), right)
+        left, right = read(a), read(b)
+        steps, columns = linear.step(left, right), linear.channel_count(right, -1)
+        assert columns is not None, "the weight was checked"
+        levels = linear.bias_levels(bias, steps, columns)
         assert not isinstance(levels, str), "the bias was checked"
-        added = _int32_bias(op, levels, linear.step(left, right))
-        return op.QuantizeLinear(op.Gemm(a.outputs[0], b.outputs[0], added), *y.inputs[1:], **y.attributes)
+        result = op.Gemm(a.outputs[0], b.outputs[0], _int32_bias(op, levels, steps))
+        return op.QuantizeLinear(result, *y.inputs[1:], **y.attributes)
 
 
 RULES: tuple[Rule, ...] = (

@@ -11,6 +11,9 @@ from intact.graph import query
 from intact.graph.builder import Builder
 from intact.rewrite.operand import INT8, INT32_MAX, UINT8, Operand, read, type_name
 
+# So many whole numbers float32 tells apart.
+FLOAT32_LEVELS = 2**24
+
 
 def step(x: Operand, w: Operand) -> np.ndarray:
     """The step of the accumulator, one or one for each channel, rounded to float32 as kernels do."""
@@ -58,6 +61,43 @@ def overflow(x: Operand, w: Operand, channel_axis: int, levels: np.ndarray | Non
         return f"accumulators of {terms} computed terms may be more than int32 holds"
     largest = int(channel_sums(w, channel_axis).max(initial=0)) * x.reach + bias
     return None if largest <= INT32_MAX else f"accumulators may reach {largest}, more than int32 holds"
+
+
+def lost_in_float(x: Operand, w: Operand, channel_axis: int, y: Operand, factor: float = 1.0) -> str | None:
+    """Why float32 between DQ and Q may be a step of `y` off: sums, times `factor`, reach more of them than it holds."""
+    shape = query.static_shape(w.q)
+    if shape is None or y.step is None or x.step is None or not query.is_constant(w.scale):
+        return None
+    steps = step(x, w).astype(np.float64) * factor / y.step
+    terms = math.prod(shape) // max(shape[channel_axis], 1)
+    if terms * 255 * x.reach * steps.max() <= FLOAT32_LEVELS or not query.is_constant(w.q):
+        return None
+    largest = float((channel_sums(w, channel_axis) * steps).max()) * x.reach
+    if largest <= FLOAT32_LEVELS:
+        return None
+    return f"sums reach {largest:.6g} steps of the output, and float32 between DQ and Q tells {FLOAT32_LEVELS} apart"
+
+
+def added_in_float(y: Operand, *operands: Operand) -> str | None:
+    """Why operands that are added may lose a step of `y`: float32 rounds each of them, and their sum."""
+    if y.step is None or any(operand.step is None for operand in operands):
+        return None
+    largest = sum(map(extent, operands)) / y.step
+    if largest <= FLOAT32_LEVELS / 16:
+        return None
+    return f"operands reach {largest:.6g} steps of the output, and float32 loses some beyond {FLOAT32_LEVELS // 16}"
+
+
+def beyond_int32(y: Operand, largest: float) -> str | None:
+    """Why kernels turn a result as large as this around: they convert its steps of `y` to int32 before they cut it."""
+    if y.step is None or largest <= INT32_MAX * y.step:
+        return None
+    return f"results reach {largest / y.step:.6g} steps of the output, more than kernels hold in int32"
+
+
+def extent(operand: Operand) -> float:
+    """The largest value that an operand with one constant scale can have."""
+    return operand.reach * (operand.step or 0.0)
 
 
 def saturates(x: Operand, w: Operand, channel_axis: int, grid: Operand) -> str | None:

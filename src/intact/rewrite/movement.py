@@ -74,7 +74,7 @@ class MoveIntegers(MovementRule):
         return grid.different(read(first), written(last)) or self._no_kernel(move, read(first))
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return _moved(op, move, first.inputs[0])
+        return _moved(op, move, read(first))
 
 
 class DequantizeAfterMove(MovementRule):
@@ -89,7 +89,7 @@ class DequantizeAfterMove(MovementRule):
         return self._no_kernel(move, read(first)) or _grows(move.inputs[0], move.outputs[0])
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return op.DequantizeLinear(_moved(op, move, first.inputs[0]), *first.inputs[1:], **first.attributes)
+        return op.DequantizeLinear(_moved(op, move, read(first)), *first.inputs[1:], **first.attributes)
 
 
 class QuantizeBeforeMove(MovementRule):
@@ -105,9 +105,9 @@ class QuantizeBeforeMove(MovementRule):
         return doubt or (None if move.op_type == "MaxPool" else _grows(move.outputs[0], x))
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
-        quantized_before: ir.Value = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        quantized_before.type, quantized_before.shape = last.outputs[0].type, x.shape
-        return _moved(op, move, quantized_before)
+        quantized_before = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+        quantized_before.dtype, quantized_before.shape = written(last).dtype, x.shape
+        return _moved(op, move, written(last)._replace(q=quantized_before))
 
 
 class ConcatIntegers(MovementRule):
@@ -126,7 +126,7 @@ class ConcatIntegers(MovementRule):
 
     def rewrite(self, op: Builder, parts: Sequence[ir.Node], move: ir.Node) -> Any:
         joined = op.Concat(*(part.inputs[0] for part in parts), **move.attributes)
-        joined.type, joined.shape = next(item.type for item in parts[0].inputs if item), move.outputs[0].shape
+        joined.dtype, joined.shape = read(parts[0]).dtype, move.outputs[0].shape
         return op.DequantizeLinear(joined, *parts[0].inputs[1:], **parts[0].attributes)
 
 
@@ -160,11 +160,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _moved(op: Builder, move: ir.Node, x: ir.Value | None) -> ir.Value:
-    assert x is not None, "what is moved is there"
+def _moved(op: Builder, move: ir.Node, x: Operand) -> Any:
     attributes: dict[str, Any] = dict(move.attributes)
-    result: ir.Value = op.node(move.op_type, x, *move.inputs[1:], **attributes)
-    result.type, result.shape = x.type, move.outputs[0].shape
+    result = op.node(move.op_type, x.q, *move.inputs[1:], **attributes)
+    result.dtype, result.shape = x.dtype, move.outputs[0].shape
     return result
 
 

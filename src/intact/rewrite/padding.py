@@ -50,18 +50,18 @@ class QuantizeBeforePad(PadRule):
         return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, written(last))
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
-        integers: ir.Value = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        integers.type, integers.shape = last.outputs[0].type, x.shape
+        integers = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+        integers.dtype, integers.shape = written(last).dtype, x.shape
         return _padded(op, move, integers, written(last))
 
 
 def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> Any:
     attributes: dict[str, Any] = dict(move.attributes)
-    inputs = [x, move.inputs[1], query.input_(move, 2), query.input_(move, 3)]
+    value: ir.Value | None = None
     if query.string(move, "mode", "constant") == "constant":
-        real = np.float32(query.scalar(inputs[2]) or 0.0)
-        inputs[2] = op.constant(grid.quantize(np.asarray(real), operand), "padding")
-    return op.Pad(*inputs, **attributes)
+        real = np.float32(query.scalar(query.input_(move, 2)) or 0.0)
+        value = op.constant(grid.quantize(np.asarray(real), operand), "padding")
+    return op.Pad(x, move.inputs[1], value, query.input_(move, 3), **attributes)
 
 
 class _SplitRule(MovementRule):

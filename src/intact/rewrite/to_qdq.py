@@ -15,10 +15,10 @@ from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
-from intact.rewrite import grid
+from intact.rewrite import grid, linear
 from intact.rewrite.movement import MovementRule, computes
-from intact.rewrite.operand import MICROSOFT, Operand, not_one_grid, produced, quantized, taken, written
-from intact.rewrite.to_qlinear import softmax_of_one
+from intact.rewrite.operand import MICROSOFT, Operand, as_scalar, not_one_grid, produced, quantized, taken, written
+from intact.rewrite.to_qlinear import counts_beyond, softmax_of_one
 
 
 class _FromQLinear(LocalRule):
@@ -38,7 +38,9 @@ class ConvToQdq(_FromQLinear):
     op_type, domain = "QLinearConv", ""
 
     def check(self, node: ir.Node) -> str | None:
-        return _computed_scales(node, taken(node, 0), taken(node, 3)) if query.input_(node, 8) is not None else None
+        x, w = taken(node, 0), taken(node, 3, axis=0)
+        doubt = None if query.input_(node, 8) is None else _computed_scales(node, x, w)
+        return doubt or linear.lost_in_float(x, w, 0, produced(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         x, w = taken(node, 0), taken(node, 3, axis=0)
@@ -53,11 +55,8 @@ class MatMulToQdq(_FromQLinear):
     op_type, domain = "QLinearMatMul", ""
 
     def check(self, node: ir.Node) -> str | None:
-        for operand, axis in ((taken(node, 0), -2), (taken(node, 3), -1)):
-            count = query.rank(operand.scale)
-            if count is not None and count > 1 and not query.is_scalar(operand.scale):
-                return f"scales of rank {count} along axis {axis} have no form as DequantizeLinear"
-        return None
+        doubt = _not_along(node.inputs[1], -2) or _not_along(node.inputs[4], -1)
+        return doubt or linear.lost_in_float(taken(node, 0), taken(node, 3, axis=-1), -1, produced(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         left, right = _dequantize(op, taken(node, 0, axis=-2)), _dequantize(op, taken(node, 3, axis=-1))
@@ -70,7 +69,9 @@ class GemmToQdq(_FromQLinear):
     op_type = "QGemm"
 
     def check(self, node: ir.Node) -> str | None:
-        return _computed_scales(node, taken(node, 0), taken(node, 3)) if query.input_(node, 6) is not None else None
+        a, b, axis = taken(node, 0), taken(node, 3, axis=linear.gemm_axis(node)), linear.gemm_axis(node)
+        doubt = None if query.input_(node, 6) is None else _computed_scales(node, a, b)
+        return doubt or linear.lost_in_float(a, b, axis, produced(node, 7))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         a, b = taken(node, 0), taken(node, 3, axis=0 if query.int_(node, "transB", 0) else 1)
@@ -88,10 +89,7 @@ class MatMulToFloatToQdq(_FromQLinear):
     op_type = "MatMulIntegerToFloat"
 
     def check(self, node: ir.Node) -> str | None:
-        rank = query.rank(node.inputs[3])
-        if rank is not None and rank > 1 and not query.is_scalar(node.inputs[3]):
-            return f"scales of rank {rank} have no form as DequantizeLinear"
-        return None
+        return _not_along(node.inputs[3], -1)
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         a, b = (
@@ -120,11 +118,17 @@ class AddToQdq(_Elementwise):
 
     op_type = "QLinearAdd"
 
+    def check(self, node: ir.Node) -> str | None:
+        return linear.added_in_float(produced(node, 6), taken(node, 0), taken(node, 3))
+
 
 class MulToQdq(_Elementwise):
     """QLinearMul(a, b) = Q(Mul(DQ(a), DQ(b)))."""
 
     op_type = "QLinearMul"
+
+    def check(self, node: ir.Node) -> str | None:
+        return linear.beyond_int32(produced(node, 6), linear.extent(taken(node, 0)) * linear.extent(taken(node, 3)))
 
 
 class _Unary(_FromQLinear):
@@ -132,17 +136,16 @@ class _Unary(_FromQLinear):
 
     dropped: ClassVar[tuple[str, ...]] = ()
 
-    def check(self, node: ir.Node) -> str | None:
-        return "channels are last, and the float operator has them second" if _channels_last(node) else None
-
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        return self._between(op, node, taken(node, 0), node.outputs[0].shape)
+
+    def _between(self, op: Builder, node: ir.Node, x: Operand, shape: ir.Shape | None) -> ir.Value:
+        """DQ → op → Q of `x`, with a result of this shape."""
         kept: dict[str, Any] = {name: item for name, item in node.attributes.items() if name not in self.dropped}
-        result = op.node(self.op_type.removeprefix("QLinear"), _dequantize(op, taken(node, 0)), **kept)
-        return _quantize(op, result, node, 3)
-
-
-def _channels_last(node: ir.Node) -> bool:
-    return bool(query.int_(node, "channels_last", 0))
+        result: ir.Value = op.node(self.op_type.removeprefix("QLinear"), _dequantize(op, x), **kept)
+        integers = _quantize(op, result, node, 3)
+        result.shape = shape
+        return integers
 
 
 class SigmoidToQdq(_Unary):
@@ -158,14 +161,15 @@ class LeakyReluToQdq(_Unary):
 
 
 class SoftmaxToQdq(_Unary):
-    """QLinearSoftmax(x) = Q(Softmax(DQ(x))), where 1/y_scale is 256: the kernel is wrong for other scales."""
+    """QLinearSoftmax(x) = Q(Softmax(DQ(x))), where 1/y_scale, which the kernel rounds down, is at most 256."""
 
     op_type = "QLinearSoftmax"
     dropped = ("opset",)
 
     def check(self, node: ir.Node) -> str | None:
         step = produced(node, 3).step
-        if step is None or 1.0 / np.float64(step) != 256.0:
+        # Rounded down by less than 1, times a share of at most 1: less than a step. Beyond 256 the kernel wraps around.
+        if step is None or not 0 < 1.0 / np.float64(step) <= 256.0:
             return f"the kernel computes something else than Softmax for y_scale {step}"
         return _flattens(node) or softmax_of_one(node)
 
@@ -178,18 +182,43 @@ def _flattens(node: ir.Node) -> str | None:
     return f"before opset 13 Softmax is over all dimensions from axis {axis} on"
 
 
-class AveragePoolToQdq(_Unary):
+class _Pool(_Unary):
+    """Channels that are last move to where the float operator has them, and back."""
+
+    dropped = ("channels_last",)
+
+    def check(self, node: ir.Node) -> str | None:
+        if query.int_(node, "channels_last", 0) and query.rank(node.inputs[0]) is None:
+            return "channels are last in a tensor of unknown rank"
+        return counts_beyond(node)
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        x, rank = taken(node, 0), query.rank(node.inputs[0])
+        if not query.int_(node, "channels_last", 0) or rank is None:
+            return super().rewrite(op, node)
+        first: ir.Value = op.Transpose(x.q, perm=[0, rank - 1, *range(1, rank - 1)])
+        first.type = x.q.type
+        pooled = self._between(op, node, x._replace(q=first), None)
+        pooled.type = node.outputs[0].type
+        return op.Transpose(pooled, perm=[0, *range(2, rank), 1])
+
+
+class AveragePoolToQdq(_Pool):
     """QLinearAveragePool(x) = Q(AveragePool(DQ(x)))."""
 
     op_type = "QLinearAveragePool"
-    dropped = ("channels_last",)
+
+    def check(self, node: ir.Node) -> str | None:
+        return super().check(node) or linear.beyond_int32(produced(node, 3), linear.extent(taken(node, 0)))
 
 
-class GlobalAveragePoolToQdq(_Unary):
+class GlobalAveragePoolToQdq(_Pool):
     """QLinearGlobalAveragePool(x) = Q(GlobalAveragePool(DQ(x)))."""
 
     op_type = "QLinearGlobalAveragePool"
-    dropped = ("channels_last",)
+
+    def check(self, node: ir.Node) -> str | None:
+        return super().check(node) or linear.added_in_float(produced(node, 3), taken(node, 0))
 
 
 class ReduceMeanToQdq(_FromQLinear):
@@ -364,19 +393,43 @@ def _bias(op: Builder, bias: ir.Value, step: np.ndarray) -> ir.Value:
     return dequantized
 
 
+def _not_along(scale: ir.Value | None, axis: int) -> str | None:
+    """Why scales are not one, a vector, or constants along one axis as a matrix has them."""
+    rank, array = query.rank(scale), query.constant(scale)
+    if rank is None or rank < 2 or (array is not None and array.size in (1, array.shape[axis])):
+        return None
+    return f"scales of rank {rank} along axis {axis} have no form as DequantizeLinear"
+
+
 def _dequantize(op: Builder, operand: Operand) -> ir.Value:
+    scale, zero_point = _alike(op, operand)
     dequantized: ir.Value = op.DequantizeLinear(
-        operand.q, operand.scale, operand.zero_point, **_axis(query.constant(operand.scale), operand.axis)
+        operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis)
     )
     dequantized.dtype, dequantized.shape = ir.DataType.FLOAT, operand.q.shape
     return dequantized
+
+
+def _alike(op: Builder, operand: Operand) -> tuple[ir.Value | None, ir.Value | None]:
+    """Scale and zero point in one shape, which DequantizeLinear wants and integer kernels do not."""
+    scale, zeros = query.constant(operand.scale), query.constant(operand.zero_point)
+    if scale is None or zeros is None or (scale.size == zeros.size and scale.ndim < 2):
+        return _scalar(op, operand.scale, "scale"), _scalar(op, operand.zero_point, "zero_point")
+    count = max(scale.size, zeros.size)
+    scales, points = (np.ascontiguousarray(np.broadcast_to(a.reshape(-1), count)) for a in (scale, zeros))
+    return op.constant(scales, "scale"), op.constant(points, "zero_point")
+
+
+def _scalar(op: Builder, value: ir.Value | None, hint: str) -> ir.Value | None:
+    return None if value is None else as_scalar(op, value, hint)
 
 
 def _quantize(op: Builder, value: ir.Value, node: ir.Node, index: int) -> ir.Value:
     """Q of `value` onto the grid at inputs `index` of the integer operator."""
     output = produced(node, index)
     value.dtype, value.shape = ir.DataType.FLOAT, node.outputs[0].shape
-    result: ir.Value = op.QuantizeLinear(value, output.scale, output.zero_point)
+    scale, zero_point = _scalar(op, output.scale, "scale"), _scalar(op, output.zero_point, "zero_point")
+    result: ir.Value = op.QuantizeLinear(value, scale, zero_point)
     return result
 
 

@@ -7,6 +7,7 @@ and 4 bits have no integer form and stay as they are; so does what ONNX Runtime'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ class ConvToQLinear(LocalRule):
             not_one_type(input=data, output=output)
             or not_one_grid(input=data, output=output)
             or linear.not_a_weight(data, weight, 0)
+            or linear.lost_in_float(data, weight, 0, output)
             or _slow_depthwise(weight, conv)
             or linear.not_a_bias(bias, data, weight, output.step, 0)
         )
@@ -81,6 +83,7 @@ class MatMulToQLinear(LocalRule):
             or not_one_grid(input=left, output=output)
             or linear.not_a_matrix(right)
             or linear.not_a_weight(left, right, -1)
+            or linear.lost_in_float(left, right, -1, output)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
@@ -102,6 +105,7 @@ class GemmToQGemm(LocalRule):
             not_one_type(input=left, output=output)
             or not_one_grid(input=left, output=output)
             or _not_a_gemm(left, read(b), bias, output.step, gemm)
+            or linear.lost_in_float(left, read(b), linear.gemm_axis(gemm), output)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
@@ -168,12 +172,19 @@ class AddToQLinear(_Elementwise):
     op_type = "Add"
     creates = ((MICROSOFT, "QLinearAdd"),)
 
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        return super().check(a, b, y) or linear.added_in_float(written(y), read(a), read(b))
+
 
 class MulToQLinear(_Elementwise):
     """Q(Mul(DQ(a), DQ(b))) = QLinearMul(a, b)."""
 
     op_type = "Mul"
     creates = ((MICROSOFT, "QLinearMul"),)
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        doubt = super().check(a, b, y)
+        return doubt or linear.beyond_int32(written(y), linear.extent(read(a)) * linear.extent(read(b)))
 
 
 class _Unary(LocalRule):
@@ -248,7 +259,16 @@ class AveragePoolToQLinear(_Unary):
 
     def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
         spread = query.ints(node, "dilations")
-        return f"the kernel has no dilations, found {spread}" if any(step != 1 for step in spread) else None
+        if any(step != 1 for step in spread):
+            return f"the kernel has no dilations, found {spread}"
+        return counts_beyond(node) or linear.beyond_int32(output, linear.extent(input))
+
+
+def counts_beyond(node: ir.Node) -> str | None:
+    """Why the kernels for integers and floats differ: a last window that reaches beyond the padding."""
+    if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
+        return None
+    return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
 
 
 class GlobalAveragePoolToQLinear(_Unary):
@@ -259,7 +279,20 @@ class GlobalAveragePoolToQLinear(_Unary):
 
     def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
         rank = query.rank(input.q)
-        return None if rank is not None and rank >= 3 else f"the kernel wants rank 3 or more, found {rank}"
+        if rank is None or rank < 3:
+            return f"the kernel wants rank 3 or more, found {rank}"
+        return linear.added_in_float(output, input) or _out_of_proportion(input, output)
+
+
+def _out_of_proportion(input: Operand, output: Operand) -> str | None:
+    """Why the kernel stops: x_scale / (y_scale · elements) has to be from 2^-32 up and below 256."""
+    assert input.step is not None and output.step is not None, "grids are checked first"
+    shape, ratio = query.static_shape(input.q), input.step / output.step
+    most = 2**24 if shape is None else math.prod(shape[2:])
+    least = 1 if shape is None else most
+    if ratio / most >= 2**-32 and ratio / least < 256:
+        return None
+    return f"x_scale is {ratio:.6g} times y_scale: the kernel takes 2^-32 to 256 times the number of elements"
 
 
 class ConcatToQLinear(LocalRule):

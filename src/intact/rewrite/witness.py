@@ -17,12 +17,13 @@ from intact.results import Application
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The names of one replaced tensor, old and new; floats that come from a grid have its largest `step`."""
+    """The names of one replaced tensor, old and new; floats have the step that `grid_step` or `sum_step` finds."""
 
     application: Application
     old: str
     new: str
     step: float | None
+    sum_step: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class _Recorder:
         self._graph = subject.graph
         self._model = subject.clone()
         self._names = edit.Names(self._model)
-        self._pairs: list[tuple[Firing, ir.Value, ir.Value]] = []
+        self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
         copies = {value.name: value for value in _values(self._model.graph)}
         self._known = {value: copies[value.name] for value in _values(self._graph)}
 
@@ -57,16 +58,19 @@ class _Recorder:
         if firing.graph is not self._graph:
             return
         before = self._copy(firing.covered, {})
-        self._known |= self._copy(firing.created, {})
+        # What replaces a match may read from nodes of it that stay: from the same copies then as the match itself.
+        self._known |= self._copy(firing.created, dict(before))
         for old, new in zip(firing.old, firing.new, strict=True):
-            self._pairs.append((firing, before[old], self._known[new]))
+            # Asked now: rules that fire later take the nodes apart that say it.
+            steps = grid_step(firing.new[0]), sum_step(firing.new[0])
+            self._pairs.append((firing.application, before[old], self._value(new), *steps))
 
     def witness(self) -> Witness:
         """The model with nothing but the pairs as its outputs."""
         outputs: dict[ir.Value, str] = {}
         pairs = [
-            Pair(firing.application, self._output(old, outputs), self._output(new, outputs), _step(firing.new[0]))
-            for firing, old, new in self._pairs
+            Pair(application, self._output(old, outputs), self._output(new, outputs), *steps)
+            for application, old, new, *steps in self._pairs
         ]
         self._model.graph.outputs[:] = list(outputs)
         edit.prune(self._model)
@@ -126,10 +130,33 @@ def _values(graph: ir.Graph) -> Iterable[ir.Value]:
         yield from node.outputs
 
 
-def _step(value: ir.Value) -> float | None:
-    """The largest step of the grid that a float comes from, where a DequantizeLinear says it."""
-    producer = value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear":
+def grid_step(value: ir.Value) -> float | None:
+    """The largest step of the grid that a float is on, where a DequantizeLinear says it."""
+    node = value.producer()
+    return None if node is None or node.op_type != "DequantizeLinear" else _largest(node.inputs[1])
+
+
+def sum_step(value: ir.Value) -> float | None:
+    """The largest step of the sums that a float is one of, where both factors are on a grid."""
+    node = value.producer()
+    if node is None:
         return None
-    scales = query.constant(producer.inputs[1])
+    factors = [_largest(scale) for scale in _scales(node)]
+    if len(factors) != 2 or factors[0] is None or factors[1] is None:
+        return None
+    return factors[0] * factors[1] * abs(query.float_(node, "alpha", 1.0))
+
+
+def _scales(node: ir.Node) -> list[ir.Value | None]:
+    """The scales of both operands of a Gemm on a grid, whose bias is rounded to steps of its sums."""
+    if node.op_type == "QGemm":
+        return [query.input_(node, 1), query.input_(node, 4)]
+    if node.op_type != "Gemm":
+        return []
+    sources = [None if value is None else value.producer() for value in node.inputs[:2]]
+    return [item.inputs[1] for item in sources if item is not None and item.op_type == "DequantizeLinear"]
+
+
+def _largest(scale: ir.Value | None) -> float | None:
+    scales = query.constant(scale)
     return None if scales is None else float(scales.max())

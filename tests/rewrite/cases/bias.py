@@ -117,9 +117,10 @@ def after_qlinear(op: str, scales: Any) -> Generator:
 def fold_requantize(rng: np.random.Generator) -> Iterator[Case]:
     for index, (label, c) in enumerate(convs(rng)):
         net, dtype = Net(), type(c.mid_zero)
-        real = net.dequantize(qlinear_conv(net, c), c.mid_scale, c.mid_zero)
+        factor, shift = ((1.0, 0), (0.7, 0), (2.3, 3))[index % 3]
+        real = net.dequantize(qlinear_conv(net, c), c.mid_scale * factor, dtype(c.mid_zero + shift))
         zero = (np.iinfo(dtype).min, np.iinfo(dtype).max, c.mid_zero)[index % 3]
-        yield case(label, net, c, net.quantize(real, c.mid_scale * (0.55, 1.0, 3.0)[index % 3], dtype(zero)))
+        yield case(label, net, c, net.quantize(real, c.mid_scale * factor * (0.55, 1.0, 3.0)[index % 3], dtype(zero)))
 
 
 def fold_arithmetic(rng: np.random.Generator) -> Iterator[Case]:

@@ -119,6 +119,11 @@ def fully_connected(rng: np.random.Generator) -> Iterator[Case]:
         added = net.dequantize(integers(rng, act, (10,)), np.float32(mid_scale * 0.3), middle)
         y = net.quantize(net.op("Add", again, added), np.float32(mid_scale / next(ratios)), middle)
         yield Case(f"{act.__name__} {wt.__name__} {per_channel}", net.model({"a": a}, y), [{"a": a}])
+        net = Net()
+        product = net.op("MatMul", net.dequantize("a", X_SCALE, a_zero), net.dequantize(b, scale, zero, axis=1))
+        bias = (rng.normal(0, 20, 10) * mid_scale).astype(np.float32)
+        y = net.quantize(net.op("Add", product, bias), np.float32(mid_scale / next(ratios)), middle)
+        yield Case(f"{act.__name__} {wt.__name__} {per_channel} at once", net.model({"a": a}, y), [{"a": a}])
 
 
 CASES: dict[str, Generator] = {
