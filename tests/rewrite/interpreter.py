@@ -98,6 +98,13 @@ def _batch_norm(x, gamma, beta, mean, var, *, epsilon=1e-5, **_):
     return (x * factor.reshape(shape) + (beta - mean * factor).reshape(shape)).astype(np.float32)
 
 
+def _layer_norm(x, scale, bias=None, *, axis=-1, epsilon=1e-5):
+    axes, real = tuple(range(axis % x.ndim, x.ndim)), x.astype(np.float64)
+    centred = real - real.mean(axis=axes, keepdims=True)
+    spread = np.sqrt((centred**2).mean(axis=axes, keepdims=True) + epsilon)
+    return (centred / spread * scale + (0 if bias is None else bias)).astype(np.float32)
+
+
 def _pool(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, fill):
     """Windows of a padded input, with `fill` around it."""
     assert not ceil_mode, "the interpreter rounds output sizes down"
@@ -268,6 +275,7 @@ KERNELS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,
     ("", "BatchNormalization"): _batch_norm,
+    ("", "LayerNormalization"): _layer_norm,
     ("", "Add"): np.add,
     ("", "Sub"): np.subtract,
     ("", "Mul"): np.multiply,

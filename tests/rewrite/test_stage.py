@@ -68,7 +68,7 @@ def test_a_rule_is_left_out_where_the_target_lacks_what_it_creates():
 
 def test_a_rule_is_fitted_to_the_types_of_the_target():
     fitted = next(rule for rule in rewrite.rules_for(CPU) if isinstance(rule, movement.MoveIntegers))
-    assert fitted._types["MaxPool"] == {"uint8", "int8"} and fitted._types["Tile"] == frozenset()
+    assert fitted._types["MaxPool"] == {"uint8", "int8"} and fitted._types["SpaceToDepth"] == frozenset()
 
 
 @pytest.mark.parametrize("name", ["fodling", "folding.absorb_relu"])
@@ -146,6 +146,23 @@ def test_the_command_explains_what_became_of_a_node(saved):
         *args, nodes["Relu"]
     )
     assert f"{nodes['Flatten']}: dequantize_after_move: fired here" in run(*args, nodes["Flatten"])
+
+
+def test_an_operator_is_told_why_the_rule_that_starts_at_the_q_after_it_refuses(tmp_path):
+    net, grid = Net(), (np.float32(0.02), np.uint8(3))
+    weight = net.dequantize(np.ones((5, 6), np.int8), np.full(5, 0.01, np.float32), np.zeros(5, np.int8), axis=0)
+    net.quantize(net.op("MatMul", net.dequantize("x", *grid), weight), *grid)
+    io.save(net.model({"x": np.zeros((4, 5), np.uint8)}, "t3"), tmp_path / "in.onnx")
+    text = run("rewrite", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--explain", "the_t2")
+    assert "the_t2: mat_mul_to_qlinear: the weight has one scale for each index of axis 0, not of axis 1" in text
+    assert "the_t2: matmul_add_to_qgemm: does not match: expected Add, found MatMul 'the_t2'" in text
+
+
+def test_a_rule_that_exact_leaves_out_is_told_where_it_would_have_fired(saved):
+    nodes = {node.op_type: node.name for node in reversed(onnx.load(saved / "in.onnx").graph.node)}
+    args = ("rewrite", saved / "in.onnx", "-o", saved / "out.onnx", "--device", "cpu", "--explain", nodes["Conv"])
+    told = f"{nodes['Conv']}: conv_to_qlinear: left out by --exact: its claim is within one step"
+    assert told in run(*args, "--exact") and told not in run(*args, "--near")
 
 
 def test_a_node_that_the_model_does_not_have_is_named_with_its_like(saved):

@@ -40,6 +40,20 @@ def depthwise_cnn(seed: int = 1) -> onnx.ModelProto:
     return net.model()
 
 
+def inverted_residual_cnn(seed: int = 4) -> onnx.ModelProto:
+    """A MobileNetV2 in miniature: blocks that widen, filter by channel and narrow, with and without a shortcut."""
+    net = Net("inverted_residual_cnn", seed)
+    x = net.input("image", (1, 3, 32, 32))
+    x = _relu6(net, _conv_bn(net, x, 3, 16, stride=2))
+    for cin, cout, stride in ((16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 32, 2)):
+        wide = _relu6(net, _conv_bn(net, x, cin, 4 * cin, kernel=1))
+        wide = _relu6(net, _conv_bn(net, wide, 4 * cin, 4 * cin, groups=4 * cin, stride=stride))
+        narrow = _conv_bn(net, wide, 4 * cin, cout, kernel=1)
+        x = narrow if stride != 1 or cin != cout else net.op("Add", x, narrow)
+    net.output(_classifier(net, x, 32, 10), "logits", (1, 10))
+    return net.model()
+
+
 def _conv_bn(
     net: Net, x: str, cin: int, cout: int, *, kernel: int = 3, stride: int = 1, groups: int = 1, power: float = 1.2
 ) -> str:

@@ -18,11 +18,14 @@ from intact.rewrite import (
     bias,
     channels,
     clipping,
+    constants,
     conv_bias,
     folding,
     gemm,
     integer_forms,
     movement,
+    moves_to_qdq,
+    norms,
     padding,
     scaling,
     to_qdq,
@@ -34,7 +37,7 @@ from intact.targets.registry import load_target
 from intact.targets.spec import Forms, Target
 
 FAMILIES: Mapping[str, tuple[Rule, ...]] = {
-    "folding": folding.RULES,
+    "folding": (*constants.RULES, *folding.RULES),
     "scaling": scaling.RULES,
     "clipping": clipping.RULES,
     "movement": (*movement.RULES, *padding.RULES),
@@ -42,9 +45,10 @@ FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "integer_forms": integer_forms.RULES,
     "gemm": gemm.RULES,
     "to_qlinear": to_qlinear.RULES,
-    "to_qdq": to_qdq.RULES,
+    "to_qdq": (*to_qdq.RULES, *moves_to_qdq.RULES),
     "zero_points": zero_points.RULES,
     "channels": channels.RULES,
+    "norms": norms.RULES,
 }
 
 # What `conversion` applies: operators in the other form, and what stands in the way of that.
@@ -53,10 +57,14 @@ CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {
     "qlinear": (
         "integer_forms.relu_to_integer_clip",
         "integer_forms.clip_to_integer_clip",
+        "folding.quantize_constant",
         "folding.drop_self_requantize",
         "clipping",
         "movement",
+        "bias.fold_arithmetic_into_conv",
+        "bias.fold_norm_into_conv",
         "gemm.fold_gemm_factors",
+        "gemm.matmul_add_to_qgemm",
         "gemm.mat_mul_to_float",
         "gemm.add_to_mat_mul_to_float",
         "to_qlinear",
@@ -71,8 +79,13 @@ def rewrite(model: ir.Model, target: Target, *, exact: bool = False, near: bool 
     return rewriter.apply(model.clone(), rules_for(target, exact=exact, near=near))
 
 
-def explain(before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str) -> tuple[Refusal, ...]:
-    """Which rules fired at a node, and why each other that could have its root at what became of it does not."""
+def explain(
+    before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str, left_out: Sequence[Rule] = ()
+) -> tuple[Refusal, ...]:
+    """Which rules fired at a node, and why each other that has a place for what became of it does not.
+
+    Those of `left_out` that would fire are told, too: `--exact` is why they did not.
+    """
     given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
     if node not in given and node not in left:
         near = difflib.get_close_matches(node, [*left, *given], 2)
@@ -82,7 +95,13 @@ def explain(before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node:
     places = [name for name, item in left.items() if name == node or node in query.origin(item)]
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
     stands = [refusal for place in places for refusal in rewriter.explain(rewritten.model, rules, place)]
-    return (*dict.fromkeys(fired), *stands, *gone)
+    barred = [
+        Refusal(rule.name, place, f"left out by --exact: its claim is {rule.exactness}")
+        for place in places
+        for rule in left_out
+        if rewriter.fires_at(rewritten.model, rule, place)
+    ]
+    return (*dict.fromkeys(fired), *stands, *barred, *gone)
 
 
 def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tuple[Rule, ...]:
@@ -92,7 +111,8 @@ def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tup
     """
     forms = target.rewrite
     named = [rule for name in forms.rules for rule in _named(name, forms)]
-    fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in named]
+    needed = [rule for rule in named if not isinstance(rule, TargetRule) or rule.is_needed(forms)]
+    fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in needed]
     able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates) and (near or rule.exactness is not NEAR)]
     return tuple(rule for rule in able if not exact or rule.exactness is EXACT or _keeps_integers(rule))
 
