@@ -28,18 +28,23 @@ from tests.rewrite.harness import Net, integers  # noqa: E402
 
 ROUNDS = 31
 KINDS = ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
-LAYERS = {"depthwise 128 x 56 x 56, 3 x 3": (128, 128), "dense 64 x 56 x 56, 3 x 3": (64, 1)}
-"""Channels and groups."""
+LAYERS = {
+    "depthwise 128 x 56 x 56, 3 x 3": (128, 128, 56),
+    "dense 64 x 56 x 56, 3 x 3": (64, 1, 56),
+    "dense 16 x 16 x 16, 3 x 3": (16, 1, 16),
+    "dense 32 x 8 x 8, 3 x 3": (32, 1, 8),
+}
+"""Channels, groups, and height and width. The small ones take the form for every runtime, whichever is at hand."""
 
 RUNTIMES = (None, "1.26")
 """What models are rewritten for: the version at hand, which has bars, and one that takes no distinct zero points."""
 
 # The least gain over the model as it was, and the most time against one zero point for all channels.
 LEAST_GAIN = {"depthwise 128 x 56 x 56, 3 x 3": 10.0}
-MOST_OF_UNIFORM = {"depthwise 128 x 56 x 56, 3 x 3": 2.0, "dense 64 x 56 x 56, 3 x 3": 1.15}
+MOST_OF_UNIFORM = {name: 2.0 if name.startswith("depthwise") else 1.15 for name in LAYERS}
 
 
-def layer(act: type, wt: type, channels: int, group: int, *, uniform: bool) -> tuple[ir.Model, np.ndarray]:
+def layer(act: type, wt: type, channels: int, group: int, size: int, *, uniform: bool) -> tuple[ir.Model, np.ndarray]:
     """A QLinearConv with a bias, and an input for it."""
     rng, net = np.random.default_rng(0), Net()
     w, zeros = integers(rng, wt, (channels, channels // group, 3, 3)), integers(rng, wt, (channels,))
@@ -47,7 +52,7 @@ def layer(act: type, wt: type, channels: int, group: int, *, uniform: bool) -> t
     zeros = np.full_like(zeros, zeros[0]) if uniform else zeros
     low, y_scale = int(np.iinfo(act).min), np.float32(0.4 * np.sqrt(w[0].size))
     grids = np.float32(0.02), act(low + 100), w, scales, zeros, y_scale, act(low + 130), bias.astype(np.int32)
-    x = integers(rng, act, (1, channels, 56, 56))
+    x = integers(rng, act, (1, channels, size, size))
     return net.model({"x": x}, net.op("QLinearConv", "x", *grids, group=group, pads=[1] * 4)), x
 
 
@@ -67,10 +72,10 @@ def main() -> int:
     """Print a row for each layer and pair of types; return how many bars do not hold."""
     failed = 0
     print(f"{'layer':32} {'types':14} {'distinct':>9} {'rewritten':>9} {'uniform':>9} {'gain':>7} {'of uniform':>10}")
-    for ort, (name, (channels, group)), (act, wt) in itertools.product(RUNTIMES, LAYERS.items(), KINDS):
+    for ort, (name, shape), (act, wt) in itertools.product(RUNTIMES, LAYERS.items(), KINDS):
         target = load_target("cpu", ort=ort)
-        distinct, x = layer(act, wt, channels, group, uniform=False)
-        uniform, _ = layer(act, wt, channels, group, uniform=True)
+        distinct, x = layer(act, wt, *shape, uniform=False)
+        uniform, _ = layer(act, wt, *shape, uniform=True)
         models = {
             "distinct": distinct,
             "rewritten": rewrite.rewrite(distinct, target).model,

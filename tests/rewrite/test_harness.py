@@ -33,9 +33,9 @@ def test_a_rule_keeps_its_claim(rule):
     assert len(compared) >= 3 and sum(compared) > 0
 
 
-@pytest.mark.parametrize("rule", rules_for(load_target("cpu")), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", rules_for(load_target("cpu", ort="1.26")), ids=lambda rule: rule.name)
 def test_a_rule_keeps_its_claim_in_onnxruntime(rule):
-    """On a few of the cases: those of types that the CPU has kernels for."""
+    """On a few of the cases, of types that the CPU has kernels for; the oldest version needs the most rules."""
     rng = np.random.default_rng(0)
     cases = list(CASES[rule.name](rng))
     tried = 0

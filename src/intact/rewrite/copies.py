@@ -22,6 +22,15 @@ def split(weight: np.ndarray, bits: int = 8) -> list[np.ndarray]:
     return [first, second, rest] if rest.any() else [first, second]
 
 
+def split_small(weight: np.ndarray) -> list[np.ndarray]:
+    """Four parts between -64 and 64 that add up to `weight`, of nine bits: pairs of products by 8 bits fit 16."""
+    parts, rest = [], weight
+    for left in (4, 3, 2, 1):
+        parts.append(rest // left)
+        rest = rest - parts[-1]
+    return parts
+
+
 def copy_indices(channels: int, group: int, count: int) -> np.ndarray:
     """Where each input channel of a grouped convolution comes from: the `channels` of each group, `count` times."""
     groups = np.arange(channels * group, dtype=np.int64).reshape(group, 1, channels)

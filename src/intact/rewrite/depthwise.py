@@ -19,7 +19,6 @@ from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import linear
 from intact.rewrite.operand import (
     INT32,
-    Operand,
     dequantized,
     not_one_grid,
     not_one_type,
@@ -42,7 +41,7 @@ class _ThroughFloat(DistinctRule):
 
     def check(self, node: ir.Node) -> str | None:
         found = product(node)
-        reason = not_distinct(found) or _not_one_zero_point(found.x)
+        reason = not_distinct(found) or not_one_type(input=found.x)
         if reason is not None:
             return reason
         if not found.is_depthwise:
@@ -109,12 +108,6 @@ class DepthwiseToQLinear(LocalRule):
         added = linear.bias_constant(op, bias, data, weight, 0)
         operands = *data.triple(op), *weight.triple(op), *written(y).grid(op)
         return op.QLinearConv(*operands, added, **conv.attributes)
-
-
-def _not_one_zero_point(x: Operand) -> str | None:
-    if x.zero_point is None or query.is_scalar(x.zero_point):
-        return None
-    return "the zero point of the activations is computed, not constant"
 
 
 def too_large(found: Product, bias: ir.Value | None = None) -> str | None:

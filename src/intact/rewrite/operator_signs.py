@@ -5,6 +5,7 @@ An integer operator has one type throughout: it is put between two conversions, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -28,6 +29,7 @@ from intact.rewrite.operand import (
     read,
     written,
 )
+from intact.rewrite.product import product
 from intact.rewrite.saturation import SaturationRule, weight_of
 from intact.rewrite.signs import not_shifted, shifted, shifted_zero
 
@@ -50,6 +52,9 @@ _PRODUCTS: dict[OpKey, _Layout] = {
     (MICROSOFT, "QGemm"): _Layout(((0, 1, 2),), 7, (3, 4, 5)),
     (MICROSOFT, "MatMulIntegerToFloat"): _Layout(((0, 2, 4),), None, (1, 3, 5)),
 }
+# So many multiplications with each element take ten times as long on int8 as its conversion on ONNX Runtime 1.31.
+_WORTH_A_CONVERSION = 64
+
 _OTHERS: dict[OpKey, _Layout] = {
     (MICROSOFT, "QLinearAdd"): _Layout(((0, 1, 2), (3, 4, 5)), 6),
     (MICROSOFT, "QLinearMul"): _Layout(((0, 1, 2), (3, 4, 5)), 6),
@@ -108,13 +113,19 @@ class UnsignProduct(SaturationRule):
         (data, weight), grid = _products(node), _output(node)
         if (data.dtype, weight.dtype) != (INT8, INT8):
             return "it is not a product of int8 with int8"
-        if data.q.producer() is None:
-            return f"{data.q.name!r} comes from outside as int8"
+        if data.q.producer() is None and not _pays(node, data):
+            return f"{data.q.name!r} comes from outside as int8, and little is computed with it"
         reason = not_one_grid(input=data) if grid is None else not_one_grid(input=data, output=grid)
         return reason or self.pairs_saturate(weight_of(weight), _channel_axis(node))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         return _unsigned(op, node)
+
+
+def _pays(node: ir.Node, data: Operand) -> bool:
+    """Whether the faster kernel makes up for a conversion of activations that come from outside."""
+    count, shape = product(node).multiplications, query.static_shape(data.q)
+    return count is not None and shape is not None and count >= _WORTH_A_CONVERSION * math.prod(shape)
 
 
 class UnsignOperator(LocalRule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -53,38 +54,62 @@ class Product:
         shape = query.static_shape(self.w.q)
         return self.group > 1 and shape is not None and shape[1] == 1
 
-    def with_weight(self, op: Builder, weight: np.ndarray, x: ir.Value | None = None) -> Any:
-        """The same operator with an int8 weight of zero point 0, and perhaps other activations."""
+    @property
+    def multiplications(self) -> int | None:
+        """How many products of numbers are summed up, if shapes are known."""
+        output, weight = query.static_shape(self.node.outputs[0]), query.static_shape(self.w.q)
+        if output is None or weight is None:
+            return None
+        return math.prod(output) * (math.prod(weight[1:]) if "Conv" in self.node.op_type else weight[self.w_axis])
+
+    def with_weight(self, op: Builder, weight: np.ndarray, x: ir.Value | None = None, *, unsigned: bool = False) -> Any:
+        """The same operator with an int8 weight of zero point 0, and perhaps other activations.
+
+        An `unsigned` weight has the same numbers around zero point 128.
+        """
         (data, _, _), (integers, _, zero) = _PLACES[self.node.op_type]
         inputs = list(self.node.inputs)
         inputs[data] = inputs[data] if x is None else x
-        inputs[integers] = op.constant(weight.astype(np.int8), "weight")
-        inputs[zero] = self._no_zero_point(op)
+        middle = 128 if unsigned else 0
+        dtype = np.uint8 if unsigned else np.int8
+        inputs[integers] = op.constant((weight + middle).astype(dtype), "weight")
+        inputs[zero] = self._one_zero_point(op, np.array(middle, dtype))
         attributes: dict[str, Any] = dict(self.node.attributes)
         return op.node(self.node.op_type, *inputs, _domain=self.node.domain, **attributes)
 
-    def _no_zero_point(self, op: Builder) -> ir.Value | None:
-        """Zero points that are all 0, in the shape that they had; ConvInteger has no kernel for several."""
+    def _one_zero_point(self, op: Builder, middle: np.ndarray) -> ir.Value | None:
+        """Zero points that are all the same, in the shape that they had; ConvInteger has no kernel for several."""
         zeros = query.constant(self.w.zero_point)
         assert zeros is not None, "zero points are checked to be constant first"
-        return None if self.w.scale is None else op.constant(np.zeros(zeros.shape, np.int8), "weight_zero_point")
+        if self.w.scale is None:
+            return op.constant(middle, "weight_zero_point") if middle else None
+        return op.constant(np.full(zeros.shape, middle), "weight_zero_point")
 
 
 class DistinctRule(SaturationRule):
     """A rule for weights whose zero points differ by channel, where the target has no kernel for them."""
 
-    def __init__(self, saturates: bool = False, taken: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, saturates: bool = False, taken: frozenset[str] = frozenset(), portable_up_to: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(saturates)
         self.taken = taken
+        self.portable_up_to = portable_up_to
 
     def for_target(self, forms: Forms) -> Self:
-        return type(self)(forms.saturates, forms.takes_distinct)
+        return type(self)(forms.saturates, forms.takes_distinct, forms.portable_up_to)
 
     def has_kernel(self, found: Product) -> str | None:
-        """Why such zero points may stay: an operator that takes them as fast as others."""
-        if found.node.op_type not in self.taken:
+        """Why such zero points may stay: the operator takes them as fast as others, and is large enough to need it."""
+        if found.node.op_type not in self.taken or self._is_small(found):
             return None
         return f"the target has a kernel for {found.node.op_type} with zero points that differ by channel"
+
+    def _is_small(self, found: Product) -> bool:
+        """Whether the form for every runtime costs a convolution too little to see."""
+        spatial, count = (query.rank(found.w.q) or 0) - 2, found.multiplications
+        limits = dict(enumerate(self.portable_up_to, start=1))
+        return count is not None and count <= limits.get(spatial, 0)
 
 
 def product(node: ir.Node) -> Product:

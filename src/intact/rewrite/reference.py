@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import integer, query, rewriter
+from intact.graph import integer, query, rewriter, shapes
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns
 from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite.operand import INT32, not_one_grid, produced
 from intact.rewrite.product import Product, matches, not_distinct, product
+from intact.rewrite.zero_points import UniteZeroPoints
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
@@ -78,7 +79,10 @@ def _shape(found: Product) -> list[int]:
     return [-1, *[1] * (rank - 2)]
 
 
-_RULES: dict[str, Rule] = {"ConvInteger": CorrectConvInteger(), "QLinearConv": CorrectQLinearConv()}
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "ConvInteger": (UniteZeroPoints(), CorrectConvInteger()),
+    "QLinearConv": (CorrectQLinearConv(),),
+}
 
 
 def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
@@ -86,7 +90,10 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     refused = refused_by(load_target("cpu", ort=version))
     if not any(node.op_type in refused for node in query.all_nodes(model)):
         return model
-    return rewriter.apply(model.clone(), [rule for op, rule in _RULES.items() if op in refused]).model
+    copy = model.clone()
+    # A model as it was given may have constants of no known type.
+    shapes.infer_shapes(copy)
+    return rewriter.apply(copy, [rule for op, rules in _RULES.items() if op in refused for rule in rules]).model
 
 
 def refused_by(target: Target) -> frozenset[str]:

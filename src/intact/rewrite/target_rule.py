@@ -14,6 +14,10 @@ class TargetRule(LocalRule):
     exact_in_integers: ClassVar[bool] = False
     """Whether integer kernels find the same sums, though floats between DQ and Q may round otherwise."""
 
+    def is_needed(self, forms: Forms) -> bool:
+        """Whether the target, whose table names the rule, has any use for it: its version may do without."""
+        return True
+
     def for_target(self, forms: Forms) -> Self:
         """The same rule, limited to what the target has."""
         raise NotImplementedError(f"{type(self).__name__}.for_target")

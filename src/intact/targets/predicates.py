@@ -5,7 +5,7 @@ A table asks for one with `require = [{ check = "attribute_among", attribute = "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -72,9 +72,21 @@ def every_int(node: ir.Node, *, attribute: str, value: int) -> str | None:
     return None if all(number == value for number in numbers) else f"{attribute} is {list(numbers)}"
 
 
+# Where operators on integers have their operands; scales and zero points stand between them.
+_OPERANDS: Mapping[str, Sequence[int]] = {"QLinearConv": (0, 3, 8), "QLinearMatMul": (0, 3)}
+
+
+def _operand(node: ir.Node, index: int) -> ir.Value | None:
+    """An input as it is counted where the operator stands between Q/DQ nodes."""
+    places = _OPERANDS.get(node.op_type)
+    if places is None:
+        return query.input_(node, index)
+    return query.input_(node, places[index]) if index < len(places) else None
+
+
 def _rank(node: ir.Node, index: int) -> int | None:
     """The rank of an input, which conversions before it do not change."""
-    value = query.input_(node, index)
+    value = _operand(node, index)
     while value is not None and query.rank(value) is None:
         producer = value.producer()
         is_converted = producer is not None and producer.op_type in ("QuantizeLinear", "DequantizeLinear")
@@ -98,7 +110,7 @@ def rank_at_most(node: ir.Node, *, index: int, rank: int) -> str | None:
 
 def _constant_behind(node: ir.Node, index: int) -> ir.TensorProtocol | None:
     """The tensor of a constant input, quantized or not."""
-    value = query.input_(node, index)
+    value = _operand(node, index)
     producer = value.producer() if value is not None else None
     if producer is not None and producer.op_type == "DequantizeLinear":
         return query.constant_tensor(producer.inputs[0])

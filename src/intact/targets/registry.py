@@ -27,6 +27,9 @@ from intact.targets.spec import (
     Target,
 )
 
+NEVER = "never"
+"""The version from which on a runtime does what no version does."""
+
 
 def load_target(
     name: str,
@@ -172,6 +175,7 @@ def _axis(value: int | dict[str, Any]) -> Axis:
 def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | None) -> Forms:
     kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
     direct = entry.get("direct_conv", {"inputs": 1, "outputs": 1, "positions": 1})
+    distinct = _from_version(entry.get("distinct_zero_points", {}), ort)
     return Forms(
         form=entry.get("form", "qdq"),
         rules=tuple(entry.get("rules", ())),
@@ -179,7 +183,10 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | Non
         moves={op: frozenset(types.split("|")) for op, types in entry.get("moves", {}).items()},
         saturates=entry.get("saturates_without") == "vnni" and _lacks_vnni(vnni),
         makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
-        takes_distinct=_from_version(entry.get("distinct_zero_points", {}), ort),
+        takes_distinct=distinct,
+        refuses_distinct=frozenset(entry.get("distinct_zero_points", {})) - distinct,
+        # A version that the user names is the one that runs the model: no other has to.
+        portable_up_to=tuple(entry.get("portable_up_to", ())) if ort is None else (),
         weight_zero_points=entry.get("weight_zero_points", "any"),
         direct_conv=(direct["inputs"], direct["outputs"], direct["positions"]),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
@@ -194,7 +201,7 @@ def _from_version(first: Mapping[str, str], assumed: str | None) -> frozenset[st
         from intact.vendor import cpu
 
         assumed = cpu.version()
-    return frozenset(op for op, version in first.items() if _parts(version) <= _parts(assumed))
+    return frozenset(op for op, since in first.items() if since != NEVER and _parts(since) <= _parts(assumed))
 
 
 def _parts(version: str) -> tuple[int, ...]:

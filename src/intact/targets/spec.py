@@ -179,9 +179,11 @@ class Forms:
     (`qdq`), or as one integer operator (`qlinear`). `saturates` says that kernels for uint8 x int8 add pairs of
     products in 16 bits. The zero points of a weight with scales per channel may be `any`, or the `middle` of the
     type; weights of the operators in `makes_symmetric` come to that by rewriting, and
-    those in `takes_distinct` have a kernel for zero points that differ by channel. `direct_conv` is what the fastest
-    kernel for convolutions wants: a multiple of so many input channels, and so many output channels or more; and how
-    many positions a convolution has whose input is worth a copy for that.
+    those in `takes_distinct` have a kernel for zero points that differ by channel, while those in `refuses_distinct`
+    do not run with them. Convolutions of up to
+    `portable_up_to` multiplications, in 1, 2 and 3 dimensions, take the form of those without such a kernel all the
+    same. `direct_conv` is what the fastest kernel for convolutions wants: a multiple of so many input channels, and so
+    many output channels or more; and how many positions a convolution has whose input is worth a copy for that.
     """
 
     form: Literal["qdq", "qlinear"] = "qdq"
@@ -192,6 +194,8 @@ class Forms:
     weight_zero_points: Literal["any", "middle"] = "any"
     makes_symmetric: frozenset[str] = frozenset()
     takes_distinct: frozenset[str] = frozenset()
+    refuses_distinct: frozenset[str] = frozenset()
+    portable_up_to: tuple[int, ...] = ()
     direct_conv: tuple[int, int, int] = (1, 1, 1)
     source: str = ""
 

@@ -29,6 +29,7 @@ _CODES: dict[Kind, str] = {
     "form": "T114",
 }
 UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
+DISTINCT = "T115"
 
 _ALL_LENIENT = "--no-strict goes on and leaves these nodes on the CPU"
 _LENIENT = "--no-strict leaves this node on the CPU"
@@ -96,6 +97,9 @@ def compute_nodes(model: ir.Model, target: Target) -> list[ir.Node]:
 def violations_of(node: ir.Node, target: Target) -> list[Violation]:
     """What one node does not meet."""
     use = use_of(node, target.clipping)
+    refused = _distinct(use, target)
+    if refused is not None:
+        return [refused]
     spec = target.op(use.domain, use.op)
     if spec is None:
         # What rewriting makes for a target is one of its kernels, and needs no row of its own.
@@ -124,6 +128,41 @@ def _unknown(use: Use, target: Target) -> Violation:
         target.table,
         f"replace it by operators that the target takes (docs/targets/{target.backend}.md); {_LENIENT}",
     )
+
+
+def _distinct(use: Use, target: Target) -> Violation | None:
+    """The violation of a convolution that a runtime refuses to run for the zero points of its weight."""
+    kernel = _kernel(use)
+    zeros = _weight_zero_points(use)
+    if kernel not in target.rewrite.refuses_distinct or len(set(zeros)) < 2:
+        return None
+    fix = f"intact rewrite --device {target.backend} takes them out of constant weights, and so do build and compile"
+    listed = ", ".join(map(str, zeros[:3])) + (", …" if len(zeros) > 3 else "")
+    return _violation(
+        use,
+        DISTINCT,
+        f"{target.name} takes one zero point for all channels of the weight of a {kernel}",
+        f"zero points of the weight differ by channel ({listed})",
+        target.rewrite.source,
+        fix,
+    )
+
+
+def _kernel(use: Use) -> str:
+    """The operator that a runtime computes a node with: between grids, a Conv is a QLinearConv."""
+    grids = (*use.inputs[:2], *use.outputs)
+    is_between = all(operand is not None and operand.on_grid for operand in grids)
+    return "QLinearConv" if use.domain == "" and use.op == "Conv" and is_between else use.op
+
+
+def _weight_zero_points(use: Use) -> list[int]:
+    """The constant zero points of the weight of a convolution."""
+    if use.op == "ConvInteger":
+        points = query.constant(query.input_(use.node, 3))
+    else:
+        weight = use.inputs[1] if len(use.inputs) > 1 else None
+        points = None if weight is None else weight.zero_point
+    return [] if points is None else [int(point) for point in points.reshape(-1)]
 
 
 def _mismatched(

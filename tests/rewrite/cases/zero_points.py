@@ -130,7 +130,19 @@ def between_dq(*, narrow: bool, matrices: bool = True) -> Generator:
     return cases
 
 
+def united(rng: np.random.Generator) -> Iterator[Case]:
+    for (act, wt), form, spatial in itertools.product(KINDS, GROUPS, (1, 2, 3)):
+        yield convolution(rng, act, wt, form, spatial, "ConvInteger", zeros=lambda zeros: np.full_like(zeros, zeros[2]))
+
+
+def dense_and_grouped(rng: np.random.Generator) -> Iterator[Case]:
+    for (act, wt), form, spatial, bias in itertools.product(KINDS, GROUPS, (1, 2, 3), (True, False)):
+        yield convolution(rng, act, wt, form, spatial, "Conv", bias=bias)
+
+
 CASES: dict[str, Generator] = {
+    "unite_zero_points": united,
+    "refused_conv_to_qlinear": dense_and_grouped,
     "absorb_zero_points": absorbed,
     "duplicate_conv_input": duplicated,
     "duplicate_mat_mul_input": duplicated_matrix,
