@@ -49,6 +49,7 @@ class Prepared:
         quant = self.config.quantization
         return self.source.quantized is not None if quant is None else quant.has_grids
 
+
 def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
     return prepare_logged(path, config, Log(events or Silence()))
