@@ -62,13 +62,6 @@ def conversions(last=LAST):
     return net.model({"x": X}, net.quantize(net.dequantize(net.quantize("x", 0.5, I8(3)), 0.02, I8(3)), *last))
 
 
-def moved(*, to=LAST[1], quantized=True):
-    net = Net()
-    x = net.quantize("x", 0.02, I8(3)) if quantized else net.op("Identity", "x")
-    y = net.quantize(net.dequantize(net.op("Transpose", x), 0.02, I8(3)), 0.02, to)
-    return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
-
-
 def product(a, b, *, inside=True, constant=True, width=2):
     net, weight = Net(), integers(RNG, b, (2, width))
     data = net.op("Identity", "a") if inside else "a"
@@ -119,7 +112,6 @@ FIRES = [
     ),
     (signs.UnsignConstant(), operand(), ["DequantizeLinear", "DequantizeLinear", "Add"]),
     (signs.JoinShiftedGrids(), conversions(), ["QuantizeLinear"]),
-    (signs.UnsignBeforeMove(), moved(), ["QuantizeLinear", *CONVERT, "Transpose"]),
     (operator_signs.UnsignProduct(), product(I8, I8), ["Identity", *CONVERT, "QLinearMatMul", *CONVERT]),
     (operator_signs.UnsignProduct(), product(I8, I8, inside=False, width=64), [*CONVERT, "QLinearMatMul", *CONVERT]),
     (operator_signs.UnsignOperator(), signed_pair(), [*CONVERT, *CONVERT, *CONVERT, "QLinearAdd", *CONVERT]),
@@ -147,8 +139,6 @@ REFUSES = [
     (signs.UnsignConstant(), operand(op="MatMul"), "it does not stand beside an activation in uint8"),
     (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),
     (signs.JoinShiftedGrids(), conversions((0.02, I8(3))), "the types are not int8 and uint8"),
-    (signs.UnsignBeforeMove(), moved(to=I8(3)), "it does not become uint8"),
-    (signs.UnsignBeforeMove(), moved(quantized=False), "was not quantized just before"),
     (operator_signs.UnsignProduct(), product(U8, I8), "it is not a product of int8 with int8"),
     (operator_signs.UnsignProduct(), product(I8, I8, inside=False), "comes from outside as int8"),
     (operator_signs.UnsignProduct(saturates=True), product(I8, I8, constant=False), SATURATES),

@@ -8,16 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from intact import compile as compiling
 from intact import rewrite
-from intact.graph import rewriter
-from intact.rewrite import RULES, exactness, signs
+from intact.rewrite import RULES, exactness
 from intact.targets.registry import load_target
 from intact.vendor import cpu
-from tests.rewrite.harness import all_cases
 from tests.rewrite.kinds import Kind, quantized, rows, variant
 from tests.rewrite.test_matrix import EVERY_KIND
 
@@ -70,7 +67,6 @@ NOT_WRITTEN = {
         "unite_zero_points",
     ),
     "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
-    "unsign_moved_activation comes before it": ("unsign_before_move",),
 }
 ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 
@@ -107,12 +103,6 @@ def test_every_rule_fires_on_a_network_as_a_quantizer_writes_it(tmp_path):
 
 def test_no_reason_is_given_for_a_rule_that_is_not_there():
     assert {rule.name for rule in RULES} >= ELSEWHERE
-
-
-def test_where_a_conversion_could_go_before_a_move_another_rule_takes_it_there():
-    for case in all_cases()["unsign_before_move"](np.random.default_rng(0)):
-        done = rewriter.apply(case.model.clone(), signs.RULES)
-        assert {item.rule for item in done.applications} == {"unsign_moved_activation"}
 
 
 @pytest.mark.qnn

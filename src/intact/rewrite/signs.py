@@ -194,29 +194,6 @@ def not_shifted(before: Operand, after: Operand) -> str | None:
     return None if same else "the grids differ"
 
 
-class UnsignBeforeMove(MovementRule):
-    """Q(DQ(move(x), s, z), s, z + 128) = move(Q(DQ(x, s, z), s, z + 128)), where x was quantized just before."""
-
-    is_local = False
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
-        return quantized(op, op.DequantizeLinear(self._moves(op, x), s, z, _name="back"), "last")
-
-    def check(self, x: ir.Value, move: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-        before, after = read(back), written(last)
-        if after.dtype != UINT8:
-            return "it does not become uint8"
-        if not _was_quantized(x):
-            return "what it moves was not quantized just before"
-        return not_one_grid(first=before, second=after) or not_shifted(before, after) or self._no_kernel(move, after)
-
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, back: ir.Node, last: ir.Node) -> Any:
-        turned: ir.Value = op.QuantizeLinear(op.DequantizeLinear(x, *back.inputs[1:]), *last.inputs[1:])
-        turned.dtype, turned.shape = UINT8, x.shape
-        attributes: dict[str, Any] = dict(move.attributes)
-        return op.node(move.op_type, turned, *move.inputs[1:], **attributes)
-
-
 def shifted(integers: np.ndarray | None) -> np.ndarray:
     """uint8 as int8, 128 lower, or int8 as uint8, 128 higher."""
     assert integers is not None and integers.dtype in (np.uint8, np.int8), "only 8-bit constants change their sign"
@@ -239,5 +216,4 @@ RULES: tuple[Rule, ...] = (
     UnsignActivation(),
     UnsignMovedActivation(),
     UnsignConstant(),
-    UnsignBeforeMove(),
 )

@@ -83,14 +83,6 @@ def joined(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{zero.dtype} {zero} {scale}", net.model({"x": x}, y), [{"x": x}])
 
 
-def moved(rng: np.random.Generator) -> Iterator[Case]:
-    moves = (("Transpose", {"perm": [0, 2, 3, 1]}), ("MaxPool", {"kernel_shape": [2, 2]}), ("Flatten", {}))
-    for (op, attributes), zero in itertools.product(moves, zero_points(U8)):
-        net, x = Net(), rng.normal(0, 3, IMAGE).astype(np.float32)
-        y = convert(net, net.op(op, net.quantize("x", 0.05, I8(3)), **attributes), 0.05, zero)
-        yield Case(f"{op} {zero}", net.model({"x": x}, y), [{"x": x}])
-
-
 def conv_of(rng: np.random.Generator, act: Any, wt: Any) -> Iterator[Case]:
     """QLinearConv of every shape, per tensor and per channel."""
     for (group, multiplier, spatial), per_channel in itertools.product(SHAPES, (True, False)):
@@ -201,7 +193,6 @@ CASES: dict[str, Generator] = {
     "unsign_moved_activation": moved_activation,
     "unsign_constant": constant,
     "join_shifted_grids": joined,
-    "unsign_before_move": moved,
     "unsign_product": _unsigned_products,
     "unsign_operator": unsigned_operator,
     "unsign_concat": unsigned_concat,
