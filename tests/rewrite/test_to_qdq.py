@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.graph import rewriter
-from intact.rewrite import gemm, to_qdq, to_qlinear
+from intact.rewrite import gemm, moves_to_qdq, to_qdq, to_qlinear
 from intact.vendor import cpu
 from tests.rewrite.cases import gemm as gemm_cases
 from tests.rewrite.cases import to_qdq as cases
@@ -79,9 +79,13 @@ REFUSES = [
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", y=(F32(1 / 257), U8(0)), opset=13), "something else than Softmax"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", opset=12, axis=1), "over all dimensions from axis 1 on"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", shape=(4, 1), opset=13), "the kernel turns into 0"),
-    (to_qdq.InterpolateToQdq, integer_op("Resize", 0.05, None, F32([1, 2]), mode="cubic"), "between two integers"),
     (
-        to_qdq.InterpolateToQdq,
+        moves_to_qdq.InterpolateToQdq,
+        integer_op("Resize", 0.05, None, F32([1, 2]), mode="cubic"),
+        "between two integers",
+    ),
+    (
+        moves_to_qdq.InterpolateToQdq,
         integer_op(
             "Resize",
             0.05,
@@ -97,14 +101,14 @@ REFUSES = [
         unary("QLinearAveragePool", kernel_shape=[2, 2], ceil_mode=1, count_include_pad=1),
         "divide by other counts",
     ),
-    (to_qdq.MoveToQdq, integer_op("Transpose", np.full(4, 0.05, F32)), "4 numbers, not one constant scale"),
-    (to_qdq.MoveToQdq, integer_op("Flatten", 1e-40), "is not between"),
+    (moves_to_qdq.MoveToQdq, integer_op("Transpose", np.full(4, 0.05, F32)), "4 numbers, not one constant scale"),
+    (moves_to_qdq.MoveToQdq, integer_op("Flatten", 1e-40), "is not between"),
     (
-        to_qdq.MoveToQdq,
+        moves_to_qdq.MoveToQdq,
         integer_op("Resize", 0.05, None, F32([1, 2]), mode="linear"),
         "this Resize computes values that it is not given",
     ),
-    (to_qdq.ClipToQdq, integer_op("Clip", 1e-40, U8(3)), "is not between"),
+    (moves_to_qdq.ClipToQdq, integer_op("Clip", 1e-40, U8(3)), "is not between"),
 ]
 FLOAT_OP = {
     "mat_mul_to_float_to_qdq": "MatMul",
@@ -158,7 +162,7 @@ def test_integers_on_different_grids_are_not_concatenated_as_one():
     net = Net()
     y = net.op("Concat", net.quantize("x", 0.05, U8(3)), net.quantize("x", 0.06, U8(3)), axis=1)
     model = net.model({"x": np.zeros((4, 6), F32)}, y)
-    assert "the scales differ" in refused(to_qdq.ConcatIntegersToQdq(), model)
+    assert "the scales differ" in refused(moves_to_qdq.ConcatIntegersToQdq(), model)
 
 
 @pytest.mark.parametrize("name", forward_cases.CASES)

@@ -1,4 +1,4 @@
-"""Pad and Split of integers, and moves of constant ones, with grids around them: the form that NPU providers take."""
+"""Operators that move, cut off or interpolate integers, with grids around them: the form that NPU providers take."""
 
 from __future__ import annotations
 
@@ -10,53 +10,128 @@ import onnx_ir as ir
 from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
-from intact.graph.rewriter import EXACT, LocalRule, Rule
+from intact.graph.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.rewrite import grid
 from intact.rewrite.movement import MovementRule, computes
-from intact.rewrite.operand import Operand, not_one_grid, read, written
+from intact.rewrite.operand import Operand, not_one_grid, quantized, read, written
+from intact.rewrite.to_qdq import dequantize
 
 
 class _Around(LocalRule):
     """An operator on integers that were quantized just before gets their grid around it."""
 
     exactness = EXACT
-    op_type: ClassVar[str]
+    ops: ClassVar[tuple[str, ...]]
     outputs: ClassVar[int] = 1
 
     def pattern(self, op: Patterns) -> Any:
         source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
         rest = op.each(Var("rest", optional=True))
-        return op.node(self.op_type, source, rest, _name="node", _outputs=self.outputs)
+        return op.node(self.ops, source, rest, _name="node", _outputs=self.outputs)
+
+    def doubt(self, node: ir.Node) -> str | None:
+        """Why the operator would not do the same to floats."""
+        return None
 
     def check(self, source: ir.Node, node: ir.Node) -> str | None:
+        if len(node.outputs) > self.outputs:
+            return f"{node.op_type} has {len(node.outputs)} outputs"
+        return self.doubt(node) or not_one_grid(input=written(source)) or grid.unusable(written(source))
+
+    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
+        attributes: dict[str, Any] = dict(node.attributes)
+        real = op.node(node.op_type, dequantize(op, written(source)), *node.inputs[1:], **attributes)
+        return _levels(op, source, real, node.outputs[0])
+
+
+def _levels(op: Builder, source: ir.Node, real: Any, before: ir.Value) -> Any:
+    """`real` on the grid of `source`, in place of `before`."""
+    real.dtype, real.shape = ir.DataType.FLOAT, before.shape
+    return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
+
+
+class MoveToQdq(_Around):
+    """move(Q(x, s, z)) = Q(move(DQ(Q(x, s, z), s, z)), s, z): what moves integers gets a grid around it."""
+
+    ops = MovementRule.ops
+
+    def doubt(self, node: ir.Node) -> str | None:
+        return computes(node)
+
+
+class InterpolateToQdq(_Around):
+    """Resize(Q(x, s, z)) = Q(Resize(DQ(Q(x, s, z), s, z)), s, z): integers are interpolated and cut, floats rounded."""
+
+    exactness = WITHIN_ONE_STEP
+    ops = ("Resize",)
+
+    def doubt(self, node: ir.Node) -> str | None:
+        if query.string(node, "mode", "nearest") != "linear":
+            return "only what lies between two integers is as near to them in float"
+        fills = query.string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+        return "it fills in a value that is on no grid" if fills else None
+
+
+class ConcatIntegersToQdq(LocalRule):
+    """Concat(Q(x₁, s, z), Q(x₂, s, z), …) = Q(Concat(DQ(Q(x₁, s, z)), …), s, z)."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        part = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="parts")
+        return op.Concat(op.each(part), _name="concat")
+
+    def check(self, parts: tuple[ir.Node, ...]) -> str | None:
+        first = written(parts[0])
+        differing = (grid.different(first, written(part)) for part in parts[1:])
+        doubt = next((reason for reason in differing if reason is not None), None)
+        return doubt or not_one_grid(input=first) or grid.unusable(first)
+
+    def rewrite(self, op: Builder, parts: tuple[ir.Node, ...], concat: ir.Node) -> Any:
+        real = op.Concat(*(dequantize(op, written(part)) for part in parts), **concat.attributes)
+        return _levels(op, parts[0], real, concat.outputs[0])
+
+
+class ClipToQdq(LocalRule):
+    """Clip(Q(x, s, z), a, b) = Q(Clip(x, (a - z) · s, (b - z) · s), s, z): quantizing keeps the order of values."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, low: Any = None, high: Any = None) -> Any:
+        return op.Clip(quantized(op, x, "source"), op.constant(low), op.constant(high))
+
+    def check(self, source: ir.Node) -> str | None:
         return not_one_grid(input=written(source)) or grid.unusable(written(source))
 
-    def _real(self, op: Builder, source: ir.Node) -> Any:
-        real = op.DequantizeLinear(source.outputs[0], *source.inputs[1:3])
-        real.dtype, real.shape = ir.DataType.FLOAT, source.outputs[0].shape
-        return real
+    def rewrite(self, op: Builder, x: ir.Value, source: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
+        levels = written(source)
+        ends = (None if end is None else op.constant(_real(end, levels), "limit") for end in (low, high))
+        return _levels(op, source, op.Clip(x, *ends), x)
 
-    def _levels(self, op: Builder, source: ir.Node, real: Any, before: ir.Value) -> Any:
-        real.dtype, real.shape = ir.DataType.FLOAT, before.shape
-        return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
+
+def _real(level: ir.Value, levels: Operand) -> np.ndarray:
+    """The float that a constant level stands for."""
+    found = query.constant(level)
+    assert found is not None, "the pattern takes constants only"
+    return grid.dequantize(found, levels).astype(np.float32)
 
 
 class PadToQdq(_Around):
     """Pad(Q(x, s, z), c) = Q(Pad(DQ(Q(x, s, z), s, z), DQ(c, s, z)), s, z)."""
 
-    op_type = "Pad"
+    ops = ("Pad",)
 
-    def check(self, source: ir.Node, node: ir.Node) -> str | None:
-        if query.input_(node, 2) is not None and query.scalar(node.inputs[2]) is None:
-            return "the level that it pads with is computed, not constant"
-        return super().check(source, node)
+    def doubt(self, node: ir.Node) -> str | None:
+        is_known = query.input_(node, 2) is None or query.scalar(node.inputs[2]) is not None
+        return None if is_known else "the level that it pads with is computed, not constant"
 
     def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(node.attributes)
         fills = query.string(node, "mode", "constant") == "constant"
         value = op.constant(_filled(node, written(source)), "padding") if fills else None
-        padded = op.Pad(self._real(op, source), node.inputs[1], value, query.input_(node, 3), **attributes)
-        return self._levels(op, source, padded, node.outputs[0])
+        data = dequantize(op, written(source))
+        padded = op.Pad(data, node.inputs[1], value, query.input_(node, 3), **attributes)
+        return _levels(op, source, padded, node.outputs[0])
 
 
 def _filled(node: ir.Node, levels: Operand) -> np.ndarray:
@@ -68,12 +143,13 @@ def _filled(node: ir.Node, levels: Operand) -> np.ndarray:
 class _SplitToQdq(_Around):
     """What rules for a Split into as many parts as `outputs` share."""
 
-    op_type = "Split"
+    ops = ("Split",)
 
     def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(node.attributes)
-        parts = op.Split(self._real(op, source), *node.inputs[1:], _outputs=self.outputs, **attributes)
-        return [self._levels(op, source, part, old) for part, old in zip(parts, node.outputs, strict=True)]
+        data = dequantize(op, written(source))
+        parts = op.Split(data, *node.inputs[1:], _outputs=self.outputs, **attributes)
+        return [_levels(op, source, part, old) for part, old in zip(parts, node.outputs, strict=True)]
 
 
 class SplitInTwoToQdq(_SplitToQdq):
@@ -117,6 +193,10 @@ class MoveConstantToQdq(LocalRule):
 
 
 RULES: tuple[Rule, ...] = (
+    MoveToQdq(),
+    InterpolateToQdq(),
+    ConcatIntegersToQdq(),
+    ClipToQdq(),
     PadToQdq(),
     SplitInTwoToQdq(),
     SplitInThreeToQdq(),

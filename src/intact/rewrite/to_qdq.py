@@ -15,9 +15,8 @@ from intact.graph import query
 from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns, Var
 from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
-from intact.rewrite import grid, linear
-from intact.rewrite.movement import MovementRule, computes
-from intact.rewrite.operand import MICROSOFT, Operand, as_scalar, not_one_grid, produced, quantized, taken, written
+from intact.rewrite import linear
+from intact.rewrite.operand import MICROSOFT, Operand, as_scalar, produced, taken
 from intact.rewrite.to_qlinear import counts_beyond, softmax_of_one
 
 
@@ -46,7 +45,7 @@ class ConvToQdq(_FromQLinear):
         x, w = taken(node, 0), taken(node, 3, axis=0)
         bias = query.input_(node, 8)
         added = None if bias is None else _bias(op, bias, _step(x, w))
-        return _quantize(op, op.Conv(_dequantize(op, x), _dequantize(op, w), added, **node.attributes), node, 6)
+        return _quantize(op, op.Conv(dequantize(op, x), dequantize(op, w), added, **node.attributes), node, 6)
 
 
 class MatMulToQdq(_FromQLinear):
@@ -59,7 +58,7 @@ class MatMulToQdq(_FromQLinear):
         return doubt or linear.lost_in_float(taken(node, 0), taken(node, 3, axis=-1), -1, produced(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        left, right = _dequantize(op, taken(node, 0, axis=-2)), _dequantize(op, taken(node, 3, axis=-1))
+        left, right = dequantize(op, taken(node, 0, axis=-2)), dequantize(op, taken(node, 3, axis=-1))
         return _quantize(op, op.MatMul(left, right), node, 6)
 
 
@@ -78,7 +77,7 @@ class GemmToQdq(_FromQLinear):
         bias = query.input_(node, 6)
         factor = np.float32(query.float_(node, "alpha", 1.0))
         added = None if bias is None else _bias(op, bias, factor * _step(a, b))
-        product = op.Gemm(_dequantize(op, a), _dequantize(op, b), added, **node.attributes)
+        product = op.Gemm(dequantize(op, a), dequantize(op, b), added, **node.attributes)
         return product if query.input_(node, 7) is None else _quantize(op, product, node, 7)
 
 
@@ -100,7 +99,7 @@ class MatMulToFloatToQdq(_FromQLinear):
             )
             if q is not None
         )
-        product = op.MatMul(_dequantize(op, a), _dequantize(op, b))
+        product = op.MatMul(dequantize(op, a), dequantize(op, b))
         bias = query.input_(node, 6)
         return product if bias is None else op.Add(product, bias)
 
@@ -109,7 +108,7 @@ class _Elementwise(_FromQLinear):
     """Two operands and the grid of the output."""
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = (_dequantize(op, taken(node, index)) for index in (0, 3))
+        operands = (dequantize(op, taken(node, index)) for index in (0, 3))
         return _quantize(op, op.node(self.op_type.removeprefix("QLinear"), *operands), node, 6)
 
 
@@ -142,7 +141,7 @@ class _Unary(_FromQLinear):
     def _between(self, op: Builder, node: ir.Node, x: Operand, shape: ir.Shape | None) -> ir.Value:
         """DQ → op → Q of `x`, with a result of this shape."""
         kept: dict[str, Any] = {name: item for name, item in node.attributes.items() if name not in self.dropped}
-        result: ir.Value = op.node(self.op_type.removeprefix("QLinear"), _dequantize(op, x), **kept)
+        result: ir.Value = op.node(self.op_type.removeprefix("QLinear"), dequantize(op, x), **kept)
         integers = _quantize(op, result, node, 3)
         result.shape = shape
         return integers
@@ -230,7 +229,7 @@ class ReduceMeanToQdq(_FromQLinear):
         axes = query.ints(node, "axes")
         given = op.constant(np.array(axes, np.int64), "axes") if axes else None
         keepdims = query.int_(node, "keepdims", 1)
-        result = op.ReduceMean(_dequantize(op, taken(node, 0)), given, keepdims=keepdims)
+        result = op.ReduceMean(dequantize(op, taken(node, 0)), given, keepdims=keepdims)
         return _quantize(op, result, node, 3)
 
 
@@ -241,7 +240,7 @@ class ConcatToQdq(_FromQLinear):
     op_type = "QLinearConcat"
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = [_dequantize(op, taken(node, index)) for index in range(2, len(node.inputs), 3)]
+        operands = [dequantize(op, taken(node, index)) for index in range(2, len(node.inputs), 3)]
         return _quantize(op, op.Concat(*operands, **node.attributes), node, 0)
 
 
@@ -252,103 +251,8 @@ class WhereToQdq(_FromQLinear):
     op_type = "QLinearWhere"
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = (_dequantize(op, taken(node, index)) for index in (1, 4))
+        operands = (dequantize(op, taken(node, index)) for index in (1, 4))
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
-
-
-class _Around(LocalRule):
-    """An operator on integers gets a grid around it, the one that they were quantized with."""
-
-    ops: ClassVar[tuple[str, ...]]
-
-    def pattern(self, op: Patterns) -> Any:
-        source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
-        return op.node(self.ops, source, op.each(Var("rest", optional=True)), _name="node")
-
-    def doubt(self, node: ir.Node) -> str | None:
-        """Why the operator would not do the same to floats."""
-        raise NotImplementedError
-
-    def check(self, source: ir.Node, node: ir.Node) -> str | None:
-        if len(node.outputs) > 1:
-            return f"{node.op_type} has {len(node.outputs)} outputs"
-        return self.doubt(node) or not_one_grid(input=written(source)) or grid.unusable(written(source))
-
-    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(node.attributes)
-        real: ir.Value = op.node(node.op_type, _dequantize(op, written(source)), *node.inputs[1:], **attributes)
-        real.dtype, real.shape = ir.DataType.FLOAT, node.outputs[0].shape
-        return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
-
-
-class MoveToQdq(_Around):
-    """move(Q(x, s, z)) = Q(move(DQ(Q(x, s, z), s, z)), s, z): what moves integers gets a grid around it."""
-
-    exactness = EXACT
-    ops = MovementRule.ops
-
-    def doubt(self, node: ir.Node) -> str | None:
-        return computes(node)
-
-
-class InterpolateToQdq(_Around):
-    """Resize(Q(x, s, z)) = Q(Resize(DQ(Q(x, s, z), s, z)), s, z): integers are interpolated and cut, floats rounded."""
-
-    exactness = WITHIN_ONE_STEP
-    ops = ("Resize",)
-
-    def doubt(self, node: ir.Node) -> str | None:
-        if query.string(node, "mode", "nearest") != "linear":
-            return "only what lies between two integers is as near to them in float"
-        fills = query.string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-        return "it fills in a value that is on no grid" if fills else None
-
-
-class ConcatIntegersToQdq(LocalRule):
-    """Concat(Q(x₁, s, z), Q(x₂, s, z), …) = Q(Concat(DQ(Q(x₁, s, z)), …), s, z)."""
-
-    exactness = EXACT
-
-    def pattern(self, op: Patterns) -> Any:
-        part = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="parts")
-        return op.Concat(op.each(part), _name="concat")
-
-    def check(self, parts: tuple[ir.Node, ...]) -> str | None:
-        first = written(parts[0])
-        differing = (grid.different(first, written(part)) for part in parts[1:])
-        doubt = next((reason for reason in differing if reason is not None), None)
-        return doubt or not_one_grid(input=first) or grid.unusable(first)
-
-    def rewrite(self, op: Builder, parts: tuple[ir.Node, ...], concat: ir.Node) -> Any:
-        real: ir.Value = op.Concat(*(_dequantize(op, written(part)) for part in parts), **concat.attributes)
-        real.dtype, real.shape = ir.DataType.FLOAT, concat.outputs[0].shape
-        return op.QuantizeLinear(real, *parts[0].inputs[1:], **parts[0].attributes)
-
-
-class ClipToQdq(LocalRule):
-    """Clip(Q(x, s, z), a, b) = Q(Clip(x, (a - z) · s, (b - z) · s), s, z): quantizing keeps the order of values."""
-
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, low: Any = None, high: Any = None) -> Any:
-        return op.Clip(quantized(op, x, "source"), op.constant(low), op.constant(high))
-
-    def check(self, source: ir.Node) -> str | None:
-        return not_one_grid(input=written(source)) or grid.unusable(written(source))
-
-    def rewrite(self, op: Builder, x: ir.Value, source: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
-        levels = written(source)
-        ends = (None if end is None else op.constant(_real(end, levels), "limit") for end in (low, high))
-        clipped: ir.Value = op.Clip(x, *ends)
-        clipped.dtype, clipped.shape = ir.DataType.FLOAT, x.shape
-        return op.QuantizeLinear(clipped, *source.inputs[1:], **source.attributes)
-
-
-def _real(level: ir.Value, levels: Operand) -> np.ndarray:
-    """The float that a constant level stands for."""
-    found = query.constant(level)
-    assert found is not None, "the pattern takes constants only"
-    return grid.dequantize(found, levels).astype(np.float32)
 
 
 RULES: tuple[Rule, ...] = (
@@ -366,10 +270,6 @@ RULES: tuple[Rule, ...] = (
     ReduceMeanToQdq(),
     ConcatToQdq(),
     WhereToQdq(),
-    MoveToQdq(),
-    InterpolateToQdq(),
-    ConcatIntegersToQdq(),
-    ClipToQdq(),
 )
 
 
@@ -401,7 +301,8 @@ def _not_along(scale: ir.Value | None, axis: int) -> str | None:
     return f"scales of rank {rank} along axis {axis} have no form as DequantizeLinear"
 
 
-def _dequantize(op: Builder, operand: Operand) -> ir.Value:
+def dequantize(op: Builder, operand: Operand) -> ir.Value:
+    """The floats that integers on a grid stand for."""
     scale, zero_point = _alike(op, operand)
     dequantized: ir.Value = op.DequantizeLinear(
         operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis)
