@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.graph import query
+from intact.graph.explain import explain
 from intact.graph.order import Order
-from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule, apply, explain
+from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule, apply
 from intact.results import Application, Refusal
 from intact.vendor import cpu
 from tests.graph.small import model, ops

@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -118,66 +118,13 @@ def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None)
         return _Engine(model, rules, watch).run()
 
 
-def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
-    """Why each rule that has a place for the node, as its root or before it, does not fire; others are left out."""
-    nodes = [node for node in query.all_nodes(model) if node.name == node_name]
-    return tuple(
-        Refusal(rule.name, node_name, reason)
-        for node in nodes
-        for rule in rules
-        if (reason := _why_not(_Prepared(rule, explain=True), node)) is not None
-    )
-
-
-def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
-    """Whether a rule would fire with the node in its match."""
-    prepared = _Prepared(rule)
-    nodes = [node for node in query.all_nodes(model) if node.name == node_name]
-    return any(None in _answers(prepared, node, _roots(prepared.pattern, node)) for node in nodes)
-
-
-def _why_not(prepared: _Prepared, node: ir.Node) -> str | None:
-    roots = _roots(prepared.pattern, node)
-    answers = list(_answers(prepared, node, roots))
-    if answers:
-        return None if None in answers else answers[0]
-    # Nearly every pattern has a Q or DQ somewhere before its root: that it could have been this one tells nothing.
-    if node not in roots and (not _has_place(prepared.pattern, node) or node.op_type in _CONVERSIONS):
-        return None
-    if not roots:
-        return f"does not match: no {' or '.join(sorted(op for _, op in prepared.pattern.keys)[:3])} follows"
-    return f"does not match: {prepared.matcher.failure}"
-
-
-_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
-
-
-def _answers(prepared: _Prepared, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
-    """What the rule says to each match from `roots` that covers the node."""
-    for root in roots:
-        yield from (prepared.check(match) for match in prepared.matcher.matches(root) if node in match.covered())
-
-
-def _roots(pattern: Pattern, node: ir.Node) -> list[ir.Node]:
-    """The node and those that follow it, as far as a match could start there and reach it, the nearest first."""
-    level, found = {node: None}, dict[ir.Node, None]()
-    for _ in range(pattern.depth if _has_place(pattern, node) else 0):
-        found |= {item: None for item in level if (item.domain, item.op_type) in pattern.keys}
-        level = {user: None for item in level for output in item.outputs for user in query.consumers(output)}
-    return list(found)
-
-
-def _has_place(pattern: Pattern, node: ir.Node) -> bool:
-    return any((node.domain, node.op_type) in item.keys for item in pattern.most_uses)
-
-
 @lru_cache(maxsize=1024)
 def _pattern_of(rule: Rule) -> Pattern:
     # Rules have no state, and building the pattern of a large one takes milliseconds.
     return Pattern(rule.pattern)
 
 
-class _Prepared:
+class Prepared:
     """A rule with its pattern built and the arguments of its methods known."""
 
     def __init__(self, rule: Rule, *, explain: bool = False) -> None:
@@ -247,14 +194,14 @@ class _Engine:
     MOST_SPREAD = 16
 
     def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
-        prepared = [_Prepared(rule) for rule in rules]
+        prepared = [Prepared(rule) for rule in rules]
         self.model = model
         self.watch = watch
-        self.index: dict[OpKey, list[_Prepared]] = {}
+        self.index: dict[OpKey, list[Prepared]] = {}
         for item in prepared:
             for key in sorted(item.pattern.keys):
                 self.index.setdefault(key, []).append(item)
-        self.candidates: dict[tuple[Any, ...], list[_Prepared]] = {}
+        self.candidates: dict[tuple[Any, ...], list[Prepared]] = {}
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.names = edit.Names(model)
         self.origins = Origins()
@@ -316,7 +263,7 @@ class _Engine:
             if self._attempt(prepared, node):
                 return
 
-    def _candidates(self, node: ir.Node) -> list[_Prepared]:
+    def _candidates(self, node: ir.Node) -> list[Prepared]:
         """The rules that could match here, by the types of the node and of those before it."""
         place, forks = _place(node), _forks(node)
         found = self.candidates.get((place, forks))
@@ -326,7 +273,7 @@ class _Engine:
             self.candidates[place, forks] = found
         return found
 
-    def _attempt(self, prepared: _Prepared, node: ir.Node) -> bool:
+    def _attempt(self, prepared: Prepared, node: ir.Node) -> bool:
         refused: str | None = None
         for match in prepared.matcher.matches(node):
             reason = prepared.check(match) or self._misplaced(prepared, match)
@@ -338,11 +285,11 @@ class _Engine:
             self.refusals.setdefault(node, {})[prepared.rule.name] = refused
         return False
 
-    def _misplaced(self, prepared: _Prepared, match: Match) -> str | None:
+    def _misplaced(self, prepared: Prepared, match: Match) -> str | None:
         """Why a match with several roots has no one place; a single root is such a place."""
         return self.order.doubt(match) if prepared.pattern.others and self.order is not None else None
 
-    def _fire(self, prepared: _Prepared, match: Match, root: ir.Node) -> None:
+    def _fire(self, prepared: Prepared, match: Match, root: ir.Node) -> None:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
         self._record(prepared.rule, root)
         covered = match.covered()
@@ -360,7 +307,7 @@ class _Engine:
             last.name = root.name
         self._revisit(op.nodes, values, released)
 
-    def _place(self, prepared: _Prepared, match: Match, root: ir.Node) -> ir.Node:
+    def _place(self, prepared: Prepared, match: Match, root: ir.Node) -> ir.Node:
         return root if self.order is None or not prepared.pattern.others else self.order.first_root(match)
 
     def _insert(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from intact.errors import SettingsError
+from intact.graph import explain as reasons
 from intact.graph import query, rewriter
 from intact.graph.rewriter import EXACT, NEAR, Rewritten, Rule
 from intact.results import Application, Refusal
@@ -94,12 +95,12 @@ def explain(
     fired = [Refusal(item.rule, node, "fired here") for item in rewritten.applications if item.node == node]
     places = [name for name, item in left.items() if name == node or node in query.origin(item)]
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
-    stands = [refusal for place in places for refusal in rewriter.explain(rewritten.model, rules, place)]
+    stands = [refusal for place in places for refusal in reasons.explain(rewritten.model, rules, place)]
     barred = [
         Refusal(rule.name, place, f"left out by --exact: its claim is {rule.exactness}")
         for place in places
         for rule in left_out
-        if rewriter.fires_at(rewritten.model, rule, place)
+        if reasons.fires_at(rewritten.model, rule, place)
     ]
     return (*dict.fromkeys(fired), *stands, *barred, *gone)
 
