@@ -11,18 +11,21 @@ from intact.graph.pattern import Pattern
 from intact.graph.rewriter import Prepared, Rule
 from intact.results import Refusal
 
+_NO_MATCH = "does not match"
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
-    """Why each rule that has a place for the node, as its root or before it, does not fire; others are left out."""
+    """Why each rule that has a place for the node, as its root or before it, does not fire, those that match first."""
     nodes = [node for node in query.all_nodes(model) if node.name == node_name]
-    return tuple(
+    found = (
         Refusal(rule.name, node_name, reason)
         for node in nodes
         for rule in rules
         if (reason := _why_not(Prepared(rule, explain=True), node)) is not None
     )
+    # What a rule that matches was in doubt about tells more than that another has nothing to do with the node.
+    return tuple(sorted(found, key=lambda refusal: refusal.reason.startswith(_NO_MATCH)))
 
 
 def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
@@ -41,8 +44,8 @@ def _why_not(prepared: Prepared, node: ir.Node) -> str | None:
     if node not in roots and (not _has_place(prepared.pattern, node) or node.op_type in _CONVERSIONS):
         return None
     if not roots:
-        return f"does not match: no {' or '.join(sorted(op for _, op in prepared.pattern.keys)[:3])} follows"
-    return f"does not match: {prepared.matcher.failure}"
+        return f"{_NO_MATCH}: no {' or '.join(sorted(op for _, op in prepared.pattern.keys)[:3])} follows"
+    return f"{_NO_MATCH}: {prepared.matcher.failure or 'no other node completes the pattern'}"
 
 
 def _answers(prepared: Prepared, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
