@@ -25,6 +25,7 @@ from intact.graph import io
 from intact.report import manifest
 from tests.conftest import ROWS
 from tests.zoo import ZOO
+from tests.zoo.net import Net
 
 KEYS = {
     "intact",
@@ -580,3 +581,15 @@ class TestTheNpu:
         built = pipeline.build(tmp_path / "concat.onnx", config(compile={"device": "qnn"}), tmp_path / "out")
         assert built.placement.cpu_nodes == () and built.placement.partitions == 1
         assert all(row.sqnr_db > 25 for row in built.accuracy)
+
+
+def test_a_pool_that_onnx_runtime_fuses_wrongly_stays_right(tmp_path):
+    net = Net("pooled", 0)
+    x = net.op("Conv", net.input("x", (1, 3, 8, 8)), net.normal((4, 3, 3, 3), 0.3), pads=[1] * 4)
+    beyond = {"ceil_mode": 1, "count_include_pad": 1, "kernel_shape": [3, 3], "pads": [1] * 4, "strides": [2, 2]}
+    net.output(net.op("Relu", net.op("AveragePool", x, **beyond)), "y", (1, 4, 5, 5))
+    onnx.save(net.model(), tmp_path / "pooled.onnx")
+    np.savez(tmp_path / "rows.npz", x=np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32))
+    built = pipeline.build(tmp_path / "pooled.onnx", config(tmp_path / "rows.npz"), tmp_path / "out")
+    found = {row.form: row.sqnr_db for row in built.accuracy}
+    assert found["compiled"] == pytest.approx(found["quantized"], abs=1)

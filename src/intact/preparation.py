@@ -153,7 +153,7 @@ def _quantize(
         result = quantize.quantize(
             settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
         )
-        result = _loadable(result)
+        result = _for_runtime(result, target)
         details.update(
             nodes_quantized=len(result.plan.nodes),
             tensors_quantized=len(result.plan.tensors),
@@ -168,17 +168,19 @@ def _quantize(
     return result
 
 
-def _loadable(result: quantize.QuantizedModel) -> quantize.QuantizedModel:
-    """A quantized model in a form that ONNX Runtime loads with all its optimizations; only int8 has others."""
-    if all(grid.dtype != "int8" for grid in result.plan.grids.values()):
-        return result
-    repaired = lint.loadable(result.model)
-    if not repaired.applications:
-        return result
-    note = (
-        f"{len(repaired.applications)} nodes written so that ONNX Runtime loads them beside int8 (intact explain Q119)"
-    )
-    return replace(result, model=repaired.model, notes=(*result.notes, note))
+def _for_runtime(result: quantize.QuantizedModel, target: Target) -> quantize.QuantizedModel:
+    """A quantized model in a form that ONNX Runtime loads and computes rightly with all its optimizations."""
+    repairs = []
+    if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
+        repairs.append((lint.loadable, "loads them beside int8 (intact explain Q119)"))
+    if target.backend == "cpu":
+        repairs.append((lint.fused_rightly, "computes them rightly (intact explain Q120)"))
+    for repair, what in repairs:
+        repaired = repair(result.model)
+        if repaired.applications:
+            note = f"{len(repaired.applications)} nodes written so that ONNX Runtime {what}"
+            result = replace(result, model=repaired.model, notes=(*result.notes, note))
+    return result
 
 
 def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:

@@ -120,6 +120,15 @@ def softmax(scale: float, zero: Any) -> ir.Model:
     return g.model(g.qdq(g.op("Softmax", g.qdq(g.input([64, 16]), 0.1, middle)), scale, zero))
 
 
+def pool(size: int = 8, *, clipped: bool = False, **attributes: Any) -> ir.Model:
+    """An AveragePool of 3 x 3 windows whose last one reaches beyond the padding where the size is even."""
+    g = Graph()
+    x = g.qdq(g.input([1, 4, size, size]), X, u8(20))
+    given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1, "count_include_pad": 1}
+    y = g.op("AveragePool", x, **{**given, **attributes})
+    return g.model(g.qdq(g.op("Relu", y), X, u8(0)) if clipped else g.qdq(y, X, u8(20)))
+
+
 def weight_only(kind: int | None, per: str) -> ir.Model:
     g = Graph()
     integers = rng().integers(-8, 8, (64, 24)) if kind == INT4 else rng().integers(0, 16, (64, 24))
@@ -243,6 +252,9 @@ CASES: dict[str, Case] = {
     "Sigmoid to a grid per channel": ("Q107", lambda: pointwise("Sigmoid", several="out")),
     "Softmax at 1/255": ("Q108", lambda: softmax(1 / 255, u8(0))),
     "Softmax at 1/255, int8": ("Q108", lambda: softmax(1 / 255, s8(-128))),
+    "a pool beyond its padding": ("Q120", pool),
+    "a pool beyond its padding, then Relu": ("Q120", lambda: pool(clipped=True)),
+    "a pool beyond its padding on one side": ("Q120", lambda: pool(pads=[0, 0, 1, 1], size=9)),
     "an int8 weight beside float activations": ("Q109", lambda: weight_only(None, "column")),
     "an int4 weight beside float activations": ("Q109", lambda: weight_only(INT4, "tensor")),
     "a uint4 weight in blocks beside float activations": ("Q109", lambda: weight_only(UINT4, "block")),
@@ -277,6 +289,9 @@ CASES: dict[str, Case] = {
 }
 
 SOUND: dict[str, Callable[[], ir.Model]] = {
+    "a pool whose windows end where the padding does": lambda: pool(9),
+    "a pool without a last window beyond": lambda: pool(ceil_mode=0),
+    "a pool whose padding does not count": lambda: pool(count_include_pad=0),
     "a Conv weight along its output channels": lambda: conv(axis=0),
     "a MatMul weight along its columns": lambda: matmul([2, 4, 16], [16, 8], 1),
     "a Gemm weight along its columns": lambda: gemm(1),

@@ -10,12 +10,23 @@ import onnx_ir as ir
 from intact.errors import SettingsError
 from intact.graph import edit, query, rewriter, shapes
 from intact.graph.rewriter import Rewritten, Rule
-from intact.lint import activations, bias, coverage, int8, scales, weight_only, weights
+from intact.lint import activations, bias, coverage, int8, pools, scales, weight_only, weights
 from intact.lint.check import UNAFFECTED, Check, Finding, Severity
 
-__all__ = ["CHECKS", "Check", "Finding", "Severity", "check_of", "findings", "fix", "loadable", "markdown"]
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Finding",
+    "Severity",
+    "check_of",
+    "findings",
+    "fix",
+    "fused_rightly",
+    "loadable",
+    "markdown",
+]
 
-_MODULES = (weights, bias, activations, int8, weight_only, scales, coverage)
+_MODULES = (weights, bias, activations, int8, pools, weight_only, scales, coverage)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
@@ -46,6 +57,12 @@ def fix(model: ir.Model) -> Rewritten:
 def loadable(model: ir.Model) -> Rewritten:
     """A copy of a model with shapes, without what ONNX Runtime refuses to load beside int8 activations (Q119)."""
     return _repaired(model.clone(), int8.RULES)
+
+
+def fused_rightly(model: ir.Model) -> Rewritten:
+    """The model, or a copy without what ONNX Runtime fuses wrongly whatever its grids are (Q120)."""
+    affected = any(found for check in pools.CHECKS for found in check.find(model))
+    return _repaired(model.clone(), pools.RULES) if affected else Rewritten(model)
 
 
 def _without_identity(model: ir.Model) -> ir.Model:

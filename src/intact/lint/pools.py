@@ -1,0 +1,62 @@
+"""Pools whose integer kernel in ONNX Runtime divides by another count than the operator does."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.graph import query
+from intact.graph.rewriter import Rule
+from intact.lint import grids
+from intact.lint.check import Check, Isolated, Severity
+
+
+class PoolBeyondPadding(Isolated):
+    """The last window of an AveragePool reaches beyond the padding, and the padding counts.
+
+    With ceil_mode 1 a last window may stick out of the padded input; with count_include_pad 1 the mean is over what
+    lies in the padded input, and not over what sticks out. ONNX Runtime makes a QLinearAveragePool of an AveragePool
+    between DequantizeLinear and QuantizeLinear, whose kernel divides by the whole window.
+
+    Measured (ONNX Runtime 1.31.1): windows of 3 x 3 with stride 2 and padding 1 over 8 x 8: a third of the outputs are
+    off, by up to 21 steps.
+
+    Fix: `--fix` keeps the node out of the fusion; it then computes in float.
+    """
+
+    code = "Q120"
+    severity = Severity.ERROR
+    ops = ("AveragePool",)
+    remedy = "--fix keeps the node out of the integer kernel: its input passes a Min that changes nothing"
+
+    def fault(self, node: ir.Node) -> str | None:
+        if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
+            return None
+        if not _goes_to_8_bits(node) or not grids.reads_8_bits(node.inputs[0]) or not _may_stick_out(node):
+            return None
+        return "its last window reaches beyond the padding, and the kernel divides by the whole of it"
+
+
+def _goes_to_8_bits(node: ir.Node) -> bool:
+    """Whether the result is quantized, perhaps behind a Relu or Clip, which a grid absorbs."""
+    clips = [user for user in query.consumers(node.outputs[0]) if user.op_type in ("Relu", "Clip")]
+    readers = (reader for end in (node, *clips) for reader in grids.quantizers_of(end.outputs[0]))
+    return any(grids.bits(reader) == 8 for reader in readers)
+
+
+def _may_stick_out(node: ir.Node) -> bool:
+    """Whether a last window reaches beyond the padded input; it may where sizes are unknown."""
+    shape, kernel = query.static_shape(node.inputs[0]), query.ints(node, "kernel_shape")
+    if shape is None or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
+        return True
+    count = len(kernel)
+    pads, strides = query.ints(node, "pads") or (0,) * 2 * count, query.ints(node, "strides") or (1,) * count
+    spread = query.ints(node, "dilations") or (1,) * count
+    left = (
+        (size + pads[axis] + pads[axis + count] - (kernel[axis] - 1) * spread[axis] - 1) % strides[axis]
+        for axis, size in enumerate(shape[2:])
+    )
+    return any(left)
+
+
+RULES: tuple[Rule, ...] = (PoolBeyondPadding(),)
+CHECKS: tuple[Check, ...] = (PoolBeyondPadding(),)
