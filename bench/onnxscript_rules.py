@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import pattern as other
 
+from intact.graph import query
 from intact.graph.pattern import AnyOf, Each, Output, Pattern, ValuePattern, Var, names
 from intact.graph.rewriter import Rule
 
@@ -34,6 +35,7 @@ class _Translated:
         self.pattern = Pattern(rule.pattern)
         self.nodes: dict[str, str] = {}
         self.built: dict[Any, Any] = {}
+        self.constants: set[str] = set()
 
     def rule(self) -> other.RewriteRule:
         """The rule as onnxscript wants it; shared nodes stay, and what nothing uses goes at the end."""
@@ -52,6 +54,8 @@ class _Translated:
         return self.built.get(key)
 
     def _variable(self, item: Var) -> Any:
+        if item.constant:
+            self.constants.add(_word(item.name))
         return other.Var(_word(item.name), can_match_none=item.optional)
 
     def _node(self, op: Any, item: Output) -> Any:
@@ -72,7 +76,9 @@ class _Translated:
         return {name: value for name, value in bindings.items() if takes_all or name in wanted}
 
     def _check(self, context: Any, **found: Any) -> bool:
-        return not self.pattern.others and self.ours.check(**self._bound(found, self.ours.check)) is None
+        if self.pattern.others or not all(query.is_constant(found.get(name)) for name in self.constants):
+            return False
+        return self.ours.check(**self._bound(found, self.ours.check)) is None
 
     def _replace(self, op: Any, **found: Any) -> Any:
         return self.ours.rewrite(_Builder(op), **self._bound(found, self.ours.rewrite))

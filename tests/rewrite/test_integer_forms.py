@@ -113,7 +113,11 @@ FIRES = [
     (signs.UnsignConstant(), operand(), ["DequantizeLinear", "DequantizeLinear", "Add"]),
     (signs.JoinShiftedGrids(), conversions(), ["QuantizeLinear"]),
     (operator_signs.UnsignProduct(), product(I8, I8), ["Identity", *CONVERT, "QLinearMatMul", *CONVERT]),
-    (operator_signs.UnsignProduct(), product(I8, I8, inside=False, width=64), [*CONVERT, "QLinearMatMul", *CONVERT]),
+    (
+        operator_signs.UnsignProduct(worth_converting=64),
+        product(I8, I8, inside=False, width=64),
+        [*CONVERT, "QLinearMatMul", *CONVERT],
+    ),
     (operator_signs.UnsignOperator(), signed_pair(), [*CONVERT, *CONVERT, *CONVERT, "QLinearAdd", *CONVERT]),
     (operator_signs.UnsignConcat(), signed_pair("QLinearConcat", axis=0), [*CONVERT * 3, "QLinearConcat", *CONVERT]),
     (operator_signs.SignWeight(), product(U8, U8), ["Identity", "QLinearMatMul"]),
@@ -140,7 +144,12 @@ REFUSES = [
     (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),
     (signs.JoinShiftedGrids(), conversions((0.02, I8(3))), "the types are not int8 and uint8"),
     (operator_signs.UnsignProduct(), product(U8, I8), "it is not a product of int8 with int8"),
-    (operator_signs.UnsignProduct(), product(I8, I8, inside=False), "comes from outside as int8"),
+    (operator_signs.UnsignProduct(), product(I8, I8, inside=False, width=64), "comes from outside as int8"),
+    (
+        operator_signs.UnsignProduct(worth_converting=64),
+        product(I8, I8, inside=False, width=63),
+        "comes from outside as int8, and little is computed with it",
+    ),
     (operator_signs.UnsignProduct(saturates=True), product(I8, I8, constant=False), SATURATES),
     (operator_signs.UnsignOperator(), signed_pair(converted=False), "no operand was uint8 before"),
     (

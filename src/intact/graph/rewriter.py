@@ -159,32 +159,29 @@ def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> N
             assert value not in node.inputs, f"{rule.name}: a new node reads a value that it replaces"
 
 
-def _place(node: ir.Node) -> tuple[Any, ...]:
-    """The types of a node and of those up to two before it: most patterns differ by then."""
+def _place(node: ir.Node, depth: int) -> tuple[Any, ...]:
+    """The types of a node and of those up to `depth` before it, along its first two operands."""
     key, inputs = (node.domain, node.op_type), node.inputs
-    first, index = _place_before(inputs[0]) if inputs else None, SWAPPABLE.get(key, 1)
-    return key, first, _place_before(inputs[index]) if len(inputs) > index else None
+    if not depth:
+        return (key,)
+    first, index = _place_before(inputs[0], depth - 1) if inputs else None, SWAPPABLE.get(key, 1)
+    return key, first, _place_before(inputs[index], depth - 1) if len(inputs) > index else None
 
 
-def _place_before(value: ir.Value | None) -> Place:
+def _place_before(value: ir.Value | None, depth: int) -> Place:
     producer = None if value is None else value.producer()
     if producer is None:
         return None if value is None else ()
-    key, inputs = (producer.domain, producer.op_type), producer.inputs
-    first, index = _type_before(inputs[0]) if inputs else None, SWAPPABLE.get(key, 1)
-    return key, first, _type_before(inputs[index]) if len(inputs) > index else None
-
-
-def _type_before(value: ir.Value | None) -> Place:
-    producer = None if value is None else value.producer()
-    if producer is None:
-        return None if value is None else ()
-    return ((producer.domain, producer.op_type),)
+    return _place(producer, depth)
 
 
 def _forks(node: ir.Node) -> bool:
     inputs = node.inputs
     return bool(inputs) and inputs[0] is not None and len(inputs[0].uses()) > 1
+
+
+# Most patterns differ by then.
+PLACE_DEPTH = 2
 
 
 class _Engine:
@@ -265,7 +262,7 @@ class _Engine:
 
     def _candidates(self, node: ir.Node) -> list[Prepared]:
         """The rules that could match here, by the types of the node and of those before it."""
-        place, forks = _place(node), _forks(node)
+        place, forks = _place(node, PLACE_DEPTH), _forks(node)
         found = self.candidates.get((place, forks))
         if found is None:
             known = self.index[node.domain, node.op_type]

@@ -26,8 +26,7 @@ class QuantizeConstant(LocalRule):
 
     def check(self, c: ir.Value, last: ir.Node) -> str | None:
         levels, array = written(last), query.constant(c)
-        if array is None:
-            return "it is computed, not constant"
+        assert array is not None, "the pattern takes constants only"
         if levels.q.is_graph_output():
             return "the model returns the integers, and an output is no constant"
         if levels.dtype not in _TYPES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -32,6 +32,7 @@ from intact.rewrite.operand import (
 from intact.rewrite.product import product
 from intact.rewrite.saturation import SaturationRule, weight_of
 from intact.rewrite.signs import not_shifted, shifted, shifted_zero
+from intact.targets.spec import Forms
 
 Place: TypeAlias = tuple[int, int, int]
 """The inputs of an operator that are the integers, the scale and the zero point of one operand."""
@@ -52,9 +53,6 @@ _PRODUCTS: dict[OpKey, _Layout] = {
     (MICROSOFT, "QGemm"): _Layout(((0, 1, 2),), 7, (3, 4, 5)),
     (MICROSOFT, "MatMulIntegerToFloat"): _Layout(((0, 2, 4),), None, (1, 3, 5)),
 }
-# So many multiplications with each element take ten times as long on int8 as its conversion on ONNX Runtime 1.31.
-_WORTH_A_CONVERSION = 64
-
 _OTHERS: dict[OpKey, _Layout] = {
     (MICROSOFT, "QLinearAdd"): _Layout(((0, 1, 2), (3, 4, 5)), 6),
     (MICROSOFT, "QLinearMul"): _Layout(((0, 1, 2), (3, 4, 5)), 6),
@@ -106,6 +104,13 @@ class UnsignProduct(SaturationRule):
 
     exactness = EXACT
 
+    def __init__(self, saturates: bool = False, worth_converting: int | None = None) -> None:
+        super().__init__(saturates)
+        self.worth_converting = worth_converting
+
+    def for_target(self, forms: Forms) -> Self:
+        return type(self)(forms.saturates, forms.worth_converting)
+
     def pattern(self, op: Patterns) -> Any:
         return _any_of(op, _PRODUCTS)
 
@@ -113,19 +118,20 @@ class UnsignProduct(SaturationRule):
         (data, weight), grid = _products(node), _output(node)
         if (data.dtype, weight.dtype) != (INT8, INT8):
             return "it is not a product of int8 with int8"
-        if data.q.producer() is None and not _pays(node, data):
+        if data.q.producer() is None and not self._pays(node, data):
             return f"{data.q.name!r} comes from outside as int8, and little is computed with it"
         reason = not_one_grid(input=data) if grid is None else not_one_grid(input=data, output=grid)
         return reason or self.pairs_saturate(weight_of(weight), _channel_axis(node))
 
+    def _pays(self, node: ir.Node, data: Operand) -> bool:
+        """Whether the faster kernel makes up for a conversion of activations that come from outside."""
+        count, shape = product(node).multiplications, query.static_shape(data.q)
+        if self.worth_converting is None or count is None or shape is None:
+            return False
+        return count >= self.worth_converting * math.prod(shape)
+
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         return _unsigned(op, node)
-
-
-def _pays(node: ir.Node, data: Operand) -> bool:
-    """Whether the faster kernel makes up for a conversion of activations that come from outside."""
-    count, shape = product(node).multiplications, query.static_shape(data.q)
-    return count is not None and shape is not None and count >= _WORTH_A_CONVERSION * math.prod(shape)
 
 
 class UnsignOperator(LocalRule):

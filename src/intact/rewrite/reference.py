@@ -19,7 +19,6 @@ from intact.rewrite.operand import INT32, not_one_grid, produced
 from intact.rewrite.product import Product, matches, not_distinct, product
 from intact.rewrite.zero_points import UniteZeroPoints
 from intact.targets.registry import load_target
-from intact.targets.spec import Target
 
 
 class CorrectConvInteger(LocalRule):
@@ -87,15 +86,10 @@ _RULES: dict[str, tuple[Rule, ...]] = {
 
 def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the same integers."""
-    refused = refused_by(load_target("cpu", ort=version))
+    refused = load_target("cpu", ort=version).rewrite.refuses_distinct
     if not any(node.op_type in refused for node in query.all_nodes(model)):
         return model
     copy = model.clone()
     # A model as it was given may have constants of no known type.
     shapes.infer_shapes(copy)
     return rewriter.apply(copy, [rule for op, rules in _RULES.items() if op in refused for rule in rules]).model
-
-
-def refused_by(target: Target) -> frozenset[str]:
-    """The convolutions that a target refuses where zero points of the weight differ by channel."""
-    return frozenset(_RULES) - target.rewrite.takes_distinct

@@ -13,7 +13,6 @@ from intact.graph.rewriter import Rewritten
 from intact.rewrite import zero_points
 from intact.rewrite.operand import Operand, read
 from intact.rewrite.product import CONVOLUTIONS, not_distinct, product
-from intact.rewrite.reference import refused_by
 from intact.rewrite.symmetric import WEIGHT_SQNR, DuplicateDequantizedInput, RequantizeWeight
 from intact.targets.spec import Target
 
@@ -40,7 +39,7 @@ def notes(rewritten: Rewritten, target: Target) -> list[str]:
 def _why(target: Target) -> str:
     if target.rewrite.weight_zero_points == "middle":
         return f"{target.name} takes zero point 0 only"
-    refused = " and ".join(sorted(refused_by(target)))
+    refused = " and ".join(sorted(target.rewrite.refuses_distinct))
     portable = target.rewrite.portable_up_to and "QLinearConv" in target.rewrite.takes_distinct
     older = " and, in older versions, in QLinearConv" if portable else ""
     return f"ONNX Runtime refuses them in {refused}{older}, and depthwise is slow with them"

@@ -188,6 +188,7 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | Non
         # A version that the user names is the one that runs the model: no other has to.
         portable_up_to=tuple(entry.get("portable_up_to", ())) if ort is None else (),
         weight_zero_points=entry.get("weight_zero_points", "any"),
+        worth_converting=entry.get("worth_converting"),
         direct_conv=(direct["inputs"], direct["outputs"], direct["positions"]),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )
