@@ -46,6 +46,21 @@ class MoveByTwo(MoveZeroPoint):
     exactness = WITHIN_ONE_STEP
 
 
+class ReadTwoStepsLower(Rule):
+    """DQ(q, s, z) = DQ(q, s, z + 2): wrong by two steps, however small those are."""
+
+    exactness = WITHIN_ONE_STEP
+
+    def pattern(self, op, q, s, z):
+        return op.DequantizeLinear(q, s, z)
+
+    def check(self, z):
+        return None if int(z.const_value.numpy()) == 1000 else "done"
+
+    def rewrite(self, op, q, s, z):
+        return op.DequantizeLinear(q, s, op.constant(np.uint16(1002)))
+
+
 class RoundAway(Rule):
     """−x = −1.001·x: a float on no grid that moves too far."""
 
@@ -131,6 +146,13 @@ def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
     x = net.dequantize(x, steps, np.uint8(100)) if as_float else x
     found = validate(net.model({"x": ROWS[0]["x"]}, x), MoveByOneHonestly())
     assert not found.identical and found.moved == {"move_by_one_honestly": 1}
+
+
+def test_a_float_on_a_fine_grid_may_move_by_one_of_its_steps_only():
+    net, grid = Net(), (0.002, np.uint16(1000))
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), *grid), *grid)
+    with pytest.raises(GateFailed, match="read_two_steps_lower at .* moves by 2"):
+        validate(net.model({"x": ROWS[0]["x"]}, net.op("Neg", x)), ReadTwoStepsLower())
 
 
 def test_outputs_that_are_infinite_or_nan_on_both_sides_are_equal():
