@@ -29,12 +29,14 @@ from tests.rewrite.harness import Net, integers  # noqa: E402
 ROUNDS = 31
 KINDS = ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
 LAYERS = {
-    "depthwise 128 x 56 x 56, 3 x 3": (128, 128, 56),
-    "dense 64 x 56 x 56, 3 x 3": (64, 1, 56),
-    "dense 16 x 16 x 16, 3 x 3": (16, 1, 16),
-    "dense 32 x 8 x 8, 3 x 3": (32, 1, 8),
+    "depthwise 128 x 56 x 56, 3 x 3": (128, 128, (56, 56)),
+    "dense 64 x 56 x 56, 3 x 3": (64, 1, (56, 56)),
+    "dense 32 x 128, 3": (32, 1, (128,)),
+    "dense 16 x 16 x 16, 3 x 3": (16, 1, (16, 16)),
+    "dense 32 x 8 x 8, 3 x 3": (32, 1, (8, 8)),
+    "dense 32 x 8 x 8 x 8, 3 x 3 x 3": (32, 1, (8, 8, 8)),
 }
-"""Channels, groups, and height and width. The small ones take the form for every runtime, whichever is at hand."""
+"""Channels, groups, and sizes. The small ones take the form for every runtime, whichever is at hand."""
 
 RUNTIMES = (None, "1.26")
 """What models are rewritten for: the version at hand, which has bars, and one that takes no distinct zero points."""
@@ -44,16 +46,18 @@ LEAST_GAIN = {"depthwise 128 x 56 x 56, 3 x 3": 10.0}
 MOST_OF_UNIFORM = {name: 2.0 if name.startswith("depthwise") else 1.15 for name in LAYERS}
 
 
-def layer(act: type, wt: type, channels: int, group: int, size: int, *, uniform: bool) -> tuple[ir.Model, np.ndarray]:
+def layer(
+    act: type, wt: type, channels: int, group: int, sizes: tuple[int, ...], *, uniform: bool
+) -> tuple[ir.Model, np.ndarray]:
     """A QLinearConv with a bias, and an input for it."""
     rng, net = np.random.default_rng(0), Net()
-    w, zeros = integers(rng, wt, (channels, channels // group, 3, 3)), integers(rng, wt, (channels,))
+    w, zeros = integers(rng, wt, (channels, channels // group, *[3] * len(sizes))), integers(rng, wt, (channels,))
     scales, bias = rng.uniform(0.005, 0.015, channels).astype(np.float32), rng.integers(-3000, 3000, channels)
     zeros = np.full_like(zeros, zeros[0]) if uniform else zeros
     low, y_scale = int(np.iinfo(act).min), np.float32(0.4 * np.sqrt(w[0].size))
     grids = np.float32(0.02), act(low + 100), w, scales, zeros, y_scale, act(low + 130), bias.astype(np.int32)
-    x = integers(rng, act, (1, channels, size, size))
-    return net.model({"x": x}, net.op("QLinearConv", "x", *grids, group=group, pads=[1] * 4)), x
+    x = integers(rng, act, (1, channels, *sizes))
+    return net.model({"x": x}, net.op("QLinearConv", "x", *grids, group=group, pads=[1] * 2 * len(sizes))), x
 
 
 def milliseconds(models: Mapping[str, ir.Model], x: np.ndarray) -> dict[str, float]:

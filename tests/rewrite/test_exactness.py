@@ -149,9 +149,9 @@ def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
 
 
 def test_a_float_on_a_fine_grid_may_move_by_one_of_its_steps_only():
-    net, grid = Net(), (0.002, np.uint16(1000))
+    net, grid = Net(), (0.001, np.uint16(1000))
     x = net.dequantize(net.quantize(net.op("Relu", "x"), *grid), *grid)
-    with pytest.raises(GateFailed, match="read_two_steps_lower at .* moves by 2"):
+    with pytest.raises(GateFailed, match=r"read_two_steps_lower at .* moves by 2"):
         validate(net.model({"x": ROWS[0]["x"]}, net.op("Neg", x)), ReadTwoStepsLower())
 
 
