@@ -11,6 +11,7 @@ from intact.errors import TargetError
 from intact.graph import normalize
 from intact.targets.registry import load_target
 from intact.targets.validate import Violations, validate
+from tests.lint.wrong import pool
 from tests.targets.cases import model
 
 CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
@@ -201,3 +202,9 @@ def test_what_rewriting_makes_for_the_cpu_is_a_kernel_of_the_cpu_and_of_no_npu()
     assert validate(made, load_target("cpu"), strict=False) == ()
     (violation,) = validate(made, load_target("qnn"), strict=False)
     assert violation.code == "T101" and violation.node == "sum"
+
+
+@pytest.mark.parametrize(("size", "codes"), [(8, {"T109"}), (9, set())])
+def test_a_pool_whose_last_window_reaches_beyond_the_padding_is_a_violation(size, codes):
+    subject = normalize.normalize(pool(size))
+    assert {item.code for item in validate(subject, load_target("qnn", arch=73), strict=False)} == codes

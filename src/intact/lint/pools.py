@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.graph import query
+from intact.graph import query, windows
 from intact.graph.rewriter import Rule
 from intact.lint import grids
 from intact.lint.check import Check, Isolated, Severity
@@ -31,7 +31,7 @@ class PoolBeyondPadding(Isolated):
     def fault(self, node: ir.Node) -> str | None:
         if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
             return None
-        if not _goes_to_8_bits(node) or not grids.reads_8_bits(node.inputs[0]) or not _may_stick_out(node):
+        if not _goes_to_8_bits(node) or not grids.reads_8_bits(node.inputs[0]) or not windows.may_stick_out(node):
             return None
         return "its last window reaches beyond the padding, and the kernel divides by the whole of it"
 
@@ -41,21 +41,6 @@ def _goes_to_8_bits(node: ir.Node) -> bool:
     clips = [user for user in query.consumers(node.outputs[0]) if user.op_type in ("Relu", "Clip")]
     readers = (reader for end in (node, *clips) for reader in grids.quantizers_of(end.outputs[0]))
     return any(grids.bits(reader) == 8 for reader in readers)
-
-
-def _may_stick_out(node: ir.Node) -> bool:
-    """Whether a last window reaches beyond the padded input; it may where sizes are unknown."""
-    shape, kernel = query.static_shape(node.inputs[0]), query.ints(node, "kernel_shape")
-    if shape is None or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
-        return True
-    count = len(kernel)
-    pads, strides = query.ints(node, "pads") or (0,) * 2 * count, query.ints(node, "strides") or (1,) * count
-    spread = query.ints(node, "dilations") or (1,) * count
-    left = (
-        (size + pads[axis] + pads[axis + count] - (kernel[axis] - 1) * spread[axis] - 1) % strides[axis]
-        for axis, size in enumerate(shape[2:])
-    )
-    return any(left)
 
 
 RULES: tuple[Rule, ...] = (PoolBeyondPadding(),)

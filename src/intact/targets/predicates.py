@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.graph import query
+from intact.graph import query, windows
 
 Predicate = Callable[..., str | None]
 
@@ -176,6 +176,12 @@ def padding_is_given(node: ir.Node) -> str | None:
     """The number to pad with is an input, or no number is needed."""
     needed = query.string(node, "mode", "constant") == "constant"
     return "it pads with the default number" if needed and query.input_(node, 2) is None else None
+
+
+@predicate
+def windows_end_inside(node: ir.Node) -> str | None:
+    """No window reaches beyond the padding, which ceil_mode allows."""
+    return "its last window reaches beyond the padding" if windows.may_stick_out(node) else None
 
 
 @predicate
