@@ -303,8 +303,8 @@ class TestSingleStages:
     def test_perf_fits_into_eighty_columns(self, run, zoo, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         status, out, _ = run("perf", zoo.model("bert"), zoo.model("bert"), "--runs", "3")
-        tables = [line for line in out.splitlines() if str(zoo.folder) not in line and not line.startswith("B ")]
-        assert status == 0 and all(len(line) <= 80 for line in tables)
+        lines = [line for line in out.splitlines() if str(zoo.folder) not in line]
+        assert status == 0 and max(map(len, lines)) <= 80
         assert "p50 ms" in out and "MatMul" in out and ("SLOWER" in out or "as fast as" in out)
 
     def test_inspect_tells_what_is_in_a_model(self, run, zoo):

@@ -125,7 +125,7 @@ def show_performance(found: Measurement) -> None:
     """Latency beside each other, the slowest operators of each model, and who is slower than the first."""
     out = _console()
     threads = found.threads or "one for each core"
-    out.print(f"{found.runtime}; threads: {threads}; {found.rounds} runs each, in turns", soft_wrap=True)
+    out.print(f"{found.runtime}; threads: {threads}; {found.rounds} runs each, in turns")
     table = _table("", "p50 ms", "p90 ms", "p99 ms", "ratio", "95 % range", "memory", "size")
     for letter, model in zip(_letters(found), found.models, strict=True):
         times = (_ms(getattr(model.latency, name)) for name in ("p50", "p90", "p99"))
@@ -136,7 +136,9 @@ def show_performance(found: Measurement) -> None:
         out.print(f"\n{letter}  {model.path}, on {model.runtime}", soft_wrap=True)
         out.print(_operators(model))
     for letter, model in zip(_letters(found)[1:], found.models[1:], strict=True):
-        out.print(f"\n{_verdict(letter, model)}", soft_wrap=True)
+        out.print(f"\n{_verdict(letter, model)}")
+        if model.latency.is_slower and model.blame:
+            out.print(_blamed(model))
 
 
 def _ratio(model: Performance) -> tuple[str, str]:
@@ -165,14 +167,18 @@ def _verdict(letter: str, model: Performance) -> str:
         return f"{letter} is {1 / ratio:.2f} times as fast as A."
     if not model.latency.is_slower:
         return f"{letter} and A are as fast as each other, as far as this can tell; --runs with more may."
-    lines = [f"{letter} is SLOWER than A: it takes {ratio:.2f} times as long. To blame:"]
+    blamed = "" if model.blame else "; no operator alone is to blame: none of them grew"
+    return f"{letter} is SLOWER than A: it takes {ratio:.2f} times as long{blamed}."
+
+
+def _blamed(model: Performance) -> Table:
+    """The work that grew most. Both names of it fold: a fused operator stands for many, and a terminal is narrow."""
+    table = _table("to blame", "ms", "ms in A")
+    table.add_column("operators in A", overflow="fold")
     for part in model.blame[:BLAMED_SHOWN]:
-        ops, before = ", ".join(part.ops), ", ".join(part.first_ops)
-        was = f"{_ms(part.first_seconds)} ms in A ({before})" if part.first_ops else "nothing like it in A"
-        lines.append(f"  {ops}: {_ms(part.seconds)} ms, {was}")
-    if not model.blame:
-        lines.append("  no operator alone: the record of single operators shows none that grew")
-    return "\n".join(lines)
+        time = _ms(part.first_seconds) if part.first_ops else MISSING
+        table.add_row(", ".join(part.ops), _ms(part.seconds), time, ", ".join(part.first_ops) or "nothing like it")
+    return table
 
 
 def _ms(seconds: float) -> str:
