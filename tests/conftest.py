@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import settings
 
 from tests.zoo import ZOO, data
 
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
 ROWS = 24
+
+# A run is the same every time, on a busy machine too; HYPOTHESIS_PROFILE=default looks for new examples.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             skip = pytest.mark.skip(reason=f"{package} is not installed (extra: {extra})")
             for item in filter(lambda item: item.get_closest_marker(extra) is not None, items):
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """Every test draws the same random numbers from its module's RNG, whichever ran before it in this process."""
+    if isinstance(numbers := getattr(request.module, "RNG", None), np.random.Generator):
+        numbers.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 class SavedZoo:

@@ -431,7 +431,7 @@ def chain(steps: list[str], branch: int) -> ir.Model:
     return model(body, "(float[4] x) => (float[4] y, float[4] v)", f"{GRID}, float c = {{0.5}}")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(steps=CHAIN, branch=st.integers(0, 14))
 def test_rewriting_twice_changes_nothing_and_keeps_the_numbers(steps, branch):
     before = chain(steps, branch)

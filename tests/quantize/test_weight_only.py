@@ -123,17 +123,20 @@ def test_two_levels_share_a_byte_the_first_in_its_low_half(levels):
 
 @pytest.mark.parametrize("inputs", [64, 72])
 def test_rounding_with_feedback_leaves_less_error_in_products(inputs):
-    mixing = RNG.standard_normal((inputs, inputs)) / np.sqrt(inputs) + np.eye(inputs)
-    feeds = [{"x": (RNG.standard_normal((40, inputs)) @ mixing).astype(np.float32)} for _ in range(12)]
-    graph = model(f"float[40,{inputs}] x", "float[40,10] y", "y = MatMul(x, w)", w=weight(inputs, 10))
     config = QuantConfig.from_dict({"activation_type": "float", "weight_type": "int4", "block_size": 16})
 
-    def error(rows):
-        (node,) = weight_only.pack(graph, load_target("cpu"), config, rows).model.graph
-        difference = unpacked(node) - query.constant(graph.graph.initializers["w"])
-        return sum(np.square(feed["x"].astype(np.float64) @ difference).sum() for feed in feeds[8:])
+    def errors():
+        """The squared error on rows of its own, with and without feedback, for a layer whose inputs go together."""
+        mixing = RNG.standard_normal((inputs, inputs)) / np.sqrt(inputs)
+        feeds = [{"x": (RNG.standard_normal((40, inputs)) @ mixing).astype(np.float32)} for _ in range(12)]
+        graph = model(f"float[40,{inputs}] x", "float[40,10] y", "y = MatMul(x, w)", w=weight(inputs, 10))
+        for seen in (feeds[:8], None):
+            (node,) = weight_only.pack(graph, load_target("cpu"), config, seen).model.graph
+            difference = unpacked(node) - query.constant(graph.graph.initializers["w"])
+            yield sum(np.square(feed["x"].astype(np.float64) @ difference).sum() for feed in feeds[8:])
 
-    assert error(feeds[:8]) < 0.8 * error(None)
+    ratios = [np.divide(*errors()) for _ in range(6)]
+    assert np.mean(ratios) < 0.8 and max(ratios) < 1
 
 
 def test_a_weight_of_two_layers_is_packed_once():
