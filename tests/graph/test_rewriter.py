@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.graph import query
-from intact.graph.explain import explain
+from intact.graph.explain import doubts, explain
 from intact.graph.order import Order
 from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule, apply
 from intact.results import Application, Refusal
@@ -400,6 +400,15 @@ def test_explain_says_why_each_rule_with_a_place_for_the_node_does_not_fire(node
     rules = [CancelNegations(), MergeScales()]
     found = explain(model("a = Neg(x)\n b = Mul(a, c)\n y = Mul(b, c)", constants="float c = {1e30}"), rules, node)
     assert [item.reason for item in found] == reasons
+
+
+def test_doubts_are_where_rules_match_with_none_for_those_that_would_fire():
+    body = "a = Neg(x)\n b = Neg(a)\n m = Mul(b, c)\n y = Mul(m, c)"
+    found = doubts(model(body, constants="float c = {1e30}"), [CancelNegations(), MergeScales()])
+    assert [(rule.name, node, why) for rule, node, why in found] == [
+        ("cancel_negations", "b", None),
+        ("merge_scales", "y", "1e+60 is no float32"),
+    ]
 
 
 def assert_sorted(result: ir.Model) -> None:

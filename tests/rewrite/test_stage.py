@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from intact import rewrite
-from intact.cli.main import app
+from intact.cli.main import app, main
 from intact.errors import SettingsError
 from intact.graph import io
 from intact.graph.rewriter import EXACT
@@ -163,6 +164,23 @@ def test_a_rule_that_exact_leaves_out_is_told_where_it_would_have_fired(saved):
     args = ("rewrite", saved / "in.onnx", "-o", saved / "out.onnx", "--device", "cpu", "--explain", nodes["Conv"])
     told = f"{nodes['Conv']}: conv_to_qlinear: left out by --exact: its claim is within one step"
     assert told in run(*args, "--exact") and told not in run(*args, "--near")
+
+
+@pytest.mark.parametrize("order", [("--explain", "--exact"), ("--exact", "--explain")])
+def test_without_a_node_it_explains_wherever_a_rule_matches(saved, order, monkeypatch, capsys):
+    """In the middle of a line and at its end; nodes where a rule says the same share a line."""
+    args = ["intact", "rewrite", saved / "in.onnx", "-o", saved / "out.onnx", "--device", "cpu", *order]
+    monkeypatch.setattr(sys, "argv", [str(item) for item in args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert not ended.value.code
+    assert any(
+        line.endswith(" and 1 more: conv_to_qlinear: left out by --exact: its claim is within one step")
+        for line in lines
+    )
+    assert any(line.endswith(": unsign_activation: the activation is not int8") for line in lines)
+    assert not any("does not match" in line or "fired here" in line for line in lines)
 
 
 def test_a_node_that_the_model_does_not_have_is_named_with_its_like(saved):

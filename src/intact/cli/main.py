@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Annotated
 
 import typer
@@ -40,6 +42,9 @@ app = typer.Typer(
     epilog="Exit statuses: 0 done · 1 a gate failed · 2 usage or settings · 3 the model is bad · "
     "4 the target cannot take it · 5 the environment",
 )
+MAY_STAND_ALONE = ("--explain",)
+"""Options whose value may be left out, in the middle of a line or at its end."""
+
 for command in (
     build,
     matrix,
@@ -80,11 +85,17 @@ def _root(
     return
 
 
+def _arguments(typed: Sequence[str]) -> list[str]:
+    """What was typed, with an empty value where one may be left out and is: typer has no such options."""
+    pairs = zip_longest(typed, typed[1:], fillvalue="-")
+    return [f"{word}=" if word in MAY_STAND_ALONE and after.startswith("-") else word for word, after in pairs]
+
+
 def main() -> None:
     """Run the command line; an error of the user's is a sentence and an exit status, never a traceback."""
     traceback = "--debug" in sys.argv
     try:
-        app()
+        app(_arguments(sys.argv[1:]))
     except Exception as error:
         from intact.errors import IntactError
 

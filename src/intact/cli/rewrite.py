@@ -27,8 +27,9 @@ REWRITE = (
         str | None,
         typer.Option(
             "--explain",
-            help="Say which rules fired at this node, and why others did not.",
-            metavar="NODE",
+            help="Say which rules fired at this node, and why others did not; without a node, why rules did not fire "
+            "where they match.",
+            metavar="[NODE]",
             show_default=False,
         ),
     ),

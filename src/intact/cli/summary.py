@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +105,18 @@ def show_rewriting(result: dict[str, Any]) -> None:
     found = result["validation"]
     distance = "identical" if found["rewriting_identical"] else f"{found['rewriting_sqnr_db']:.2f} dB apart"
     out.print(f"outputs on {found['validation_samples']} samples: {distance}", soft_wrap=True)
-    for item in result["explain"]:
-        out.print(f"{item['node']}: {item['rule']}: {item['reason']}", soft_wrap=True)
+    for (rule, reason), nodes in _together(result["explain"]).items():
+        more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        out.print(f"{nodes[0]}{more}: {rule}: {reason}", soft_wrap=True)
     out.print(result["output"], soft_wrap=True)
+
+
+def _together(refusals: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """Nodes where a rule says the same, in order."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for item in refusals:
+        found.setdefault((item["rule"], item["reason"]), []).append(item["node"])
+    return found
 
 
 def show_targets(found: Sequence[dict[str, Any]]) -> None:

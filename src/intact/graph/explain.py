@@ -28,6 +28,16 @@ def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Ref
     return tuple(sorted(found, key=lambda refusal: refusal.reason.startswith(_NO_MATCH)))
 
 
+def doubts(model: ir.Model, rules: Iterable[Rule]) -> Iterator[tuple[Rule, str, str | None]]:
+    """Wherever rules match: the rule, the name of the match's last node, and why it does not fire (None: it would)."""
+    prepared = [Prepared(rule) for rule in rules]
+    for node in query.all_nodes(model):
+        for item in prepared:
+            if (node.domain, node.op_type) in item.pattern.keys:
+                answers = list(_answers(item, node, [node]))
+                yield from ((item.rule, node.name or "", None if None in answers else one) for one in answers[:1])
+
+
 def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
     """Whether a rule would fire with the node in its match."""
     prepared = Prepared(rule)

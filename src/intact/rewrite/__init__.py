@@ -85,8 +85,13 @@ def explain(
 ) -> tuple[Refusal, ...]:
     """Which rules fired at a node, and why each other that has a place for what became of it does not.
 
-    Those of `left_out` that would fire are told, too: `--exact` is why they did not.
+    Those of `left_out` that would fire are told, too: `--exact` is why they did not. Without a node ("") it is why
+    rules did not fire where they match, all over the result.
     """
+    if not node:
+        doubted = (Refusal(rule.name, at, why) for rule, at, why in reasons.doubts(rewritten.model, rules) if why)
+        missed = (_left_out(rule, at) for rule, at, why in reasons.doubts(rewritten.model, left_out) if why is None)
+        return (*doubted, *missed)
     given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
     if node not in given and node not in left:
         near = difflib.get_close_matches(node, [*left, *given], 2)
@@ -97,12 +102,16 @@ def explain(
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
     stands = [refusal for place in places for refusal in reasons.explain(rewritten.model, rules, place)]
     barred = [
-        Refusal(rule.name, place, f"left out by --exact: its claim is {rule.exactness}")
+        _left_out(rule, place)
         for place in places
         for rule in left_out
         if reasons.fires_at(rewritten.model, rule, place)
     ]
     return (*dict.fromkeys(fired), *stands, *barred, *gone)
+
+
+def _left_out(rule: Rule, node: str) -> Refusal:
+    return Refusal(rule.name, node, f"left out by --exact: its claim is {rule.exactness}")
 
 
 def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tuple[Rule, ...]:

@@ -19,8 +19,8 @@ _HEAD = """\
 
 `rewrite` brings a quantized model, from whatever tool, to the form that a device takes and runs fast. It prints which
 rule fired how often, with its claim, and the operators before and after; `--json` has the same. `--explain NODE` says
-for one node which rules fired there, and why each other that has a place for it did not. `build` applies the same
-rules after quantizing, and its manifest lists them.
+for one node which rules fired there, and why each other that has a place for it did not; `--explain` alone says it
+wherever a rule matches and does not fire. `build` applies the same rules after quantizing, and its manifest lists them.
 
 ## Claims
 
