@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import intact
 from intact import config as settings
 from intact.cli import build as build_command
-from intact.cli import options
+from intact.cli import typed
 from intact.config import (
     BuildConfig,
     CompileConfig,
@@ -255,7 +255,7 @@ def from_flags(tmp_path, file=None, **flags):
     if file is not None:
         values["config"] = tmp_path / "settings.json"
         values["config"].write_text(json.dumps(file))
-    return options.settings(values, *build_command.SETTINGS)
+    return typed.settings(values, *build_command.SETTINGS)
 
 
 def test_flags_override_the_file_and_only_what_was_set(tmp_path):

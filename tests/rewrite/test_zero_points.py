@@ -20,7 +20,7 @@ import onnx_ir as ir
 import pytest
 
 from intact import files, pipeline, rewrite
-from intact.cli import options
+from intact.cli import options, typed
 from intact.config import BuildConfig
 from intact.errors import ModelError, SettingsError
 from intact.graph import io, query, rewriter, shapes
@@ -268,7 +268,7 @@ def test_what_was_done_is_said(form, target, said):
 
 @pytest.mark.parametrize(("text", "symmetric"), [("symmetric", True), ("asymmetric", False)])
 def test_the_symmetry_of_weights_has_a_flag(text, symmetric):
-    found = options.settings({"weight_symmetry": text, "config": None}, options.QUANT)
+    found = typed.settings({"weight_symmetry": text, "config": None}, options.QUANT)
     assert found.quant.weight_symmetric is symmetric
 
 
@@ -278,7 +278,7 @@ def test_the_symmetry_of_weights_has_a_flag(text, symmetric):
 )
 def test_a_symmetry_that_is_not_known_or_not_agreed_on_is_refused(flags, code):
     with pytest.raises(SettingsError) as error:
-        options.settings({**flags, "config": None}, options.QUANT)
+        typed.settings({**flags, "config": None}, options.QUANT)
     assert error.value.code == code
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, Option, takes
 
 NAME = "analyze"
@@ -34,9 +34,9 @@ def run(values: dict[str, Any]) -> None:
     every = values["device"] == EVERY_DEVICE
     if every:
         values = {**values, "device": None}
-    config = options.settings(values, *SETTINGS)
+    config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    with options.model_file(values, config, talk) as given:
+    with typed.model_file(values, config, talk) as given:
         found = files.analyze_file(given.path, given.config, live=values["live"], every_device=every, events=talk)
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])

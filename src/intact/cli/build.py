@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import (
     COMPILE,
     CONFIG,
@@ -44,9 +44,9 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console, summary
     from intact.search import mixed
 
-    config = options.settings(values, *SETTINGS)
+    config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    with options.model_file(values, config, talk) as given:
+    with typed.model_file(values, config, talk) as given:
         built = mixed.build(given.path, given.config, values["output"], overwrite=values["overwrite"], events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.gates, "the artifacts are in place, marked as failed in the manifest")

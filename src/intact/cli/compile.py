@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "compile"
@@ -20,9 +20,9 @@ def run(values: dict[str, Any]) -> None:
     from intact import pipeline
     from intact.cli import console, summary
 
-    config = options.settings(values, *SETTINGS)
+    config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
     output, overwrite = values["output"], values["overwrite"]
-    with options.model_file(values, config, talk) as given:
+    with typed.model_file(values, config, talk) as given:
         built = pipeline.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Option, takes
 
 NAME = "convert"
@@ -32,9 +32,9 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console, summary
 
     result = files.convert_file(
-        options.model_path(values),
+        typed.model_path(values),
         values["to"],
-        options.settings(values, *SETTINGS),
+        typed.settings(values, *SETTINGS),
         values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import MODEL, TALK, takes
 
 NAME = "inspect"
@@ -19,7 +19,7 @@ def run(values: dict[str, Any]) -> None:
     from intact import files
     from intact.cli import console, summary
 
-    facts = files.inspect_file(options.model_path(values))
+    facts = files.inspect_file(typed.model_path(values))
     if values["as_json"]:
         console.print_json(facts)
     else:

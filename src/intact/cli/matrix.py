@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Option, takes
 
 NAME = "matrix"
@@ -58,10 +58,8 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console
     from intact.search import matrix
 
-    path = options.model_path(values)
-    wanted = matrix.cells(
-        _listed(values["devices"]), _listed(values["precisions"]), options.settings(values, *SETTINGS)
-    )
+    path = typed.model_path(values)
+    wanted = matrix.cells(_listed(values["devices"]), _listed(values["precisions"]), typed.settings(values, *SETTINGS))
     talk = console.Talk(quiet=values["quiet"])
     output = values["output"]
     outcomes = matrix.run(

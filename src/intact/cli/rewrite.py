@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Option, takes
 
 NAME = "rewrite"
@@ -46,8 +46,8 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console, summary
 
     result = files.rewrite_file(
-        options.model_path(values),
-        options.settings(values, *SETTINGS),
+        typed.model_path(values),
+        typed.settings(values, *SETTINGS),
         values["output"],
         exact=values["exact"] is True,
         near=values["exact"] is not True,

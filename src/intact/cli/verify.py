@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import options
+from intact.cli import typed
 from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "verify"
@@ -64,7 +64,7 @@ def run(values: dict[str, Any]) -> None:
         *candidates,
         data_path=values["data"],
         test_path=values["test_data"],
-        config=options.settings(values, *SETTINGS),
+        config=typed.settings(values, *SETTINGS),
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
