@@ -1,8 +1,8 @@
 """The same rules for onnxscript's rewriter: patterns, checks and rewrites of ours, in its own objects.
 
 Wherever its language of patterns is the poorer one, its rule is the simpler one and has less to do: of several types
-or alternatives it gets the first, operands are not swapped, a rule with two roots is looked for at the first only and
-refuses. Both rewriters run to the point at which nothing fires any more.
+or alternatives it gets the first, operands are not swapped, a rule with two roots or for every output of a node is
+looked for at the first only and refuses. Both rewriters run to the point at which nothing fires any more.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class _Translated:
         return {name: value for name, value in bindings.items() if takes_all or name in wanted}
 
     def _check(self, context: Any, **found: Any) -> bool:
-        if self.pattern.others or not all(query.is_constant(found.get(name)) for name in self.constants):
+        replaces_several = self.pattern.others or self.pattern.starts[0].index is None
+        if replaces_several or not all(query.is_constant(found.get(name)) for name in self.constants):
             return False
         return self.ours.check(**self._bound(found, self.ours.check)) is None
 

@@ -55,10 +55,29 @@ def test_inserting_before_one_input_leaves_other_uses():
 
 def test_removing_a_dead_node_removes_what_only_it_used():
     result = model("a = Relu(x)\n b = Mul(a, c)\n y = Neg(x)", constants="float c = {2}")
-    released = edit.remove_dead([result.graph[1]])
-    assert [value.name for value in released] == ["a", "c", "x"]
+    edit.remove_dead([result.graph[1]])
     assert ops(result) == ["Neg"]
     assert not result.graph.initializers
+    assert [user.name for user in query.consumers(result.graph.inputs[0])] == ["y"]
+
+
+def test_what_stays_and_loses_a_use_is_told_at_once():
+    result = model("a = Relu(x)\n d = Abs(a)\n b = Mul(d, c)\n y = Neg(a)", constants="float c = {2}")
+    relu, dead, remains = result.graph[0], result.graph[2], edit.Remains()
+    assert [value.name for value in remains.release([dead])] == ["a"]
+    assert [user.name for user in query.consumers(relu.outputs[0])] == ["y"]
+    assert ops(result) == ["Relu", "Abs", "Mul", "Neg"]
+    remains.take_out()
+    assert ops(result) == ["Relu", "Neg"]
+    assert not result.graph.initializers
+
+
+def test_a_node_that_is_used_by_another_one_still_stays():
+    result = model("a = Relu(x)\n b = Neg(a)\n y = Abs(a)")
+    remains = edit.Remains()
+    assert [value.name for value in remains.release([result.graph[0], result.graph[1]])] == ["a"]
+    remains.take_out()
+    assert ops(result) == ["Relu", "Abs"]
 
 
 def test_removing_an_if_ends_the_uses_in_its_bodies():

@@ -214,6 +214,41 @@ def test_several_outputs_of_a_node_match_by_position():
     assert not matches(build, body.format("b", "a"), SPLIT)
 
 
+def split_of_relu(op, x, rest=None):
+    return op.every_output(op.Split(op.Relu(x), op.each(rest), _name="split"))
+
+
+@pytest.mark.parametrize("explain", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_every_output_of_a_node_is_replaced_however_many_there_are(count, explain):
+    names = [f"y{number}" for number in range(count)]
+    signature = f"(float[8] x) => ({', '.join(f'float[n{name}] {name}' for name in names[:2])})"
+    body = f"a = Relu(x)\n {', '.join(names)} = Split <num_outputs = {count}> (a)"
+    root = model(body, signature).graph[1]
+    (match,) = Matcher(Pattern(split_of_relu), explain=explain).matches(root)
+    assert [value.name for value in match.replaced] == names
+    assert match.bindings["split"] is root
+
+
+def test_what_comes_before_a_node_of_many_outputs_may_not_be_used_elsewhere():
+    body = "v = Relu(x)\n y, b = Split <num_outputs = 2> (v)"
+    assert not matches(split_of_relu, body, "(float[4] x) => (float[2] y, float[4] v)")
+
+
+def every_output_of_two(op, x):
+    return op.every_output(op.Split(x)), op.Neg(x)
+
+
+def every_output_inside(op, x):
+    return op.Neg(op.every_output(op.Split(x)))
+
+
+@pytest.mark.parametrize("build", [every_output_of_two, every_output_inside])
+def test_every_output_is_the_only_root_of_a_pattern(build):
+    with pytest.raises(AssertionError, match="the only root"):
+        Pattern(build)
+
+
 def test_a_second_root_is_found_through_what_they_share():
     twins = lambda op, x, s, z: (op.QuantizeLinear(x, s, z), op.QuantizeLinear(x, s, z))
     signature = "(float[4] x) => (uint8[4] y, uint8[4] v)"
@@ -253,6 +288,21 @@ def test_one_pattern_used_twice_is_one_node():
 
     assert matches(build, "a = Relu(x)\n b = Neg(a)\n y = Mul(a, b)")
     assert not matches(build, "a = Relu(x)\n c = Relu(x)\n b = Neg(c)\n y = Mul(a, b)")
+
+
+def test_a_pattern_met_again_before_its_reader_is_one_node():
+    def build(op, x):
+        relu = op.Relu(x, _shared=True)
+        return op.Sub(op.Neg(relu), relu)
+
+    assert matches(build, "a = Relu(x)\n b = Neg(a)\n y = Sub(b, a)")
+    assert not matches(build, "a = Relu(x)\n c = Relu(x)\n b = Neg(c)\n y = Sub(b, a)")
+
+
+def test_a_matcher_binds_the_names_that_are_wanted():
+    nodes = model("a = DequantizeLinear(x, s, z)\n y = QuantizeLinear(a, s, z)", BYTES, GRID).graph
+    (match,) = Matcher(Pattern(requantize), wanted={"x"}).matches(nodes[1])
+    assert bound(match) == {"x": "x"}
 
 
 def test_an_overridable_initializer_is_not_a_constant():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intact.graph import query
 from intact.graph.explain import doubts, explain
 from intact.graph.order import Order
-from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule, apply
+from intact.graph.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, apply
 from intact.results import Application, Refusal
 from intact.vendor import cpu
 from tests.graph.small import model, ops
@@ -146,6 +146,42 @@ def test_a_match_that_an_earlier_rewrite_makes_possible_is_found():
     result = apply(model(body, constants="float c = {2}"), [MergeScales(), CancelNegations()])
     assert [item.rule for item in result.applications] == ["cancel_negations", "merge_scales"]
     assert ops(result.model) == ["Mul"]
+
+
+class CeilToNegation(LocalRule):
+    """⌈x⌉ = −x stands for any rule whose new node lets another rule fire later."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x):
+        return op.Ceil(x)
+
+    def rewrite(self, op, x):
+        return op.Neg(x)
+
+
+class LocalCancelNegations(CancelNegations):
+    """−(−x) = x, which need not be asked again."""
+
+    is_local = True
+
+
+class JoinExponential(LocalRule):
+    """exp(max(|x|, 0)) = cosh(x) stands for any rule with a node in its middle at which no rule starts."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x):
+        return op.Exp(op.Relu(op.Abs(x)))
+
+    def rewrite(self, op, x):
+        return op.Cosh(x)
+
+
+def test_a_late_change_reaches_a_root_through_nodes_at_which_no_rule_starts():
+    body = "a = Abs(x)\n b = Neg(a)\n c = Ceil(b)\n d = Relu(c)\n y = Exp(d)"
+    result = apply(model(body), [CeilToNegation(), LocalCancelNegations(), JoinExponential()])
+    assert ops(result.model) == ["Cosh"]
 
 
 def test_a_use_that_disappears_lets_its_neighbour_match():
@@ -536,6 +572,32 @@ def test_several_outputs_of_one_node_are_replaced_together():
     result = apply(before.clone(), [SwapParts()])
     assert ops(result.model) == ["Split", "Neg", "Neg", "Sub"]
     feeds = {"x": np.float32([1, 2, 3, 5])}
+    assert np.array_equal(cpu.run(before, feeds)["y"], cpu.run(result.model, feeds)["y"])
+
+
+class SplitFirst(Rule):
+    """Split(−x) = −x₁, −x₂, … with x₁, x₂, … = Split(x)."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x, sizes):
+        return op.every_output(op.Split(op.Neg(x), sizes, _name="split"))
+
+    def rewrite(self, op, x, sizes, split):
+        return [op.Neg(part) for part in op.Split(x, sizes, _outputs=len(split.outputs))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_every_output_of_a_node_is_replaced_at_once(count):
+    parts = [f"p{number}" for number in range(count)]
+    text = f"a = Neg(x)\n {', '.join(parts)} = Split(a, k)\n y = Concat <axis = 0> ({', '.join(reversed(parts))})"
+    sizes = [2, *[1] * (count - 1)]
+    signature = f"(float[{sum(sizes)}] x) => (float[{sum(sizes)}] y)"
+    before = model(text, signature, f"int64[{count}] k = {{{', '.join(map(str, sizes))}}}")
+    result = apply(before.clone(), [SplitFirst()])
+    assert ops(result.model) == ["Split", *["Neg"] * count, "Concat"]
+    assert [value.name for value in result.model.graph[-1].inputs] == parts[::-1]
+    feeds = {"x": np.arange(sum(sizes), dtype=np.float32)}
     assert np.array_equal(cpu.run(before, feeds)["y"], cpu.run(result.model, feeds)["y"])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.rewrite import moves_to_qdq
-from tests.rewrite.cases.padding import PADS, SHAPE
+from tests.rewrite.cases.padding import PADS, PARTS, SHAPE
 from tests.rewrite.harness import Net, fired, refused
 
 X = np.zeros(SHAPE, np.float32)
@@ -38,17 +38,14 @@ def looked_up(grid=GRID, **attributes):
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 FIRES = [
     (moves_to_qdq.PadToQdq(), padded(np.uint8(7)), [Q, DQ, "Pad", Q]),
-    (moves_to_qdq.SplitInTwoToQdq(), split(2), [Q, DQ, "Split", *[Q] * 2]),
-    (moves_to_qdq.SplitInThreeToQdq(), split(3), [Q, DQ, "Split", *[Q] * 3]),
-    (moves_to_qdq.SplitInFourToQdq(), split(4), [Q, DQ, "Split", *[Q] * 4]),
+    *((moves_to_qdq.SplitToQdq(), split(count), [Q, DQ, "Split", *[Q] * count]) for count in PARTS),
     (moves_to_qdq.MoveConstantToQdq(), looked_up(), [DQ, "Gather", Q, DQ, "Relu"]),
 ]
 REFUSES = [
     (moves_to_qdq.PadToQdq(), padded("v"), "the level that it pads with is computed, not constant"),
     (moves_to_qdq.PadToQdq(), padded(grid=PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
-    (moves_to_qdq.SplitInTwoToQdq(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
-    (moves_to_qdq.SplitInThreeToQdq(), split(3, LOST), "the scale 9.99995e-41 is not between"),
-    (moves_to_qdq.SplitInFourToQdq(), split(4, LOST), "the scale 9.99995e-41 is not between"),
+    (moves_to_qdq.SplitToQdq(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
+    *((moves_to_qdq.SplitToQdq(), split(count, LOST), "the scale 9.99995e-41 is not between") for count in PARTS),
     (
         moves_to_qdq.MoveConstantToQdq(),
         looked_up(PER_CHANNEL, axis=1),

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from intact.graph import rewriter
+from intact.graph.explain import explain
 from intact.rewrite import padding
 from intact.targets.registry import load_target
 from intact.vendor import cpu
-from tests.rewrite.cases.padding import PADS, SHAPE
+from tests.rewrite.cases.padding import PADS, PARTS, SHAPE
 from tests.rewrite.harness import Net, fired, refused
 
 X, BYTES = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.uint8)
@@ -42,9 +43,10 @@ def split(count, grid=GRID, **attributes):
 FIRES = [
     (padding.PadIntegers(), padded(), ["Pad"]),
     (padding.QuantizeBeforePad(), before(), ["QuantizeLinear", "Pad"]),
-    (padding.SplitIntegersInTwo(), split(2), ["Split", *["DequantizeLinear"] * 2, *["Identity"] * 2]),
-    (padding.SplitIntegersInThree(), split(3), ["Split", *["DequantizeLinear"] * 3, *["Identity"] * 3]),
-    (padding.SplitIntegersInFour(), split(4), ["Split", *["DequantizeLinear"] * 4, *["Identity"] * 4]),
+]
+FIRES += [
+    (padding.SplitIntegers(), split(count), ["Split", *["DequantizeLinear"] * count, *["Identity"] * count])
+    for count in PARTS
 ]
 PER_CHANNEL = (np.float32([0.5, 0.25]), np.uint8([3, 4]))
 REFUSES = [
@@ -56,9 +58,11 @@ REFUSES = [
         "the target has no Pad of uint16",
     ),
     (padding.QuantizeBeforePad(), before(X), "is constant"),
-    (padding.SplitIntegersInTwo(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
-    (padding.SplitIntegersInThree().for_target(CPU), split(3, (0.5, np.int16(3))), "the target has no Split of int16"),
-    (padding.SplitIntegersInFour().for_target(CPU), split(4, (0.5, np.int16(3))), "the target has no Split of int16"),
+    (padding.SplitIntegers(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
+]
+REFUSES += [
+    (padding.SplitIntegers().for_target(CPU), split(count, (0.5, np.int16(3))), "the target has no Split of int16")
+    for count in PARTS
 ]
 
 
@@ -72,11 +76,24 @@ def test_a_rule_refuses_with_a_reason(rule, model, reason):
     assert reason in refused(rule, model)
 
 
-def test_a_split_into_more_parts_is_left_alone():
-    for rule, count in ((padding.SplitIntegersInTwo(), 3), (padding.SplitIntegersInThree(), 2)):
-        assert "Split" in [node.op_type for node in split(count).graph]
-        with pytest.raises(AssertionError, match="the rule does not match"):
-            refused(rule, split(count))
+def test_parts_that_are_outputs_of_the_model_or_go_unused_are_converted_too():
+    net = Net()
+    first, second, _ = net.split(net.dequantize("x", *GRID), [1, 2, 1], axis=1)
+    model = net.model({"x": np.zeros((2, 4), np.uint8)}, first, net.op("Relu", second))
+    done = rewriter.apply(model.clone(), [padding.SplitIntegers()])
+    assert [item.rule for item in done.applications] == ["split_integers"]
+    x = np.arange(8).reshape(2, 4).astype(np.uint8)
+    before, after = cpu.run(model, {"x": x}), cpu.run(done.model, {"x": x})
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("node", ["first", "move"])
+def test_explain_says_why_a_split_of_floats_stays(node):
+    model = split(5, (0.5, np.int16(3)))
+    names = {"first": "DequantizeLinear", "move": "Split"}
+    (name,) = (item.name for item in model.graph if item.op_type == names[node])
+    found = explain(model, [padding.SplitIntegers().for_target(CPU)], name)
+    assert [item.reason for item in found] == ["the target has no Split of int16"]
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])

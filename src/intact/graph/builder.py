@@ -23,7 +23,8 @@ class Origins:
         """The names that any of `nodes` came from, each once."""
         names: dict[str, None] = {}
         for node in nodes:
-            names.update(dict.fromkeys(self._names.get(node) or query.origin(node)))
+            for name in self._names.get(node) or query.origin(node):
+                names[name] = None
         return tuple(names)
 
     def record(self, node: ir.Node, names: tuple[str, ...]) -> None:
@@ -61,35 +62,38 @@ def _attributes(given: Mapping[str, Any]) -> list[ir.Attr]:
 
 
 class Builder:
-    """Records new nodes: `op.Conv(x, w, group=2)` is a Conv of `x` and `w`.
+    """Records new nodes, for one match after the other: `op.Conv(x, w, group=2)` is a Conv of `x` and `w`.
 
     Names derive from the root of the match, so that the same rewrite gives the same names. Every new node carries
-    the metadata of the root, and `origins` know the nodes it came from. Nothing is inferred: values that replace
-    others take over their types, other new values have none.
+    the metadata of the root, and in the end the names of the nodes it came from. Nothing is inferred: values that
+    replace others take over their types, other new values have none.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        root: ir.Node,
-        covered: Sequence[ir.Node],
-        names: edit.Names,
-        origins: Origins,
-        scalars: Scalars,
-    ) -> None:
-        assert root.graph is not None, f"{root.name!r} is in no graph"
+    def __init__(self, model: ir.Model) -> None:
         self._model = model
+        self._imports = model.opset_imports
+        self._names = edit.Names(model)
+        self._origins = Origins()
+        self._scalars = Scalars()
+
+    def start(self, root: ir.Node, covered: Sequence[ir.Node]) -> None:
+        """Begin to replace a match, of which these are the root and all nodes."""
+        assert root.graph is not None, f"{root.name!r} is in no graph"
         self._graph = root.graph
         self._base = root.name or root.op_type
-        self._names = names
         self._metadata = root.metadata_props
-        self._origins = origins
-        self._scalars = scalars
-        self._origin = origins.of(covered)
+        self._origin = self._origins.of(covered)
         self.nodes: list[ir.Node] = []
 
+    def finish(self) -> None:
+        """Write down in every new node where it came from."""
+        self._origins.write()
+
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        return functools.partial(self.node, op_type)
+        method = functools.partial(self.node, op_type)
+        # Found at once the next time.
+        setattr(self, op_type, method)
+        return method
 
     def node(
         self,
@@ -97,28 +101,27 @@ class Builder:
         *inputs: ir.Value | None,
         _domain: str = "",
         _name: str | None = None,
-        _outputs: int = 1,
+        _outputs: int | None = None,
         **attributes: Any,
     ) -> Any:
-        """A new node; more than one of `_outputs` gives a tuple. Attributes may be `ir.Attr` or plain values."""
+        """A new node of one output, or of a tuple of `_outputs`. Attributes may be `ir.Attr` or plain values."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         name = self._names.take(f"{self._base}/{_name or op_type}")
+        outputs = [ir.Value(name=self._names.take(f"{name}/output")) for _ in range(_outputs or 1)]
         node = ir.Node(
             _domain,
             op_type,
             inputs,
             _attributes(attributes) if attributes else (),
-            num_outputs=_outputs,
+            outputs=outputs,
             name=name,
             metadata_props=dict(self._metadata),
         )
-        for output in node.outputs:
-            output.name = self._names.take(f"{name}/output")
         self._origins.record(node, self._origin)
         self.nodes.append(node)
-        self._model.opset_imports.setdefault(_domain, 1)
-        return node.outputs[0] if _outputs == 1 else tuple(node.outputs)
+        self._imports.setdefault(_domain, 1)
+        return outputs[0] if _outputs is None else tuple(outputs)
 
     def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str = "constant") -> ir.Value:
         """An initializer of the graph that the match is in; a scalar may be one that was built before."""

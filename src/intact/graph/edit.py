@@ -121,12 +121,11 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
     consumer.replace_input_with(index, node.outputs[0])
 
 
-def remove_dead(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """Remove those of `nodes` that nothing uses, then what only they used; return the values that lost a use."""
+def remove_dead(nodes: Iterable[ir.Node]) -> None:
+    """Remove those of `nodes` that nothing uses, then what only they used."""
     remains = Remains()
-    released = remains.release(nodes)
+    remains.release(nodes)
     remains.take_out()
-    return released
 
 
 class Remains:
@@ -140,33 +139,57 @@ class Remains:
         self._sources: dict[ir.Value, None] = {}
 
     def release(self, nodes: Iterable[ir.Node]) -> list[ir.Value]:
-        """Add those of `nodes` that nothing uses, then what only they used; return the values that lost a use.
+        """Add those of `nodes` that nothing uses, then what only they used; return what stays and lost a use.
 
-        What was added reads nothing any more.
+        Initializers are not among that. What was added counts as a use of nothing that stays.
         """
-        released: list[ir.Value] = []
+        added: list[ir.Node] = []
         pending = list(nodes)[::-1]
         while pending:
             node = pending.pop()
-            if node in self.nodes or node.graph is None or not query.is_dead(node):
+            if node in self.nodes or node.graph is None or not self._is_dead(node):
                 continue
-            self.nodes[node] = None
-            inputs = _detach(node)
-            released += inputs
-            for value in inputs:
-                producer = value.producer()
-                if producer is not None:
-                    pending.append(producer)
-                else:
-                    self._sources[value] = None
+            for gone in _with_bodies(node) if node.attributes.data else (node,):
+                self.nodes[gone] = None
+                added.append(gone)
+                for value in gone.inputs:
+                    producer = None if value is None else value.producer()
+                    if producer is not None:
+                        pending.append(producer)
+        released: list[ir.Value] = []
+        for node in added:
+            self._detach(node, released)
         return released
+
+    def _is_dead(self, node: ir.Node) -> bool:
+        """Whether nothing but what was added uses an output of the node."""
+        for output in node.outputs:
+            if output.is_graph_output():
+                return False
+            for user, _ in output.uses():
+                if user not in self.nodes:
+                    return False
+        return True
+
+    def _detach(self, node: ir.Node, released: list[ir.Value]) -> None:
+        """End the uses that a node which was added makes of what stays; add that to `released`."""
+        for index, value in enumerate(node.inputs):
+            producer = None if value is None else value.producer()
+            if value is None or producer in self.nodes:
+                continue
+            node.replace_input_with(index, None)
+            if producer is None:
+                self._sources[value] = None
+            if producer is not None or value.is_graph_input():
+                released.append(value)
 
     def take_out(self) -> None:
         """Take the nodes out of their graphs, and the initializers that they were the last to use."""
         owned: dict[ir.Graph, list[ir.Node]] = {}
         for node in self.nodes:
-            if node.graph is not None:
-                owned.setdefault(node.graph, []).append(node)
+            graph = node.graph
+            if graph is not None:
+                owned.setdefault(graph, []).append(node)
         for graph, nodes in owned.items():
             graph.remove(nodes)
         for value in self._sources:
@@ -183,17 +206,12 @@ def prune(model: ir.Model) -> None:
             _drop_initializer(value)
 
 
-def _detach(node: ir.Node) -> list[ir.Value]:
-    """End every use that the node, or a node in a body of it, makes of a value; return those values."""
-    given = node.inputs
-    inputs = [value for value in given if value is not None]
-    for index, value in enumerate(given):
-        if value is not None:
-            node.replace_input_with(index, None)
-    for body in query.bodies(node) if node.attributes.data else ():
-        for inner in list(body):
-            inputs += _detach(inner)
-    return inputs
+def _with_bodies(node: ir.Node) -> list[ir.Node]:
+    """The node, then those in its bodies, however deep."""
+    found = [node]
+    for item in found:
+        found += [inner for body in query.bodies(item) for inner in body]
+    return found
 
 
 def _drop_initializer(value: ir.Value) -> None:

@@ -6,59 +6,27 @@ each input is tested for the op type that the pattern wants there.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from intact.graph import query
-from intact.graph.pattern import SWAPPABLE, AnyOf, Each, Literal, NodePattern, Output, Pattern, ValuePattern, Var
-
-# Beyond this, trying all orders of a Max or Sum would cost more than such a match is worth.
-_MOST_PERMUTED = 4
-
-
-@dataclass(slots=True)
-class Match:
-    """What the names of a pattern bind to, and the nodes that it covers."""
-
-    bindings: dict[str, Any]
-    nodes: dict[NodePattern, ir.Node]
-    repeated: tuple[tuple[NodePattern, ir.Node], ...] = ()
-    replaced: tuple[ir.Value, ...] = ()
-    is_turned: bool = False
-    """Whether the operands of the pattern's `turned` are looked for in the other order."""
-
-    def bind(self, name: str, found: Any) -> Match:
-        """The same match with one more name."""
-        return Match({**self.bindings, name: found}, self.nodes, self.repeated)
-
-    def cover(self, pattern: NodePattern, node: ir.Node) -> Match:
-        """The same match with one more node."""
-        bindings = self.bindings if pattern.name is None else {**self.bindings, pattern.name: node}
-        return Match(bindings, {**self.nodes, pattern: node}, self.repeated)
-
-    def pairs(self) -> Iterable[tuple[NodePattern, ir.Node]]:
-        """Every pattern of a node with the node it covers, the root first."""
-        return (*self.nodes.items(), *self.repeated) if self.repeated else self.nodes.items()
-
-    def covered(self) -> tuple[ir.Node, ...]:
-        """The nodes that the match covers, each once, the root first."""
-        if self.repeated:
-            return tuple(dict.fromkeys(node for _, node in self.pairs()))
-        return tuple(dict.fromkeys(self.nodes.values()))
+from intact.graph import fitting, query
+from intact.graph.match import Match, producer
+from intact.graph.pattern import AnyOf, Each, Literal, NodePattern, Output, Pattern, ValuePattern, Var
+from intact.graph.plan import plans
 
 
 class Matcher:
     """Finds the matches of one pattern; `failure` says what stood in the way of the one that went furthest."""
 
-    def __init__(self, pattern: Pattern, *, explain: bool = False) -> None:
+    def __init__(self, pattern: Pattern, *, wanted: Collection[str] | None = None, explain: bool = False) -> None:
+        """`wanted` are the names that a match has to bind, all of them where it is None."""
         self.pattern = pattern
         self._explain = explain
         self._failure: tuple[int, str] = (-1, "")
+        # What stands in the way is plainer where all inputs are looked at before any is explored.
+        self._plans = None if explain else plans(pattern, pattern.names if wanted is None else wanted)
 
     @property
     def failure(self) -> str:
@@ -67,40 +35,30 @@ class Matcher:
 
     def matches(self, root: ir.Node) -> Iterable[Match]:
         """All ways in which the pattern fits with its first root at `root`."""
-        # What stands in the way is plainer where all inputs are looked at before any is explored.
-        if self._explain:
+        if self._plans is None:
             return self._search(root)
-        if self.pattern.is_plain:
-            return self._found_at_once(root, is_turned=False)
-        return self._search(root) if self.pattern.turned is None else self._in_either_order(root)
-
-    def _in_either_order(self, root: ir.Node) -> Iterator[Match]:
-        for is_turned in (False, True):
-            yield from self._found_at_once(root, is_turned)
-
-    def _found_at_once(self, root: ir.Node, is_turned: bool) -> list[Match]:
-        """The matches of a pattern without alternatives below its root: there is nothing to search for."""
-        key, outputs = (root.domain, root.op_type), root.outputs
-        found = []
-        for start in self.pattern.starts:
-            if key in start.node.keys and start.index < len(outputs):
-                match = Match({}, {}, (), (outputs[start.index],), is_turned)
-                if self._fits(start.node, root, match) and self._is_closed(match):
-                    found.append(match)
-        return found
+        found = self._plans.get((root.domain, root.op_type), ())
+        if len(found) == 1:
+            only = found[0].match(root)
+            return () if only is None else (only,)
+        return (match for plan in found if (match := plan.match(root)) is not None)
 
     def _search(self, root: ir.Node) -> Iterator[Match]:
         key = (root.domain, root.op_type)
         for start in self.pattern.starts:
-            if key not in start.node.keys or start.index >= len(root.outputs):
+            replaced = fitting.outputs_of(start, root)
+            if key not in start.node.keys or not replaced:
                 continue
             for match in self._node(start.node, root, _EMPTY):
                 for whole in self._other_roots(self.pattern.others, match) if self.pattern.others else (match,):
-                    outputs = [whole.nodes[other.node].outputs[other.index :] for other in self.pattern.others]
-                    if all(outputs):
-                        whole.replaced = (root.outputs[start.index], *(values[0] for values in outputs))
-                        if self._is_closed(whole):
+                    others = [fitting.outputs_of(other, whole.nodes[other.node]) for other in self.pattern.others]
+                    if all(others):
+                        whole.replaced = sum(others, replaced)
+                        leak = whole.leak()
+                        if leak is None:
                             yield whole
+                        else:
+                            self._fail(whole, leak)
 
     def _other_roots(self, roots: tuple[Output, ...], match: Match) -> Iterator[Match]:
         if not roots:
@@ -132,90 +90,22 @@ class Matcher:
         elif isinstance(pattern, Output):
             node = match.nodes.get(pattern.node)
             nodes = self._reachable(pattern.node, match) if node is None else (node,)
-            yield from (found.outputs[pattern.index] for found in nodes)
+            yield from (value for found in nodes for value in fitting.outputs_of(pattern, found))
 
     def _node(self, pattern: NodePattern, node: ir.Node, match: Match) -> Iterator[Match]:
         """Match a node whose type is known to fit."""
-        if pattern in self.pattern.plain:
-            only = Match(dict(match.bindings), dict(match.nodes), match.repeated)
-            if self._fits(pattern, node, only):
-                yield only
-            return
         wanted = pattern.inputs
         covered: Match | None = None
-        for inputs in _orders(node, wanted):
+        for inputs in fitting.orders(node, wanted):
             if not self._all_plausible(wanted, inputs, match):
                 continue
             if covered is None:
-                if pattern.attributes and not self._attributes_fit(pattern, node, match):
+                wrong = fitting.wrong_attribute(pattern, node)
+                if wrong is not None:
+                    self._fail(match, wrong)
                     return
                 covered = match.cover(pattern, node)
             yield from self._inputs(wanted, inputs, covered)
-
-    def _fits(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
-        """Whether a node matches a pattern without alternatives, which it can in one way only: `match` is filled in."""
-        values: Sequence[ir.Value | None] = node.inputs
-        if match.is_turned and pattern is self.pattern.turned:
-            orders = _orders(node, pattern.inputs)
-            if len(orders) == 1:
-                return False
-            values = orders[1]
-        if self._explain and not self._all_plausible(pattern.inputs, values, match):
-            return False
-        if pattern.attributes and not self._attributes_fit(pattern, node, match):
-            return False
-        match.nodes[pattern] = node
-        if pattern.name is not None:
-            match.bindings[pattern.name] = node
-        count = len(values)
-        for index, item in enumerate(pattern.inputs):
-            value = values[index] if index < count else None
-            if type(item) is Output:
-                if value is None or not self._output_fits(item, value, match):
-                    return False
-            elif type(item) is Each:
-                match.bindings[item.item.name] = tuple(values[index:])  # type: ignore[union-attr]
-                return True
-            elif not self._value_fits(item, value, match):
-                return False
-        return count <= len(pattern.inputs) or all(value is None for value in values[len(pattern.inputs) :])
-
-    def _value_fits(self, pattern: ValuePattern, value: ir.Value | None, match: Match) -> bool:
-        """Whether a value matches a pattern without alternatives that is not of a node."""
-        if type(pattern) is Var:
-            if value is None:
-                if not pattern.optional:
-                    return False
-            elif pattern.constant and not query.is_constant(value):
-                return False
-            bindings, name = match.bindings, pattern.name
-            if name not in bindings:
-                bindings[name] = value
-                return True
-            return bindings[name] is value or self._same(pattern, bindings[name], value, match)
-        if type(pattern) is Literal and not _equals(pattern, value):
-            self._expected(match, pattern, value)
-            return False
-        return pattern is not None or value is None
-
-    def _output_fits(self, pattern: Output, value: ir.Value, match: Match) -> bool:
-        wanted, node = pattern.node, value.producer()
-        if node is None or (node.domain, node.op_type) not in wanted.keys or value.index() != pattern.index:
-            return False
-        if match.nodes.get(wanted) is node:
-            return True
-        return self._is_free(pattern, value, match) and self._fits(wanted, node, match)
-
-    def _attributes_fit(self, pattern: NodePattern, node: ir.Node, match: Match) -> bool:
-        for name, wanted in pattern.attributes:
-            attribute = node.attributes.get(name)
-            found = None if attribute is None else attribute.value
-            fits = wanted(found) if callable(wanted) else _plain(found) == _plain(wanted)
-            if not fits:
-                expected = "another value" if callable(wanted) else repr(wanted)
-                self._fail(match, f"{node.op_type} {node.name!r}: expected {name} = {expected}, found {found!r}")
-                return False
-        return True
 
     def _all_plausible(self, patterns: Sequence[ValuePattern], values: Sequence[ir.Value | None], match: Match) -> bool:
         count = len(values)
@@ -223,7 +113,7 @@ class Matcher:
             if type(pattern) is Each:
                 return True
             value = values[index] if index < count else None
-            if not _plausible(pattern, value):
+            if not fitting.plausible(pattern, value):
                 if self._explain:
                     self._expected(match, pattern, value)
                 return False
@@ -265,9 +155,9 @@ class Matcher:
             yield from self._output(pattern, value, match)
         elif type(pattern) is AnyOf:
             for option in pattern.options:
-                if _plausible(option, value):
+                if fitting.plausible(option, value):
                     yield from self._value(option, value, match)
-        elif type(pattern) is Literal and not _equals(pattern, value):
+        elif type(pattern) is Literal and not fitting.equals(pattern, value):
             self._expected(match, pattern, value)
         else:
             yield match
@@ -288,7 +178,7 @@ class Matcher:
         return False
 
     def _output(self, pattern: Output, value: ir.Value, match: Match) -> Iterator[Match]:
-        node = _producer(value)
+        node = producer(value)
         if match.nodes.get(pattern.node) is node:
             yield match
         elif self._is_free(pattern, value, match):
@@ -306,7 +196,7 @@ class Matcher:
         return True
 
     def _has_too_many_uses(self, pattern: NodePattern, value: ir.Value) -> bool:
-        """Whether no match can cover all uses; cuts the search short, `_is_closed` decides."""
+        """Whether no match can cover all uses; cuts the search short, `Match.leak` decides."""
         if self.pattern.others:
             return False
         return len(value.uses()) > self.pattern.most_uses[pattern] or value.is_graph_output()
@@ -324,34 +214,17 @@ class Matcher:
         collected: dict[str, list[Any]] = {name: [] for name in sorted(local)}
         inside = match
         for value in values:
-            found = next(self._value(pattern.item, value, inside), None) if _plausible(pattern.item, value) else None
+            found = next(self._value(item, value, inside), None) if fitting.plausible(item, value) else None
             if found is None:
                 self._expected(match, pattern, value)
                 return
             for name, bound in collected.items():
                 bound.append(found.bindings.get(name))
             outer = {name: bound for name, bound in found.bindings.items() if name not in local}
-            fresh = tuple((item, node) for item, node in found.nodes.items() if item not in match.nodes)
+            fresh = tuple(pair for pair in found.nodes.items() if pair[0] not in match.nodes)
             inside = Match(outer, match.nodes, (*found.repeated, *fresh))
         bindings = {**inside.bindings, **{name: tuple(bound) for name, bound in collected.items()}}
         yield Match(bindings, inside.nodes, inside.repeated)
-
-    def _is_closed(self, match: Match) -> bool:
-        """Whether no value that the rewrite would take away is used from outside of the match."""
-        replaced, covered = match.replaced, match.covered()
-        graph = _producer(replaced[0]).graph
-        for pattern, node in match.pairs():
-            outputs = node.outputs
-            if pattern.shared and not any(output in replaced for output in outputs):
-                continue
-            if node.graph is not graph:
-                self._fail(match, f"{node.op_type} {node.name!r} is outside of this body")
-                return False
-            for output in outputs:
-                if output not in replaced and _used_outside(output, covered):
-                    self._fail(match, f"{node.op_type} {node.name!r} has other uses")
-                    return False
-        return True
 
     def _expected(self, match: Match, pattern: ValuePattern, value: ir.Value | None) -> None:
         if self._explain:
@@ -364,60 +237,3 @@ class Matcher:
 
 
 _EMPTY = Match({}, {})
-
-
-def _producer(value: ir.Value) -> ir.Node:
-    producer = value.producer()
-    assert producer is not None, "only the output of a node is plausible here"
-    return producer
-
-
-def _used_outside(value: ir.Value, covered: tuple[ir.Node, ...]) -> bool:
-    return value.is_graph_output() or any(use.node not in covered for use in value.uses())
-
-
-def _plausible(pattern: ValuePattern, value: ir.Value | None) -> bool:
-    """Whether the value could match, by a look at its producer alone."""
-    if type(pattern) is Output:
-        producer = None if value is None else value.producer()
-        if value is None or producer is None:
-            return False
-        return (producer.domain, producer.op_type) in pattern.node.keys and value.index() == pattern.index
-    if type(pattern) is Var:
-        return pattern.optional if value is None else not pattern.constant or query.is_constant(value)
-    if type(pattern) is Literal:
-        return query.is_constant(value)
-    if type(pattern) is AnyOf:
-        return any(_plausible(option, value) for option in pattern.options)
-    return value is None
-
-
-def _equals(literal: Literal, value: ir.Value | None) -> bool:
-    """Whether a constant holds the literal, rounded to the constant's own dtype if that is a float."""
-    array = query.constant(value)
-    if array is None or array.size != literal.array.size or array.dtype.kind in "OSU":
-        return False
-    if array.size != 1 and array.shape != literal.array.shape:
-        return False
-    rounded = literal.array if array.dtype.kind in "iub" else literal.array.astype(array.dtype)
-    wanted = rounded.astype(np.float64).reshape(-1)
-    found = array.astype(np.float64).reshape(-1)
-    return bool(np.all(np.abs(found - wanted) <= literal.rtol * np.abs(wanted)))
-
-
-def _orders(node: ir.Node, wanted: Sequence[ValuePattern]) -> Sequence[Sequence[ir.Value | None]]:
-    """The inputs of the node in every order that means the same."""
-    inputs = node.inputs
-    size = SWAPPABLE.get((node.domain, node.op_type), 0)
-    if size == 0 or (wanted and type(wanted[-1]) is Each):
-        return (inputs,)
-    if size == 1 and 2 < len(inputs) <= _MOST_PERMUTED:
-        return tuple(itertools.permutations(inputs))
-    left, right, rest = inputs[:size], inputs[size : 2 * size], inputs[2 * size :]
-    if left == right or (size == 1 and rest):
-        return (inputs,)
-    return (inputs, (*right, *left, *rest))
-
-
-def _plain(attribute: Any) -> Any:
-    return tuple(attribute) if isinstance(attribute, Sequence) and not isinstance(attribute, str) else attribute

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from intact.graph import query
-from intact.graph.matcher import Match
+from intact.graph.match import Match, producer
 
 
 class Order:
@@ -30,16 +30,16 @@ class Order:
 
     def first_root(self, match: Match) -> ir.Node:
         """The root of the match that stands first: what replaces them all goes before it."""
-        return min((_producer(value) for value in match.replaced), key=self._position)
+        return min((producer(value) for value in match.replaced), key=self._position)
 
     def doubt(self, match: Match) -> str | None:
         """Why nothing may stand before the first root: something that the match reads comes later."""
         first = self.first_root(match)
         for value in _read(match):
-            producer = value.producer()
-            if producer is None or producer.graph is not first.graph:
+            source = value.producer()
+            if source is None or source.graph is not first.graph:
                 continue
-            if self._position(producer) >= self._position(first):
+            if self._position(source) >= self._position(first):
                 return f"{value.name!r} is computed after {first.name!r}, which is to be merged with what needs it"
         return None
 
@@ -66,12 +66,6 @@ class Order:
         if node not in self._spans:
             self._spans[node] = (float(len(self._spans)), 1.0)
         return self._spans[node]
-
-
-def _producer(value: ir.Value) -> ir.Node:
-    producer = value.producer()
-    assert producer is not None, f"{value.name!r} is not the output of a node"
-    return producer
 
 
 def _read(match: Match) -> Iterator[ir.Value]:

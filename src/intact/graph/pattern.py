@@ -6,7 +6,8 @@
         return op.QuantizeLinear(op.Conv(op.DequantizeLinear(x, s, z, _shared=True), w, b), s, z)
 
 A parameter is a wildcard; one with the default None may be absent. The same name twice means the same value, or
-two constants equal by value. `matcher.py` finds where a pattern fits.
+two constants equal by value. `op.each(item)` stands for all inputs that are left, `op.every_output(node)` for all
+outputs of a node, however many. `matcher.py` finds where a pattern fits.
 """
 
 from __future__ import annotations
@@ -23,12 +24,6 @@ import numpy as np
 
 OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""
-
-Place: TypeAlias = tuple[Any, ...] | None
-"""Where a value comes from: a node, as its type and the places of its first two operands, if those were looked at.
-
-() stands for a value from no node, None for an input that is absent.
-"""
 
 # How many leading inputs form one operand of an op whose two operands may be swapped.
 SWAPPABLE: dict[OpKey, int] = {
@@ -81,10 +76,10 @@ class NodePattern:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Output:
-    """One output of a node that matches `node`."""
+    """One output of a node that matches `node`, or all of them where `index` is None."""
 
     node: NodePattern
-    index: int = 0
+    index: int | None = 0
 
     def __str__(self) -> str:
         return str(self.node)
@@ -151,6 +146,10 @@ class Patterns:
         """Every input that is left, however many."""
         return Each(item)
 
+    def every_output(self, output: Output) -> Output:
+        """All outputs of the node, however many, instead of its first: a pattern's only root."""
+        return dataclasses.replace(output, index=None)
+
     def constant(self, value: Any, *, rtol: float = 0.0) -> Var | Literal:
         """A wildcard that takes constants only, or a literal with a tolerance."""
         if isinstance(value, Var):
@@ -175,15 +174,15 @@ class Pattern:
         self.starts = _starts(roots[0])
         self.others = tuple(root for root in roots[1:] if isinstance(root, Output))
         assert len(self.others) == len(roots) - 1, "only the first root may be any_of"
+        whole = [item for root in roots for item in _outputs(root) if item.index is None]
+        assert not whole or (set(whole) <= set(self.starts) and not self.others), "every_output() is the only root"
         self.roots = roots
         self.keys = frozenset(key for start in self.starts for key in start.node.keys)
         self.tuples = _names_inside_each_only(roots)
         self.names = frozenset(variables) | frozenset(names(roots))
         self.depth = max(_depth(root) for root in roots)
         self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
-        self.plain = frozenset(item.node for root in roots for item in _outputs(root) if self._is_plain(item))
-        """Patterns of nodes without alternatives below them: a node matches one in one way at most."""
-        self.is_plain = not self.others and all(start.node in self.plain for start in self.starts)
+        self.is_plain = not self.others and all(self._is_plain(start) for start in self.starts)
         """Whether there are no alternatives but at the root, and no other root."""
         self.turned = self._only_alternative()
         """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
@@ -207,49 +206,24 @@ class Pattern:
         sizes = {SWAPPABLE[key] for key in turned.keys & SWAPPABLE.keys()}
         return turned if sizes == {3} or len(turned.inputs) == 2 else None
 
-    def may_start(self, place: Place, *, forks: bool) -> bool:
-        """Whether a match could start at a node at that place; `forks` says whether others read its first input."""
-        fits = not self._wants_alone() if forks else not self._wants_twin()
-        return fits and any(_may_be(start, place) for start in self.starts)
-
-    def _wants_alone(self) -> bool:
+    @functools.cached_property
+    def wants_alone(self) -> bool:
         """Whether the one root reads first what nothing else may read."""
         firsts = [(*start.node.inputs, None)[0] for start in self.starts if not _swaps(start.node)]
         only = [item for item in firsts if isinstance(item, Output) and not item.node.shared]
         return len(only) == len(self.starts) and not self.others and all(self.most_uses[x.node] == 1 for x in only)
 
-    def _wants_twin(self) -> bool:
-        """Whether several nodes are roots and read one value first: nothing matches where that has a single use."""
+    @functools.cached_property
+    def wants_beside(self) -> frozenset[OpKey]:
+        """The types of the other roots, where all roots are nodes that read one value first."""
         nodes = {root.node for root in (*self.starts, *self.others)}
-        return bool(self.others) and len(nodes) > 1 and len({node.inputs[:1] for node in nodes}) == 1
+        reads_one = len(nodes) > 1 and len({node.inputs[:1] for node in nodes}) == 1
+        return frozenset(key for other in self.others for key in other.node.keys) if reads_one else frozenset()
 
 
 def _swaps(node: NodePattern) -> bool:
     """Whether the operands of what matches may stand in another order; taken all alike, their order is nothing."""
     return bool(node.keys & SWAPPABLE.keys()) and not (node.inputs and isinstance(node.inputs[-1], Each))
-
-
-def _may_be(pattern: ValuePattern, place: Place) -> bool:
-    if isinstance(pattern, AnyOf):
-        return any(_may_be(option, place) for option in pattern.options)
-    if isinstance(pattern, Each):
-        return place is None or _may_be(pattern.item, place)
-    if pattern is None or place is None:
-        return place is None and (pattern is None or (isinstance(pattern, Var) and pattern.optional))
-    if isinstance(pattern, Output):
-        return place != () and place[0] in pattern.node.keys and _may_read(pattern.node.inputs, place)
-    wants_constant = isinstance(pattern, Literal) or pattern.constant
-    return not wants_constant or place == () or place[0] == ("", "Constant")
-
-
-def _may_read(wanted: Sequence[ValuePattern], place: tuple[Any, ...]) -> bool:
-    """Whether the first two operands of a node could match those of a pattern."""
-    operand = SWAPPABLE.get(place[0], 0)
-    if len(place) == 1 or (operand == 1 and len(wanted) > 2) or any(type(item) is Each for item in wanted):
-        return True
-    first, second = ((*wanted, *[None] * 4)[index] for index in (0, operand or 1))
-    orders = ((first, second), (second, first)) if operand else ((first, second),)
-    return any(_may_be(a, place[1]) and _may_be(b, place[2]) for a, b in orders)
 
 
 def _eaches(root: ValuePattern) -> Iterator[Each]:

@@ -25,20 +25,22 @@ def is_constant(value: ir.Value | None) -> bool:
     """Whether the value is an initializer that no input overrides, or comes from a Constant node."""
     if value is None:
         return False
+    if value.is_initializer():
+        return value.const_value is not None and not value.is_graph_input()
     producer = value.producer()
-    if producer is not None:
-        return producer.op_type == "Constant" and producer.domain == ""
-    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+    return producer is not None and producer.op_type == "Constant" and producer.domain == ""
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor behind a constant, or None for anything else."""
     if value is None:
         return None
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
     producer = value.producer()
-    if producer is None:
-        return value.const_value if value.is_initializer() and not value.is_graph_input() else None
-    return _given_tensor(producer) if producer.op_type == "Constant" and producer.domain == "" else None
+    if producer is None or producer.op_type != "Constant" or producer.domain:
+        return None
+    return _given_tensor(producer)
 
 
 def _given_tensor(node: ir.Node) -> ir.TensorProtocol | None:
@@ -129,8 +131,9 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape, or None where any dimension is unknown."""
     if value is None or value.shape is None:
         return None
-    known = tuple(dim for dim in value.shape.dims if isinstance(dim, int))
-    return known if len(known) == len(value.shape) else None
+    dims = value.shape.dims
+    known = [dim for dim in dims if isinstance(dim, int)]
+    return tuple(known) if len(known) == len(dims) else None
 
 
 def same_shape(left: ir.Value, right: ir.Value) -> bool:
@@ -164,14 +167,9 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
     return users[0] if len(users) == 1 and not value.is_graph_output() else None
 
 
-def is_dead(node: ir.Node) -> bool:
-    """Whether nothing uses any output of the node."""
-    return all(map(is_unused, node.outputs))
-
-
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that the node holds directly: the branches of an If, the body of a Loop or a Scan."""
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
@@ -190,8 +188,14 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """The nodes of every graph of the model, each graph in its own order."""
-    for graph in all_graphs(model):
-        yield from graph
+    pending = [model.graph]
+    while pending:
+        inner: list[ir.Graph] = []
+        for node in pending.pop():
+            yield node
+            if node.attributes.data:
+                inner += bodies(node)
+        pending += reversed(inner)
 
 
 def origin(node: ir.Node) -> tuple[str, ...]:

@@ -20,11 +20,13 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from intact.graph import edit, query
-from intact.graph.builder import Builder, Origins, Scalars
+from intact.graph.builder import Builder
 from intact.graph.collecting import no_collection
-from intact.graph.matcher import Match, Matcher
+from intact.graph.index import Index
+from intact.graph.match import Match
+from intact.graph.matcher import Matcher
 from intact.graph.order import Order
-from intact.graph.pattern import SWAPPABLE, OpKey, Pattern, Place
+from intact.graph.pattern import OpKey, Pattern
 from intact.results import Application, Refusal
 
 
@@ -118,21 +120,15 @@ def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None)
         return _Engine(model, rules, watch).run()
 
 
-@lru_cache(maxsize=1024)
-def _pattern_of(rule: Rule) -> Pattern:
-    # Rules have no state, and building the pattern of a large one takes milliseconds.
-    return Pattern(rule.pattern)
-
-
 class Prepared:
     """A rule with its pattern built and the arguments of its methods known."""
 
     def __init__(self, rule: Rule, *, explain: bool = False) -> None:
         self.rule = rule
-        self.pattern = _pattern_of(rule)
-        self.matcher = Matcher(self.pattern, explain=explain)
+        self.pattern = Pattern(rule.pattern)
         self._check_names = _wanted(rule.check, self.pattern.names)
         self._rewrite_names = _wanted(rule.rewrite, self.pattern.names)
+        self.matcher = Matcher(self.pattern, wanted={*self._check_names, *self._rewrite_names}, explain=explain)
 
     def check(self, match: Match) -> str | None:
         bindings = match.bindings
@@ -147,6 +143,10 @@ class Prepared:
         return values
 
 
+# Rules have no state, and preparing a large one takes milliseconds.
+_prepared = lru_cache(maxsize=1024)(Prepared)
+
+
 def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
     parameters = inspect.signature(method).parameters
     takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
@@ -159,31 +159,6 @@ def _assert_independent(rule: Rule, nodes: Sequence[ir.Node], match: Match) -> N
             assert value not in node.inputs, f"{rule.name}: a new node reads a value that it replaces"
 
 
-def _place(node: ir.Node, depth: int) -> tuple[Any, ...]:
-    """The types of a node and of those up to `depth` before it, along its first two operands."""
-    key, inputs = (node.domain, node.op_type), node.inputs
-    if not depth:
-        return (key,)
-    first, index = _place_before(inputs[0], depth - 1) if inputs else None, SWAPPABLE.get(key, 1)
-    return key, first, _place_before(inputs[index], depth - 1) if len(inputs) > index else None
-
-
-def _place_before(value: ir.Value | None, depth: int) -> Place:
-    producer = None if value is None else value.producer()
-    if producer is None:
-        return None if value is None else ()
-    return _place(producer, depth)
-
-
-def _forks(node: ir.Node) -> bool:
-    inputs = node.inputs
-    return bool(inputs) and inputs[0] is not None and len(inputs[0].uses()) > 1
-
-
-# Most patterns differ by then.
-PLACE_DEPTH = 2
-
-
 class _Engine:
     """One run of rules over a model: a queue of nodes to visit, and what has happened so far."""
 
@@ -191,19 +166,13 @@ class _Engine:
     MOST_SPREAD = 16
 
     def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
-        prepared = [Prepared(rule) for rule in rules]
+        prepared = [_prepared(rule) for rule in rules]
         self.model = model
         self.watch = watch
-        self.index: dict[OpKey, list[Prepared]] = {}
-        for item in prepared:
-            for key in sorted(item.pattern.keys):
-                self.index.setdefault(key, []).append(item)
-        self.candidates: dict[tuple[Any, ...], list[Prepared]] = {}
+        self.index = Index(prepared)
         self.reach = max((item.pattern.depth for item in prepared), default=0)
-        self.names = edit.Names(model)
-        self.origins = Origins()
-        self.scalars = Scalars()
-        self.order = Order(model) if any(item.pattern.others for item in prepared) else None
+        self.builder = Builder(model)
+        self.order = Order(model)
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
         self.far = frozenset(key for item in prepared if not item.rule.is_local for key in item.pattern.keys)
@@ -225,13 +194,14 @@ class _Engine:
                 nodes = self._left_out()
         finally:
             self.remains.take_out()
-        self.origins.write()
+        self.builder.finish()
         return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
 
     def _sweep(self, nodes: Iterable[ir.Node]) -> bool:
         """Visit nodes, and those that a change on the way could concern; return whether a rule fired."""
         done = len(self.applications)
-        self._enqueue(nodes)
+        self.queue.extend(nodes)
+        self.queued.update(self.queue)
         while self.queue:
             node = self.queue.popleft()
             self.queued.discard(node)
@@ -243,37 +213,24 @@ class _Engine:
     def _left_out(self) -> list[ir.Node]:
         """The nodes that no change has queued, though one could concern them."""
         self.remains.take_out()
-        found, self.left_out = list(self.left_out), {}
-        return found + [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
-
-    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
-        for node in nodes:
-            if (node.domain, node.op_type) in self.index and node not in self.queued:
-                self.queued.add(node)
-                self.queue.append(node)
+        found, self.left_out = self.left_out, {}
+        far = [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
+        return list(dict.fromkeys((*found, *far)))
 
     def _visit(self, node: ir.Node) -> None:
         """Fire the first rule that matches here and has no doubt; new nodes at this place get their own visit."""
         self.refusals.pop(node, None)
-        for prepared in self._candidates(node):
+        for prepared in self.index.candidates(node):
             self.attempts += 1
             if self._attempt(prepared, node):
                 return
 
-    def _candidates(self, node: ir.Node) -> list[Prepared]:
-        """The rules that could match here, by the types of the node and of those before it."""
-        place, forks = _place(node, PLACE_DEPTH), _forks(node)
-        found = self.candidates.get((place, forks))
-        if found is None:
-            known = self.index[node.domain, node.op_type]
-            found = [item for item in known if item.pattern.may_start(place, forks=forks)]
-            self.candidates[place, forks] = found
-        return found
-
     def _attempt(self, prepared: Prepared, node: ir.Node) -> bool:
         refused: str | None = None
         for match in prepared.matcher.matches(node):
-            reason = prepared.check(match) or self._misplaced(prepared, match)
+            reason = prepared.check(match)
+            if reason is None and prepared.pattern.others:
+                reason = self.order.doubt(match)
             if reason is None:
                 self._fire(prepared, match, node)
                 return True
@@ -282,21 +239,17 @@ class _Engine:
             self.refusals.setdefault(node, {})[prepared.rule.name] = refused
         return False
 
-    def _misplaced(self, prepared: Prepared, match: Match) -> str | None:
-        """Why a match with several roots has no one place; a single root is such a place."""
-        return self.order.doubt(match) if prepared.pattern.others and self.order is not None else None
-
     def _fire(self, prepared: Prepared, match: Match, root: ir.Node) -> None:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
         self._record(prepared.rule, root)
-        covered = match.covered()
-        op = Builder(self.model, root, covered, self.names, self.origins, self.scalars)
+        covered, op = match.covered(), self.builder
+        op.start(root, covered)
         values = prepared.rewrite(op, match)
         _assert_independent(prepared.rule, op.nodes, match)
         if self.watch is not None and root.graph is not None:
             created = tuple(op.nodes)
             self.watch(Firing(self.applications[-1], root.graph, covered, created, match.replaced, values))
-        self._insert(self._place(prepared, match, root), op.nodes)
+        self._insert(self.order.first_root(match) if prepared.pattern.others else root, op.nodes)
         op.replace(match.replaced, values)
         released = self.remains.release(covered)
         last = values[0].producer()
@@ -304,15 +257,11 @@ class _Engine:
             last.name = root.name
         self._revisit(op.nodes, values, released)
 
-    def _place(self, prepared: Prepared, match: Match, root: ir.Node) -> ir.Node:
-        return root if self.order is None or not prepared.pattern.others else self.order.first_root(match)
-
     def _insert(self, place: ir.Node, nodes: Sequence[ir.Node]) -> None:
-        assert place.graph is not None, f"{place.name!r} is in no graph"
-        if not nodes:
-            return
-        place.graph.insert_before(place, nodes)
-        if self.order is not None:
+        graph = place.graph
+        assert graph is not None, f"{place.name!r} is in no graph"
+        if nodes:
+            graph.insert_before(place, nodes)
             self.order.insert_before(place, nodes)
 
     def _record(self, rule: Rule, root: ir.Node) -> None:
@@ -324,28 +273,36 @@ class _Engine:
     def _revisit(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value], released: Sequence[ir.Value]) -> None:
         """Queue the roots whose match could reach what changed."""
         seen = dict.fromkeys(nodes)
-        seen.update(self._users((*values, *released)))
-        level: Iterable[ir.Node] = list(seen)
+        level = self._new_users((*values, *released), seen)
         for _ in range(self.reach - 1):
             # What lies behind a node that was not visited yet is later in the graph, and was not visited, either.
             spread = [value for node in level if node not in self.untouched for value in node.outputs]
-            level = [node for node in self._users(spread) if node not in seen]
+            level = self._new_users(spread, seen)
             if not level:
                 break
-            seen.update(dict.fromkeys(level))
-        self._enqueue(seen)
+        for node in seen:
+            if node not in self.queued and self.index.has_root(node):
+                self.queued.add(node)
+                self.queue.append(node)
 
-    def _users(self, values: Iterable[ir.Value]) -> dict[ir.Node, None]:
-        """The nodes that read values, but for constants, and for values with so many uses that a sweep sees to them."""
-        users: dict[ir.Node, None] = {}
+    def _new_users(self, values: Iterable[ir.Value], seen: dict[ir.Node, None]) -> list[ir.Node]:
+        """Add to `seen` the nodes that read values, but for constants, and return those that were not there.
+
+        Values with so many uses that a sweep sees to them do not count, either.
+        """
+        found = []
         for value in values:
-            if query.is_constant(value):
-                continue
             uses = value.uses()
-            found = users if len(uses) <= self.MOST_SPREAD else self.left_out
-            for use in uses:
-                found[use.node] = None
-        return users
+            if not uses or query.is_constant(value):
+                continue
+            if len(uses) > self.MOST_SPREAD:
+                self.left_out.update((user, None) for user, _ in uses)
+                continue
+            for user, _ in uses:
+                if user not in seen:
+                    seen[user] = None
+                    found.append(user)
+        return found
 
     def _standing_refusals(self) -> tuple[Refusal, ...]:
         return tuple(

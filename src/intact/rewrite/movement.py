@@ -43,7 +43,8 @@ class MovementRule(TargetRule):
 
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]] = _MOVING
-    outputs: ClassVar[int] = 1
+    has_parts: ClassVar[bool] = False
+    """Whether every output of the operator, however many, is a part of its first input."""
 
     def __init__(self, types: Mapping[str, frozenset[str]] | None = None) -> None:
         self._types = dict.fromkeys(self.ops, _INTEGERS) if types is None else types
@@ -59,7 +60,7 @@ class MovementRule(TargetRule):
         name = "an unknown type" if operand.dtype is None else operand.dtype.name.lower()
         if name not in self._types[move.op_type]:
             return f"the target has no {move.op_type} of {name}"
-        if len(move.outputs) != self.outputs:
+        if len(move.outputs) > 1 and not self.has_parts:
             return f"{move.op_type} has {len(move.outputs)} outputs"
         return computes(move) or not_one_grid(input=operand) or grid.unusable(operand)
 

@@ -22,26 +22,29 @@ class _Around(LocalRule):
 
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]]
-    outputs: ClassVar[int] = 1
+    has_parts: ClassVar[bool] = False
+    """Whether every output of the operator, however many, is a part of its first input."""
 
     def pattern(self, op: Patterns) -> Any:
         source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
         rest = op.each(Var("rest", optional=True))
-        return op.node(self.ops, source, rest, _name="node", _outputs=self.outputs)
+        node = op.node(self.ops, source, rest, _name="node")
+        return op.every_output(node) if self.has_parts else node
 
     def doubt(self, node: ir.Node) -> str | None:
         """Why the operator would not do the same to floats."""
         return None
 
     def check(self, source: ir.Node, node: ir.Node) -> str | None:
-        if len(node.outputs) > self.outputs:
+        if len(node.outputs) > 1 and not self.has_parts:
             return f"{node.op_type} has {len(node.outputs)} outputs"
         return self.doubt(node) or not_one_grid(input=written(source)) or grid.unusable(written(source))
 
     def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(node.attributes)
-        real = op.node(node.op_type, dequantize(op, written(source)), *node.inputs[1:], **attributes)
-        return _levels(op, source, real, node.outputs[0])
+        inputs = dequantize(op, written(source)), *node.inputs[1:]
+        parts = op.node(node.op_type, *inputs, _outputs=len(node.outputs), **attributes)
+        return [_levels(op, source, part, before) for part, before in zip(parts, node.outputs, strict=True)]
 
 
 def _levels(op: Builder, source: ir.Node, real: Any, before: ir.Value) -> Any:
@@ -140,34 +143,11 @@ def _filled(node: ir.Node, levels: Operand) -> np.ndarray:
     return grid.dequantize(np.asarray(level or 0), levels).astype(np.float32)
 
 
-class _SplitToQdq(_Around):
-    """What rules for a Split into as many parts as `outputs` share."""
+class SplitToQdq(_Around):
+    """Split(Q(x, s, z)) = Q(x₁, s, z), Q(x₂, s, z), … with x₁, x₂, … = Split(DQ(Q(x, s, z), s, z))."""
 
     ops = ("Split",)
-
-    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(node.attributes)
-        data = dequantize(op, written(source))
-        parts = op.Split(data, *node.inputs[1:], _outputs=self.outputs, **attributes)
-        return [_levels(op, source, part, old) for part, old in zip(parts, node.outputs, strict=True)]
-
-
-class SplitInTwoToQdq(_SplitToQdq):
-    """Split(Q(x, s, z)) = Q(x₁, s, z), Q(x₂, s, z) with x₁, x₂ = Split(DQ(Q(x, s, z), s, z))."""
-
-    outputs = 2
-
-
-class SplitInThreeToQdq(_SplitToQdq):
-    """Split(Q(x, s, z)) = Q(x₁, s, z), … with x₁, x₂, x₃ = Split(DQ(Q(x, s, z), s, z))."""
-
-    outputs = 3
-
-
-class SplitInFourToQdq(_SplitToQdq):
-    """Split(Q(x, s, z)) = Q(x₁, s, z), … with x₁, x₂, x₃, x₄ = Split(DQ(Q(x, s, z), s, z))."""
-
-    outputs = 4
+    has_parts = True
 
 
 class MoveConstantToQdq(LocalRule):
@@ -198,8 +178,6 @@ RULES: tuple[Rule, ...] = (
     ConcatIntegersToQdq(),
     ClipToQdq(),
     PadToQdq(),
-    SplitInTwoToQdq(),
-    SplitInThreeToQdq(),
-    SplitInFourToQdq(),
+    SplitToQdq(),
     MoveConstantToQdq(),
 )

@@ -64,48 +64,28 @@ def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) ->
     return op.Pad(x, move.inputs[1], value, query.input_(move, 3), **attributes)
 
 
-class _SplitRule(MovementRule):
-    """What rules for a Split into as many parts as `outputs` share."""
+class SplitIntegers(MovementRule):
+    """Split(DQ(x, s, z)) = DQ(x₁, s, z), DQ(x₂, s, z), … with x₁, x₂, … = Split(x)."""
 
     ops: ClassVar[tuple[str, ...]] = ("Split",)
+    has_parts = True
 
     def pattern(self, op: Patterns) -> Any:
-        given = dequantized(op, "first"), op.each(Var("rest", optional=True))
-        return op.Split(*given, _name="move", _outputs=self.outputs)
+        return op.every_output(self._moves(op, dequantized(op, "first")))
 
     def check(self, first: ir.Node, move: ir.Node) -> str | None:
         return self._no_kernel(move, read(first))
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(move.attributes)
-        parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=self.outputs, **attributes)
+        parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=len(move.outputs), **attributes)
         for part, before in zip(parts, move.outputs, strict=True):
             part.dtype, part.shape = read(first).dtype, before.shape
         return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
 
 
-class SplitIntegersInTwo(_SplitRule):
-    """Split(DQ(x, s, z)) = DQ(x₁, s, z), DQ(x₂, s, z) with x₁, x₂ = Split(x)."""
-
-    outputs = 2
-
-
-class SplitIntegersInThree(_SplitRule):
-    """Split(DQ(x, s, z)) = DQ(x₁, s, z), … with x₁, x₂, x₃ = Split(x)."""
-
-    outputs = 3
-
-
-class SplitIntegersInFour(_SplitRule):
-    """Split(DQ(x, s, z)) = DQ(x₁, s, z), … with x₁, x₂, x₃, x₄ = Split(x)."""
-
-    outputs = 4
-
-
 RULES: tuple[Rule, ...] = (
     PadIntegers(),
     QuantizeBeforePad(),
-    SplitIntegersInTwo(),
-    SplitIntegersInThree(),
-    SplitIntegersInFour(),
+    SplitIntegers(),
 )

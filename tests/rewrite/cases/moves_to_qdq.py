@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rewrite.cases.padding import BYTES, PADS, SHAPE
+from tests.rewrite.cases.padding import BYTES, PADS, PARTS, SHAPE
 from tests.rewrite.harness import Case, Generator, Net, every_level, zero_points
 
 # The level that a Pad adds, by its place in the type: none, the zero point, the ends; and the modes that add none.
@@ -24,16 +24,13 @@ def pad(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(f"{dtype.__name__} {zero} {fill} {mode}", net.model({"x": x}, y), [{"x": x}])
 
 
-def _split(count: int) -> Generator:
-    def cases(rng: np.random.Generator) -> Iterator[Case]:
-        for dtype, size in itertools.product(BYTES, (1, 3)):
-            for zero in zero_points(dtype):
-                sizes = [size, *[2] * (count - 1)]
-                net, x = Net(), rng.normal(0, 2, (2, sum(sizes))).astype(np.float32)
-                parts = net.split(net.quantize("x", 0.03, zero), sizes, axis=1)
-                yield Case(f"{dtype.__name__} {zero} {sizes}", net.model({"x": x}, *parts), [{"x": x}])
-
-    return cases
+def split(rng: np.random.Generator) -> Iterator[Case]:
+    for count, dtype, size in itertools.product(PARTS, BYTES, (1, 3)):
+        for zero in zero_points(dtype):
+            sizes = [size, *[2] * (count - 1)]
+            net, x = Net(), rng.normal(0, 2, (2, sum(sizes))).astype(np.float32)
+            parts = net.split(net.quantize("x", 0.03, zero), sizes, axis=1)
+            yield Case(f"{dtype.__name__} {zero} {sizes}", net.model({"x": x}, *parts), [{"x": x}])
 
 
 def look_up(rng: np.random.Generator) -> Iterator[Case]:
@@ -47,8 +44,6 @@ def look_up(rng: np.random.Generator) -> Iterator[Case]:
 
 CASES: dict[str, Generator] = {
     "pad_to_qdq": pad,
-    "split_in_two_to_qdq": _split(2),
-    "split_in_three_to_qdq": _split(3),
-    "split_in_four_to_qdq": _split(4),
+    "split_to_qdq": split,
     "move_constant_to_qdq": look_up,
 }
