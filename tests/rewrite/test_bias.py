@@ -10,6 +10,7 @@ import pytest
 from intact.graph import query
 from intact.graph.rewriter import apply
 from intact.rewrite import accumulator, bias, conv_bias
+from intact.rewrite.tail import of_operator
 from tests.rewrite.cases.bias import MICROSOFT, X_SCALE, conv, float_conv, qlinear_conv
 from tests.rewrite.harness import Net, fired, integers, refused
 
@@ -182,9 +183,9 @@ def test_the_sums_that_are_looked_at_show_the_largest_difference_there_is(ratio,
     step = np.float32(max(shift, 1e-6) * y_scale)
     net.op("QLinearAdd", value, mid_scale, u8(128), k, step, u8(0), y_scale, u8(128), _domain=MICROSOFT)
     model = net.model({"x": np.zeros((1, 1, 4), u8)}, "t1")
-    rule, (first, last) = bias.FoldQLinearAdd(), model.graph
+    first, last = model.graph
     acc = accumulator.accumulator(first)
-    tail = rule._tail(acc, last)
+    tail = of_operator(acc.head(), last)
     sums = accumulator._critical(acc)
     seen = np.abs(
         tail.run(accumulator._rounded(acc, sums)).astype(int) - accumulator._at_once(acc, tail, sums).astype(int)

@@ -46,6 +46,7 @@ WAYS = [
     (variant("depthwise_cnn", "ort-qoperator", "uint8", "int8", "products"), (CPU,)),
     (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (CPU,)),
     (variant("depthwise_cnn", "intact", "uint8", "int8", "for-qnn"), (TO_QLINEAR, TO_QDQ)),
+    (variant("bert", "intact", "uint8", "int8"), (TO_QDQ, NPU)),
     (variant("bert", "intact", "uint8", "int8", "for-qnn"), (CPU,)),
     (variant("bert", "ort-qdq", "uint8", "int8", "pairs"), (CPU,)),
     (variant("bert", "ort-qdq", "uint8", "int8", "pairs"), (NPU,)),
@@ -53,11 +54,13 @@ WAYS = [
     (variant("bert", "ort-qoperator", "uint8", "int8", "forced"), (NPU,)),
     (variant("bert", "ort-qoperator", "uint8", "int8", "products"), (TO_QDQ, CPU)),
     (variant("bert", "ort-dynamic", "uint8", "uint8", "asymmetric"), (NPU,)),
+    (variant("bert", "ort-dynamic", "uint8", "uint8", "asymmetric"), (CPU,)),
     (variant("vit", "ort-qdq", "int8", "int8"), (CPU,)),
     (variant("vit", "ort-qdq", "uint8", "uint8", "asymmetric"), (CPU,)),
     (variant("vit", "ort-qdq", "uint8", "int8", "forced"), (NPU,)),
     (variant("vit", "ort-qdq", "uint8", "uint8", "reduced"), (NPU,)),
     (variant("vit", "ort-qoperator", "int8", "int8", "forced"), (TO_QDQ,)),
+    (variant("vit", "ort-qoperator", "uint8", "uint8", "products"), (CPU,)),
 ]
 
 # Why neither quantizer writes what these rules look for.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from intact.graph import rewriter
-from intact.rewrite import gemm, moves_to_qdq, to_qdq, to_qlinear
+from intact.rewrite import matmul_integer, moves_to_qdq, to_qdq, to_qlinear
 from intact.vendor import cpu
-from tests.rewrite.cases import gemm as gemm_cases
+from tests.rewrite.cases import matmul_integer as products
 from tests.rewrite.cases import to_qdq as cases
 from tests.rewrite.cases import to_qlinear as forward_cases
 from tests.rewrite.harness import Net, distance, fired, integers, refused
@@ -180,8 +180,8 @@ def test_a_round_trip_returns_an_equivalent_model(name):
 
 
 def test_a_float_product_comes_back_with_its_bias():
-    case = next(iter(gemm_cases.add_to_float(np.random.default_rng(3))))
-    fused = rewriter.apply(case.model.clone(), [gemm.AddToMatMulToFloat()]).model
+    case = next(iter(products.add_to_float(np.random.default_rng(3))))
+    fused = rewriter.apply(case.model.clone(), [matmul_integer.AddToMatMulToFloat()]).model
     assert fired(to_qdq.MatMulToFloatToQdq(), fused) == ["DequantizeLinear", "DequantizeLinear", "MatMul", "Add"]
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.errors import SettingsError
 from intact.graph import explain as reasons
 from intact.graph import query, rewriter
-from intact.graph.rewriter import EXACT, NEAR, Rewritten, Rule
+from intact.graph.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.results import Application, Refusal
 from intact.rewrite import (
     bias,
@@ -22,12 +22,15 @@ from intact.rewrite import (
     constants,
     conv_bias,
     folding,
+    fully_connected,
     gemm,
     integer_forms,
+    matmul_integer,
     movement,
     moves_to_qdq,
     norms,
     padding,
+    qgemm,
     scaling,
     to_qdq,
     to_qlinear,
@@ -44,7 +47,7 @@ FAMILIES: Mapping[str, tuple[Rule, ...]] = {
     "movement": (*movement.RULES, *padding.RULES),
     "bias": (*bias.RULES, *conv_bias.RULES),
     "integer_forms": integer_forms.RULES,
-    "gemm": gemm.RULES,
+    "gemm": (*gemm.RULES, *qgemm.RULES, *matmul_integer.RULES, *fully_connected.RULES),
     "to_qlinear": to_qlinear.RULES,
     "to_qdq": (*to_qdq.RULES, *moves_to_qdq.RULES),
     "zero_points": zero_points.RULES,
@@ -94,10 +97,10 @@ def explain(
         return (*doubted, *missed)
     given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
     if node not in given and node not in left:
-        near = difflib.get_close_matches(node, [*left, *given], 2)
+        near = difflib.get_close_matches(node, [*(left | given)], 2)
         fix = f"did you mean {' or '.join(near)}?" if near else None
         raise SettingsError("S146", f"--explain {node}: the model has no such node, before or after", fix=fix)
-    fired = [Refusal(item.rule, node, "fired here") for item in rewritten.applications if item.node == node]
+    fired = [Refusal(item.rule, node, "fired here") for item in _fired_with(node, before, rules)]
     places = [name for name, item in left.items() if name == node or node in query.origin(item)]
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
     stands = [refusal for place in places for refusal in reasons.explain(rewritten.model, rules, place)]
@@ -107,7 +110,22 @@ def explain(
         for rule in left_out
         if reasons.fires_at(rewritten.model, rule, place)
     ]
-    return (*dict.fromkeys(fired), *stands, *barred, *gone)
+    told = (*dict.fromkeys(fired), *stands, *barred, *gone)
+    return told or (Refusal("none", node, f"no rule has a place for {left[places[0]].op_type}"),)
+
+
+def _fired_with(node: str, model: ir.Model, rules: Sequence[Rule]) -> list[Application]:
+    """The applications whose match had the node in it, or what came of it before."""
+    found: list[Application] = []
+    heirs: set[ir.Node] = set()
+
+    def watch(firing: Firing) -> None:
+        if any(item.name == node or item in heirs for item in firing.covered):
+            found.append(firing.application)
+            heirs.update(firing.created)
+
+    rewriter.apply(model.clone(), rules, watch=watch)
+    return found
 
 
 def _left_out(rule: Rule, node: str) -> Refusal:

@@ -1,8 +1,7 @@
-"""What a QLinearConv adds up before it rounds, and the proof that rounding it once is within a step of twice."""
+"""What a product of integers sums up before it rounds, and the proof that rounding once is within a step of twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,8 @@ import onnx_ir as ir
 from intact.graph import integer, query
 from intact.graph.builder import Builder
 from intact.rewrite import grid
-from intact.rewrite.affine import Affine
 from intact.rewrite.operand import INT32_MAX, Operand, not_one_grid, produced, taken
+from intact.rewrite.tail import Head, Tail
 
 # What float32 may add to the rounding of a value on an 8-bit grid, in steps of it, with room to spare.
 _FLOAT_SLACK = 0.01
@@ -20,9 +19,9 @@ _FLOAT_SLACK = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accumulator:
-    """The int32 sums of a QLinearConv: their step, bias and reachable ends, one each for every output channel."""
+    """The int32 sums of a QLinearConv or QLinearMatMul: their bias and reachable ends, for every output channel."""
 
-    conv: ir.Node
+    node: ir.Node
     x: Operand
     w: Operand
     y: Operand
@@ -31,9 +30,20 @@ class Accumulator:
     high: np.ndarray
 
     @property
+    def name(self) -> str:
+        """What reasons call the product."""
+        return "the convolution" if self.node.op_type == "QLinearConv" else "the product"
+
+    @property
     def channels(self) -> int:
         """How many output channels there are."""
         return len(self.bias)
+
+    def head(self, value: ir.Value | None = None, rank: int = 0) -> Head:
+        """The result as the next node reads it: of a QLinearMatMul `value` of this rank, which may be reshaped."""
+        if value is None:
+            return Head(self.node.outputs[0], self.y, self.channels, query.rank(self.w.q) or 0, 1)
+        return Head(value, self.y, self.channels, rank, -1)
 
     def steps(self, factor: np.ndarray | float = 1.0) -> np.ndarray:
         """What one unit of the sum is worth, after weights were scaled by `factor`, as kernels compute it."""
@@ -45,31 +55,27 @@ class Accumulator:
         return (scales * factor).astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tail:
-    """What follows a QLinearConv: its integers (channels, n) go through `run` to the grid `output`."""
+def accumulator(node: ir.Node) -> Accumulator | str:
+    """The sums of a QLinearConv or QLinearMatMul with constant weight, bias and grids; text says what is not constant.
 
-    affine: Affine
-    output: Operand
-    run: Callable[[np.ndarray], np.ndarray]
-
-
-def accumulator(conv: ir.Node) -> Accumulator | str:
-    """The sums of a QLinearConv with constant weight, bias and grids; text says what is not constant."""
-    x, w, y = taken(conv, 0), taken(conv, 3, axis=0), produced(conv, 6)
-    integers, bias = query.constant(w.q), query.constant(query.input_(conv, 8))
+    The weight of a QLinearMatMul is a matrix.
+    """
+    is_conv = node.op_type == "QLinearConv"
+    x, w, y = taken(node, 0), taken(node, 3, axis=0 if is_conv else -1), produced(node, 6)
+    integers, bias = query.constant(w.q), query.constant(query.input_(node, 8))
     if integers is None:
         return "the weight is computed, not constant"
-    if bias is None and query.input_(conv, 8) is not None:
+    if bias is None and query.input_(node, 8) is not None:
         return "the bias is computed, not constant"
     if not (query.is_constant(w.scale) and query.is_constant(w.zero_point)):
         return "the grid of the weight is computed, not constant"
     doubt = not_one_grid(input=x, output=y)
     if doubt is not None:
         return doubt
-    sums = np.zeros(len(integers), np.int64) if bias is None else bias.astype(np.int64)
-    low, high = _reach(x, w.centred())
-    return Accumulator(conv, x, w, y, sums, sums + low, sums + high)
+    rows = np.moveaxis(w.centred(), w.axis, 0)
+    sums = np.zeros(len(rows), np.int64) if bias is None else bias.astype(np.int64)
+    low, high = _reach(x, rows)
+    return Accumulator(node, x, w, y, sums, sums + low, sums + high)
 
 
 def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,27 +88,24 @@ def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refusal(acc: Accumulator, tail: Tail) -> str | None:
-    """Why the tail cannot go into the convolution: the guard, with the numbers that break it."""
+    """Why the tail cannot go into the product: the guard, with the numbers that break it."""
     doubt = not_one_grid(result=tail.output) or grid.unusable(tail.output)
     if doubt is not None:
         return doubt
     if tail.output.dtype != acc.y.dtype:
-        return f"the result is {_type(tail.output)}, the convolution writes {_type(acc.y)}"
+        return f"the result is {_type(tail.output)}, {acc.name} writes {_type(acc.y)}"
     return _saturates(acc) or _too_coarse(acc, tail) or _overflows(acc, tail) or _moves(acc, tail)
 
 
 def _saturates(acc: Accumulator) -> str | None:
-    """Why the grid in between might cut values off: a convolution can reach values beyond it."""
+    """Why the grid in between might cut values off: the product can reach values beyond it."""
     assert acc.y.step is not None, "grids are checked first"
     least, greatest = grid.extent(acc.y)
     steps, half = acc.steps().astype(np.float64), acc.y.step / 2
     low, high = float((acc.low * steps).min()), float((acc.high * steps).max())
     if least - half <= low and high <= greatest + half:
         return None
-    return (
-        f"the convolution reaches {low:.6g} to {high:.6g}, but the intermediate grid covers "
-        f"{least:.6g} to {greatest:.6g}"
-    )
+    return f"{acc.name} reaches {low:.6g} to {high:.6g}, but the intermediate grid covers {least:.6g} to {greatest:.6g}"
 
 
 def _too_coarse(acc: Accumulator, tail: Tail) -> str | None:
@@ -152,13 +155,13 @@ def _critical(acc: Accumulator) -> np.ndarray:
 
 
 def _rounded(acc: Accumulator, sums: np.ndarray) -> np.ndarray:
-    """The integers that the convolution writes."""
+    """The integers that the product writes."""
     factor = integer.multiplier(acc.x.scales()[0], acc.weight_scales(), acc.y.scales()[0])
     return integer.requantize(sums, factor[:, None], _zero(acc.y))
 
 
 def _at_once(acc: Accumulator, tail: Tail, sums: np.ndarray) -> np.ndarray:
-    """The integers that the convolution would write with the tail in its scale and bias."""
+    """The integers that the product would write with the tail in its scale and bias."""
     scales = acc.weight_scales(tail.affine.factor)
     factor = integer.multiplier(acc.x.scales()[0], scales, tail.output.scales()[0])
     return integer.requantize(sums + (bias_with(acc, tail) - acc.bias)[:, None], factor[:, None], _zero(tail.output))
@@ -170,19 +173,23 @@ def bias_with(acc: Accumulator, tail: Tail) -> np.ndarray:
     return acc.bias + np.rint(tail.affine.shift / steps).astype(np.int64)
 
 
+def weight_grid(op: Builder, acc: Accumulator, tail: Tail) -> tuple[ir.Value | None, ir.Value | None]:
+    """Scales of the weight that do the work of the factor, too, and its zero points."""
+    if (tail.affine.factor == 1).all():
+        return acc.w.scale, acc.w.zero_point
+    assert acc.w.dtype is not None, "grids are checked first"
+    zeros = np.broadcast_to(acc.w.zeros(), (acc.channels,)).astype(acc.w.dtype.numpy())
+    scales = op.constant(acc.weight_scales(tail.affine.factor), "weight_scale")
+    return scales, op.constant(zeros, "weight_zero_point")
+
+
 def folded(op: Builder, acc: Accumulator, tail: Tail) -> ir.Value:
     """The convolution that does the work of the tail, too."""
-    conv, (y_scale, y_zero) = acc.conv, tail.output.grid(op)
-    w_scale, w_zero = conv.inputs[4], conv.inputs[5]
-    if not (tail.affine.factor == 1).all():
-        zeros = np.broadcast_to(acc.w.zeros(), (acc.channels,))
-        assert acc.w.dtype is not None, "grids are checked first"
-        w_scale = op.constant(acc.weight_scales(tail.affine.factor), "weight_scale")
-        w_zero = op.constant(zeros.astype(acc.w.dtype.numpy()), "weight_zero_point")
+    conv, grids = acc.node, (*weight_grid(op, acc, tail), *tail.output.grid(op))
     bias: ir.Value | None = query.input_(conv, 8)
     if tail.affine.shift.any():
         bias = op.constant(bias_with(acc, tail).astype(np.int32), "bias")
-    result: ir.Value = op.QLinearConv(*conv.inputs[:4], w_scale, w_zero, y_scale, y_zero, bias, **dict(conv.attributes))
+    result: ir.Value = op.QLinearConv(*conv.inputs[:4], *grids, bias, **dict(conv.attributes))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Constant arithmetic after a convolution, as one factor and one shift for each output channel."""
+"""Constant arithmetic after a product, as one factor and one shift for each output channel."""
 
 from __future__ import annotations
 
@@ -37,23 +37,28 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     return integer.dequantize(q, scale, zero_point, axis=operand.axis, block_size=operand.block_size)
 
 
-def per_channel(value: ir.Value | None, array: np.ndarray | None, channels: int, rank: int) -> np.ndarray | str:
-    """A constant that broadcasts against (N, channels, …), as one number for each channel; text says why it is not."""
+def per_channel(
+    value: ir.Value | None, array: np.ndarray | None, channels: int, rank: int, axis: int = 1
+) -> np.ndarray | str:
+    """A constant that broadcasts against a tensor with channels along `axis`, as one number for each of them.
+
+    Text says why it is no such constant.
+    """
     if array is None:
         return f"{query.describe(value)} is computed, not constant"
     shape = (1,) * (rank - array.ndim) + array.shape
-    if len(shape) != rank or shape[1] not in (1, channels) or any(size != 1 for size in shape[:1] + shape[2:]):
+    if len(shape) != rank or shape[axis] not in (1, channels) or array.size != shape[axis]:
         return f"the constant has shape {list(array.shape)}, not one number for each of {channels} channels"
     return np.broadcast_to(array.reshape(-1), (channels,))
 
 
-def of_node(node: ir.Node, channels: int, rank: int) -> Affine | str:
+def of_node(node: ir.Node, channels: int, rank: int, axis: int = 1) -> Affine | str:
     """What an Add, Sub, Mul, Div or BatchNormalization does to each channel; text says why it is no such map."""
     if node.op_type == "BatchNormalization":
         return _of_norm(node)
     found = [constant_of(value) for value in node.inputs]
     index = 1 if found[1] is not None or node.op_type in ("Sub", "Div") else 0
-    numbers = per_channel(node.inputs[index], found[index], channels, rank)
+    numbers = per_channel(node.inputs[index], found[index], channels, rank, axis)
     if isinstance(numbers, str):
         return numbers
     values = numbers.astype(np.float64)
@@ -63,7 +68,7 @@ def of_node(node: ir.Node, channels: int, rank: int) -> Affine | str:
         return _positive(Affine(values if node.op_type == "Mul" else 1 / values, np.zeros(channels)))
 
 
-def run(node: ir.Node, x: np.ndarray, rank: int) -> np.ndarray:
+def run(node: ir.Node, x: np.ndarray, rank: int, axis: int = 1) -> np.ndarray:
     """The node on an array (channels, n), in the float32 arithmetic of its kernel."""
     if node.op_type == "BatchNormalization":
         gamma, beta, mean, var = (_column(value) for value in node.inputs[1:5])
@@ -72,7 +77,7 @@ def run(node: ir.Node, x: np.ndarray, rank: int) -> np.ndarray:
         return np.asarray(x * factor + (beta - mean * factor), np.float32)
     found = [constant_of(value) for value in node.inputs]
     index = 1 if found[1] is not None or node.op_type in ("Sub", "Div") else 0
-    numbers = per_channel(node.inputs[index], found[index], len(x), rank)
+    numbers = per_channel(node.inputs[index], found[index], len(x), rank, axis)
     assert not isinstance(numbers, str), f"the constant was checked: {numbers}"
     compute = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[node.op_type]
     return np.asarray(compute(x, numbers.astype(np.float32)[:, None]), np.float32)

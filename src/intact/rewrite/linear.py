@@ -126,6 +126,20 @@ def not_a_matrix(right: Operand) -> str | None:
     return f"one scale for each column needs a matrix, and the second operand has rank {rank}"
 
 
+def not_a_constant_matrix(right: Operand) -> str | None:
+    """Why the second operand is not a weight of rows and columns."""
+    if query.is_constant(right.q) and query.rank(right.q) == 2:
+        return None
+    return "the second operand is not a constant matrix"
+
+
+def like(scale: ir.Value | None, values: np.ndarray) -> np.ndarray:
+    """Flat values in the shape of a constant scale."""
+    array = query.constant(scale)
+    assert array is not None, "scales are checked to be constant first"
+    return values.reshape(array.shape).astype(np.float32)
+
+
 def gemm_axis(gemm: ir.Node) -> int:
     """The axis of a Gemm's weight that holds its columns."""
     return 0 if query.int_(gemm, "transB", 0) else 1
@@ -217,6 +231,15 @@ def bias_constant(op: Builder, bias: ir.Value | None, x: Operand, w: Operand, ch
     levels = bias_levels(bias, step(x, w), channels)
     assert not isinstance(levels, str), f"the bias was checked: {levels}"
     return _int32_constant(op, bias, np.rint(levels))
+
+
+def dequantized_bias(op: Builder, levels: np.ndarray, steps: np.ndarray) -> ir.Value:
+    """A DequantizeLinear of an int32 bias on the grid of the accumulator."""
+    scale = steps.astype(np.float32).reshape(-1) if steps.size > 1 else steps.astype(np.float32).reshape(())
+    integers = op.constant(np.rint(levels).astype(np.int32), "bias")
+    axis = {"axis": 0} if steps.size > 1 else {}
+    result: ir.Value = op.DequantizeLinear(integers, op.constant(scale, "bias_scale"), **axis)
+    return result
 
 
 def _int32_constant(op: Builder, bias: ir.Value, levels: np.ndarray) -> ir.Value:

@@ -105,7 +105,7 @@ def read(node: ir.Node) -> Operand:
     inputs = node.inputs
     q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
     assert q is not None, "DequantizeLinear has an input"
-    return _operand(node, q, zero_point, zero_point.dtype if zero_point is not None else q.dtype)
+    return _operand(node, q, inputs[1], zero_point, zero_point.dtype if zero_point is not None else q.dtype)
 
 
 def written(node: ir.Node) -> Operand:
@@ -113,7 +113,7 @@ def written(node: ir.Node) -> Operand:
     inputs = node.inputs
     zero_point = inputs[2] if len(inputs) > 2 else None
     dtype = zero_point.dtype if zero_point is not None else _asked(node)
-    return _operand(node, node.outputs[0], zero_point, dtype)
+    return _operand(node, node.outputs[0], inputs[1], zero_point, dtype)
 
 
 def _asked(node: ir.Node) -> ir.DataType:
@@ -122,11 +122,12 @@ def _asked(node: ir.Node) -> ir.DataType:
     return ir.DataType(asked) if asked else UINT8
 
 
-def _operand(node: ir.Node, q: ir.Value, zero_point: ir.Value | None, dtype: ir.DataType | None) -> Operand:
+def _operand(
+    node: ir.Node, q: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None, dtype: ir.DataType | None
+) -> Operand:
     if not node.attributes.data:
-        return Operand(q, node.inputs[1], zero_point, dtype)
-    axis, block = query.int_(node, "axis", 1), query.int_(node, "block_size", 0)
-    return Operand(q, node.inputs[1], zero_point, dtype, axis, block)
+        return Operand(q, scale, zero_point, dtype)
+    return Operand(q, scale, zero_point, dtype, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))
 
 
 def taken(node: ir.Node, index: int, axis: int = 1) -> Operand:
@@ -152,11 +153,13 @@ def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
 
 
 def not_one_grid(**operands: Operand) -> str | None:
-    """Why one of the operands, given by name, is not on a constant grid with a single positive scale."""
+    """Why one of the operands, given by name, is not on a constant grid with a single positive scale in float32."""
     for name, operand in operands.items():
         step = operand.step
-        if step is None:
+        if step is None or operand.scale is None:
             return f"{name} has {_size(operand.scale)}, not one constant scale"
+        if operand.scale.dtype != ir.DataType.FLOAT:
+            return f"the scale of {name} is {_type_name(operand.scale.dtype)}: integer kernels take float32"
         if not 0 < step < np.inf:
             return f"the scale of {name} is {step}"
         if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
@@ -177,7 +180,11 @@ def not_one_type(**operands: Operand) -> str | None:
 
 def type_name(operand: Operand) -> str:
     """The type of an operand, in words for a reason."""
-    return "of unknown type" if operand.dtype is None else operand.dtype.name.lower()
+    return _type_name(operand.dtype)
+
+
+def _type_name(dtype: ir.DataType | None) -> str:
+    return "of unknown type" if dtype is None else dtype.name.lower()
 
 
 def _size(value: ir.Value | None) -> str:

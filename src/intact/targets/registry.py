@@ -189,6 +189,7 @@ def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | Non
         portable_up_to=tuple(entry.get("portable_up_to", ())) if ort is None else (),
         weight_zero_points=entry.get("weight_zero_points", "any"),
         worth_converting=entry.get("worth_converting"),
+        worth_flattening=entry.get("worth_flattening"),
         direct_conv=(direct["inputs"], direct["outputs"], direct["positions"]),
         source=f"{origin} [rewrite], {entry.get('source', '')}",
     )

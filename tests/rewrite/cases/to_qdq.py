@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from intact.graph import rewriter
-from intact.rewrite import gemm, to_qlinear
-from tests.rewrite.cases import gemm as gemm_cases
+from intact.rewrite import matmul_integer, to_qlinear
+from tests.rewrite.cases import matmul_integer as products
 from tests.rewrite.cases import to_qlinear as forward
 from tests.rewrite.harness import Case, Generator, Net, every_level, zero_points
 
@@ -27,8 +27,8 @@ def reverse(rule: rewriter.Rule, cases: Generator) -> Generator:
 
 
 def float_product(rng: np.random.Generator) -> Iterator[Case]:
-    rules = [gemm.MatMulToFloat(), gemm.AddToMatMulToFloat()]
-    for case in forward.both(gemm_cases.matmul_to_float, gemm_cases.add_to_float)(rng):
+    rules = [matmul_integer.MatMulToFloat(), matmul_integer.AddToMatMulToFloat()]
+    for case in forward.both(products.matmul_to_float, products.add_to_float)(rng):
         yield Case(case.label, rewriter.apply(case.model.clone(), rules).model, case.feeds, case.step)
 
 
