@@ -174,7 +174,7 @@ def _for_runtime(result: quantize.QuantizedModel, target: Target) -> quantize.Qu
     if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
         repairs.append((lint.loadable, "loads them beside int8 (intact explain Q119)"))
     if target.backend == "cpu":
-        repairs.append((lint.fused_rightly, "computes them rightly (intact explain Q120)"))
+        repairs.append((lint.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
     for repair, what in repairs:
         repaired = repair(result.model)
         if repaired.applications:

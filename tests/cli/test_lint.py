@@ -63,6 +63,19 @@ def test_fix_writes_a_model_that_is_right(wrong: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(got[name], expected[name])
 
 
+@pytest.mark.parametrize("made", ["t = Cast <to = 1> (d)", "t = Reshape (r, none)"], ids=["cast", "reshaped"])
+def test_a_scale_that_is_made_of_constants_is_constant(made: str, tmp_path: Path) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[3, 16] x) => (float[3, 16] y)
+        <float s = {{0.1}}, uint8 z = {{0}}, double d = {{0.0039215686}}, float[1] r = {{0.0039215686}},
+         int64[0] none = {{}}> {{
+            {made} q = QuantizeLinear (x, s, z) e = DequantizeLinear (q, s, z) m = Softmax (e)
+            p = QuantizeLinear (m, t, z) y = DequantizeLinear (p, t, z)
+        }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "made.onnx")
+    (finding,) = json.loads(intact("lint", tmp_path / "made.onnx", "--json", status=1))["findings"]
+    assert finding["code"] == "Q108"
+
+
 @pytest.mark.parametrize("arguments", [["--fix"], ["-o", "fixed.onnx"], ["--severity", "awful"]])
 def test_wrong_usage_has_status_2(wrong: Path, arguments: list[str]) -> None:
     assert "error[S18" in intact("lint", wrong, *arguments, status=2)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from intact import lint
 from intact.vendor import cpu
 from tests.lint.qdq import INT4, Graph
+from tests.lint.wrong import CASES as WRONG
 from tests.lint.wrong import feeds, s8, s32, u8, weight
 
 LARGEST = 2**31 - 1
@@ -94,6 +96,29 @@ def softmax_kernel(scale: float, *, opset: int = 13) -> ir.Model:
     return g.model(g.dq(y, scale, u8(0)))
 
 
+def where(zero: str, *, kernel: bool) -> ir.Model:
+    """A choice between integers; the zero point of the first is of the kind `zero`."""
+    g = Graph()
+    x, y = g.q(g.input([2, 16]), 0.1, u8(3)), g.q("x", 0.2, u8(5))
+    scales = [g.constant(np.float32(scale)) for scale in (0.1, 0.2, 0.15)]
+    zeros = [g.constant(u8(number)) for number in (3, 5, 7)]
+    condition = g.op("Greater", "x", g.constant(np.float32(1)))
+    if zero == "overridden":
+        g.inputs.append(helper.make_tensor_value_info(zeros[0], TensorProto.UINT8, []))
+    if zero == "input":
+        zeros[0] = g.input([], "z")
+        g.inputs[-1].type.tensor_type.elem_type = TensorProto.UINT8
+    if zero == "folded":
+        zeros[0] = g.op("Cast", g.constant(np.float32(3)), to=TensorProto.UINT8)
+    operands = x, scales[0], zeros[0], y, scales[1], zeros[1]
+    if kernel:
+        result = g.op("QLinearWhere", condition, *operands, scales[2], zeros[2], domain="com.microsoft")
+    else:
+        first, second = (g.op("DequantizeLinear", *operands[at : at + 3]) for at in (0, 3))
+        result = g.op("QuantizeLinear", g.op("Where", condition, first, second), scales[2], zeros[2])
+    return g.model(g.dq(result, 0.15, u8(7)))
+
+
 def zero_among_scales() -> ir.Model:
     """A weight beside float activations, of which one column has a scale of zero."""
     g = Graph()
@@ -153,6 +178,12 @@ CASES: dict[str, tuple[Callable[[], ir.Model], set[str]]] = {
     "a scale of zero in a weight": (zero_among_scales, {"Q113"}),
     "a Softmax kernel at 1/255": (lambda: softmax_kernel(1 / 255), {"Q108"}),
     "a Softmax kernel at 1/256": (lambda: softmax_kernel(1 / 256), set()),
+    "a Where with a zero point that an input may override": (lambda: where("overridden", kernel=False), {"Q121"}),
+    "a Where with a zero point that is an input": (lambda: where("input", kernel=False), {"Q121"}),
+    "a Where with a zero point that is folded": (lambda: where("folded", kernel=False), set()),
+    "a Where with constant zero points": (lambda: where("constant", kernel=False), set()),
+    "a Where kernel with a zero point that is an input": (lambda: where("input", kernel=True), {"Q121"}),
+    "a Where kernel with constant zero points": (lambda: where("constant", kernel=True), set()),
     "a grid between two Convs": (lambda: chain(middle=True), set()),
     "a grid behind a Relu between two Convs": (lambda: chain(middle=True, between=("Relu",)), set()),
     "a QuantizeLinear that nothing uses": (lambda: unused(pair=False), {"Q116"}),
@@ -190,6 +221,19 @@ def test_a_softmax_kernel_is_taken_apart_where_it_goes_over_one_axis() -> None:
     expected = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     assert got.max() == np.float32(1 / 255) * 255 and np.abs(got - expected).max() <= 0.5 / 255
     assert not lint.fix(softmax_kernel(1 / 255, opset=12)).applications
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["between grids", "kernel"])
+@pytest.mark.parametrize("zero", ["overridden", "input"])
+def test_a_where_whose_zero_point_is_not_constant_runs_after_the_repair(zero: str, kernel: bool) -> None:
+    """Before it, making a session ends the process."""
+    fixed = lint.fix(where(zero, kernel=kernel)).model
+    assert not lint.findings(fixed) and not lint.fix(fixed).applications
+    row = {"x": np.linspace(-1, 5, 32, dtype=np.float32).reshape(2, 16)}
+    given = {"z": np.array(3, u8)} if zero == "input" else {}
+    (got,) = cpu.run(fixed, row | given, optimize=True).values()
+    (expected,) = cpu.run(where("constant", kernel=False), row, optimize=False).values()
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_requantizing_to_the_same_grid_is_removed() -> None:
@@ -263,6 +307,26 @@ def test_nodes_inside_of_bodies_are_looked_at(tmp_path: Any) -> None:
         }"""
     )
     assert codes(model) == {"Q113"}
+
+
+def test_what_newer_opsets_alone_suffer_from_is_not_found_in_an_older_file() -> None:
+    model = WRONG["int8 reshaped"][1]()
+    assert codes(model) == {"Q119"} and not lint.findings(model, opset=20)
+
+
+def test_between_grids_of_float16_nothing_is_fused_and_nothing_is_wrong() -> None:
+    half, g = np.float16, Graph()
+    scale, zero = g.constant(half(0.125)), g.constant(u8(128))
+    grid = g.constant(np.array([0.5, 0.25], half)), g.constant(np.zeros(2, s8))
+    x = g.input([3, 2])
+    g.inputs[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    w = g.op("DequantizeLinear", g.constant(np.array([[9, -8], [7, -6]], s8)), *grid, axis=0)
+    y = g.op("MatMul", g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero), w)
+    model = g.model(g.op("DequantizeLinear", g.op("QuantizeLinear", y, scale, zero), scale, zero))
+    assert not lint.findings(model) and not lint.fix(model).applications
+    row = {"x": np.array([[1, 2], [-3, 4], [5, -6]], half)}
+    (plain,), (optimized,) = (cpu.run(model, row, optimize=optimize).values() for optimize in (False, True))
+    np.testing.assert_array_equal(optimized, plain)
 
 
 def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from tests.lint.qdq import INT4, UINT4, Graph
 
-u8, s8, s32 = np.uint8, np.int8, np.int32
+u8, s8, u16, s32 = np.uint8, np.int8, np.uint16, np.int32
 X, Y = 2.0**-5, 0.5
 ZERO = s8(3)
 
@@ -32,7 +32,13 @@ def scales(number: int) -> np.ndarray:
 
 
 def conv(
-    channels: int = 8, out: int = 8, *, group: int = 1, axis: int = 1, activation_axis: int | None = None
+    channels: int = 8,
+    out: int = 8,
+    *,
+    group: int = 1,
+    axis: int = 1,
+    activation_axis: int | None = None,
+    biased: bool = False,
 ) -> ir.Model:
     g = Graph()
     x = g.input([1, channels, 8, 8])
@@ -48,7 +54,8 @@ def conv(
         np.zeros(number, s8),
         axis=axis,
     )
-    return g.model(g.qdq(g.op("Conv", x, w, group=group, pads=[1] * 4), Y, u8(128)))
+    bias = [g.constant(np.ones(out, np.float32))] if biased else []
+    return g.model(g.qdq(g.op("Conv", x, w, *bias, group=group, pads=[1] * 4), Y, u8(128)))
 
 
 def biased_conv(ratio: float, *, channels: int = 1, x: float = 2.0**-11, w: float = 2.0**-10) -> ir.Model:
@@ -87,6 +94,16 @@ def gemm(axis: int, **attributes: Any) -> ir.Model:
     return g.model(g.qdq(g.op("Gemm", g.qdq(g.input([4, 16]), X, u8(128)), w, **attributes), Y, u8(128)))
 
 
+def transposed(op: str, axis: int) -> ir.Model:
+    """A weight that is transposed behind its DequantizeLinear, with scales along an axis of what is stored."""
+    g = Graph()
+    shape, kernel = ([1, 8, 8, 8], (8, 8, 3, 3)) if op == "Conv" else ([4, 16], (16, 16))
+    stored = weight(*kernel)
+    w = g.dq(g.constant(stored), scales(kernel[axis]), np.zeros(kernel[axis], s8), axis=axis)
+    w = g.op("Transpose", w, perm=[1, 0, *range(2, stored.ndim)])
+    return g.model(g.qdq(g.op(op, g.qdq(g.input(shape), X, u8(128)), w), Y, u8(128)))
+
+
 def biased_gemm(ratio: float, zero: int = 0, *, last: bool = True) -> ir.Model:
     g = Graph()
     w = g.dq(g.constant(weight(16, 8)), 2.0**-5, s8(0))
@@ -95,23 +112,26 @@ def biased_gemm(ratio: float, zero: int = 0, *, last: bool = True) -> ir.Model:
     return g.model(g.qdq(y, Y, u8(128)) if last else y)
 
 
-def relu(kind: int, zero: int) -> ir.Model:
+def relu(kind: int, zero: Any, scale: Any = 0.25) -> ir.Model:
     g = Graph()
-    return g.model(g.qdq(g.op("Relu", g.input([4, 16])), 0.25, zero, kind))
+    return g.model(g.qdq(g.op("Relu", g.input([4, 16])), scale, zero, kind))
 
 
-def pointwise(op: str, *, several: str = "in", **attributes: Any) -> ir.Model:
-    """An operator with one scale for each channel on its first input (`in`) or on its output (`out`)."""
+def pointwise(op: str, *, several: str = "in", last: bool = True, kind: type = u8, **attributes: Any) -> ir.Model:
+    """An operator with one scale for each channel on its first input (`in`) or on its output (`out`), if it has one."""
     g = Graph()
     x = g.input([1, 4, 8, 8])
-    channels = scales(4), np.full(4, 128, u8)
-    inputs = [g.qdq(x, *channels, axis=1) if several == "in" else g.qdq(x, X, u8(128))]
+    middle = kind(0 if kind is s8 else 128)
+    channels = scales(4), np.full(4, middle, kind)
+    inputs = [g.qdq(x, *channels, axis=1) if several == "in" else g.qdq(x, X, middle)]
     if op in ("Add", "Mul", "Concat", "Where"):
-        inputs.append(g.qdq(x, 2.0**-4, u8(100)))
+        inputs.append(g.qdq(x, 2.0**-4, kind(100)))
     if op == "Where":
         inputs.insert(0, g.constant(rng().random((1, 4, 8, 8)) > 0.5))
     y = g.op(op, *inputs, **attributes)
-    return g.model(g.qdq(y, *channels, axis=1) if several == "out" else g.qdq(y, X, u8(128)))
+    if not last:
+        return g.model(y)
+    return g.model(g.qdq(y, *channels, axis=1) if several == "out" else g.qdq(y, X, middle))
 
 
 def softmax(scale: float, zero: Any) -> ir.Model:
@@ -129,6 +149,20 @@ def pool(size: int = 8, *, clipped: bool = False, **attributes: Any) -> ir.Model
     return g.model(g.qdq(g.op("Relu", y), X, u8(0)) if clipped else g.qdq(y, X, u8(20)))
 
 
+def scaled(op: str, x: float, y: float, *, then: str | None = None, **attributes: Any) -> ir.Model:
+    """An operator between grids of which one may be much finer than the other."""
+    g = Graph()
+    value = g.qdq(g.input([1, 8, 16, 16]), x, u8(128))
+    inputs = [value, g.qdq("x", x, u8(100))] if op in ("Add", "Mul") else [value]
+    result = g.op(op, *inputs, **attributes)
+    return g.model(g.qdq(result if then is None else g.op(then, result), y, u8(0 if then else 20)))
+
+
+def short_softmax(elements: int, scale: float) -> ir.Model:
+    g = Graph()
+    return g.model(g.qdq(g.op("Softmax", g.qdq(g.input([16, elements]), 0.1, u8(128))), scale, u8(0)))
+
+
 def weight_only(kind: int | None, per: str) -> ir.Model:
     g = Graph()
     integers = rng().integers(-8, 8, (64, 24)) if kind == INT4 else rng().integers(0, 16, (64, 24))
@@ -142,12 +176,17 @@ def weight_only(kind: int | None, per: str) -> ir.Model:
 
 
 def requantized(
-    first: tuple[float, Any], second: tuple[float, Any], *, domain: str = "", between: str | None = None
+    first: tuple[float, Any],
+    second: tuple[float, Any],
+    *,
+    kind: int | None = None,
+    domain: str = "",
+    between: str | None = None,
 ) -> ir.Model:
     g = Graph()
-    x = g.qdq(g.input([64, 16]), *first, domain=domain)
+    x = g.qdq(g.input([64, 16]), *first, kind, domain=domain)
     x = x if between is None else g.op(between, x)
-    return g.model(g.qdq(x, *second, domain=domain))
+    return g.model(g.qdq(x, *second, kind, domain=domain))
 
 
 def computed_batch() -> ir.Model:
@@ -202,6 +241,29 @@ def moved_to(*readers: str) -> ir.Model:
     return g.model(*(g.qdq(x, X, ZERO) if op == "Q" else g.op(op, x) for op in readers))
 
 
+def moved_to_gelu() -> ir.Model:
+    g = Graph()
+    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    two, one, half = (g.constant(np.float32(number)) for number in (2**0.5, 1.0, 0.5))
+    return g.model(g.op("Mul", g.op("Mul", x, g.op("Add", g.op("Erf", g.op("Div", x, two)), one)), half))
+
+
+def moved_on() -> ir.Model:
+    """A tensor that is turned by its halves, as embeddings of positions are."""
+    g = Graph()
+    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    ends = [[g.constant(np.array([end])) for end in part] for part in ((0, 2, 2), (2, 4, 2))]
+    first, second = (g.op("Slice", x, *part) for part in ends)
+    turned = g.op("Concat", g.op("Neg", second), first, axis=2)
+    return g.model(g.op("Add", turned, g.op("Mul", x, g.constant(np.float32(0.5)))))
+
+
+def moved_to_twins() -> ir.Model:
+    g = Graph()
+    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.model(g.op("Add", g.op("Exp", x), g.op("Exp", x)))
+
+
 def linear(shape: list[int], vector: Any, *, zero: Any = ZERO, first: bool = False) -> ir.Model:
     """A MatMul of quantized numbers by quantized weights, and the Add of a constant."""
     g = Graph()
@@ -225,6 +287,9 @@ CASES: dict[str, Case] = {
     "a MatMul weight in blocks": ("Q102", blocks),
     "a Gemm weight along its rows": ("Q102", lambda: gemm(0)),
     "a transposed Gemm weight along its columns": ("Q102", lambda: gemm(1, transB=1)),
+    "a MatMul weight along its columns, then transposed": ("Q102", lambda: transposed("MatMul", 1)),
+    "a Gemm weight along its columns, then transposed": ("Q102", lambda: transposed("Gemm", 1)),
+    "a Conv weight along its output channels, then transposed": ("Q101", lambda: transposed("Conv", 0)),
     "a batch of weights along their columns": ("Q103", lambda: matmul([2, 4, 16], [2, 16, 8], 2)),
     "a batch of weights along the batch": ("Q103", lambda: matmul([2, 4, 16], [2, 16, 8], 0, last=False)),
     "rows with scales of their own": ("Q103", lambda: matmul([4, 16], [16, 8], 1, rows=0)),
@@ -255,12 +320,21 @@ CASES: dict[str, Case] = {
     "a pool beyond its padding": ("Q120", pool),
     "a pool beyond its padding, then Relu": ("Q120", lambda: pool(clipped=True)),
     "a pool beyond its padding on one side": ("Q120", lambda: pool(pads=[0, 0, 1, 1], size=9)),
+    "an Add beyond int32, then Relu": ("Q122", lambda: scaled("Add", 1.0, 2.0**-26, then="Relu")),
+    "an Add beyond the whole numbers of float32": ("Q122", lambda: scaled("Add", 1.1, 1.3e-6)),
+    "a Mul beyond int32": ("Q122", lambda: scaled("Mul", 1.0, 2.0**-17)),
+    "an AveragePool beyond int32": ("Q122", lambda: scaled("AveragePool", 1.0, 2.0**-25, kernel_shape=[2, 2])),
+    "a GlobalAveragePool to a fine grid": ("Q122", lambda: scaled("GlobalAveragePool", 1.0, 2.0**-16)),
+    "a GlobalAveragePool to a coarse grid": ("Q122", lambda: scaled("GlobalAveragePool", 1.0, 2.0**25)),
+    "a Softmax of one element": ("Q123", lambda: short_softmax(1, 1 / 256)),
+    "a Softmax of two elements below 1/297": ("Q123", lambda: short_softmax(2, 1 / 320)),
     "an int8 weight beside float activations": ("Q109", lambda: weight_only(None, "column")),
     "an int4 weight beside float activations": ("Q109", lambda: weight_only(INT4, "tensor")),
     "a uint4 weight in blocks beside float activations": ("Q109", lambda: weight_only(UINT4, "block")),
     "two grids of different scales": ("Q110", lambda: requantized((0.1, u8(128)), (0.05, u8(128)))),
     "two grids of different zero points": ("Q110", lambda: requantized((0.1, u8(128)), (0.1, u8(120)))),
     "two grids of int8": ("Q110", lambda: requantized((0.1, s8(0)), (0.07, s8(3)))),
+    "two grids of uint16": ("Q110", lambda: requantized((2.0**-12, u16(9)), (2.0**-12, u16(12)))),
     "two grids of ONNX Runtime's own": (
         "Q110",
         lambda: requantized((0.1, u8(128)), (0.05, u8(128)), domain="com.microsoft"),
@@ -283,6 +357,9 @@ CASES: dict[str, Case] = {
     "int8 pooled": ("Q119", lambda: moved("MaxPool", kernel_shape=[2])),
     "int8 moved to the output": ("Q119", lambda: moved("Reshape", [1, 32], then=None)),
     "int8 moved twice": ("Q119", moved_twice),
+    "int8 transposed for a Gelu": ("Q119", moved_to_gelu),
+    "int8 transposed for two equal readers": ("Q119", moved_to_twins),
+    "int8 transposed for readers that move it on": ("Q119", moved_on),
     "int8 multiplied, plus a vector": ("Q119", lambda: linear([1, 4, 16], VECTOR)),
     "a vector, plus int8 multiplied": ("Q119", lambda: linear([2, 3, 4, 16], VECTOR, first=True)),
     "an int8 vector multiplied, plus another": ("Q119", lambda: linear([16], VECTOR)),
@@ -292,6 +369,11 @@ SOUND: dict[str, Callable[[], ir.Model]] = {
     "a pool whose windows end where the padding does": lambda: pool(9),
     "a pool without a last window beyond": lambda: pool(ceil_mode=0),
     "a pool whose padding does not count": lambda: pool(count_include_pad=0),
+    "a Mul within int32": lambda: scaled("Mul", 1.0, 2.0**-16),
+    "an AveragePool within int32": lambda: scaled("AveragePool", 1.0, 2.0**-23, kernel_shape=[2, 2]),
+    "a GlobalAveragePool to the finest grid": lambda: scaled("GlobalAveragePool", 1.0, 2.0**-15),
+    "a GlobalAveragePool to the coarsest grid": lambda: scaled("GlobalAveragePool", 1.0, 2.0**24),
+    "a Softmax of two elements": lambda: short_softmax(2, 1 / 256),
     "a Conv weight along its output channels": lambda: conv(axis=0),
     "a MatMul weight along its columns": lambda: matmul([2, 4, 16], [16, 8], 1),
     "a Gemm weight along its columns": lambda: gemm(1),
@@ -301,6 +383,13 @@ SOUND: dict[str, Callable[[], ir.Model]] = {
     "a Gemm bias at its scale": lambda: biased_gemm(1.0),
     "a Relu before int4 from zero": lambda: relu(INT4, -8),
     "a Relu before uint4 from zero": lambda: relu(UINT4, 0),
+    "a Relu before int4 per channel": lambda: relu(INT4, np.zeros(16), np.full(16, 0.25)),
+    "a MatMul weight along its rows, then transposed": lambda: transposed("MatMul", 0),
+    "Add per channel, int8": lambda: pointwise("Add", kind=s8),
+    "Sigmoid to a grid per channel, int8": lambda: pointwise("Sigmoid", several="out", kind=s8),
+    "a biased depthwise Conv of activations per channel": lambda: conv(group=8, axis=0, activation_axis=1, biased=True),
+    "Add per channel, in float": lambda: pointwise("Add", last=False),
+    "two grids of 4 bits": lambda: requantized((0.5, 0), (0.25, 0), kind=INT4),
     "MaxPool per channel": lambda: pointwise("MaxPool", kernel_shape=[2, 2]),
     "Softmax at 1/256": lambda: softmax(1 / 256, u8(0)),
     "Softmax at 1/100": lambda: softmax(1 / 100, u8(0)),

@@ -11,6 +11,9 @@ from onnx_ir.passes import common as passes
 from intact.errors import ModelError, SettingsError
 from intact.graph import edit, query, shapes, upgrade
 
+OVERRIDABLE = "overridable"
+"""In the `meta` of an initializer that was an input, too: in the file as it was, a session may be given another."""
+
 
 def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.Model:
     """Return a copy of `model` in the one form that stages take, its free dimensions fixed as `dims` says.
@@ -19,7 +22,7 @@ def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.M
     `model` must be sorted, as `io.load` leaves them.
     """
     result = model.clone()
-    passes.RemoveInitializersFromInputsPass()(result)
+    _fix_initializers(result)
     _free_negative_dims(result)
     _fix_dims(result, dims or {})
     result = inline_functions(result)
@@ -150,6 +153,14 @@ def _next_name(stem: str, taken: set[str], counters: dict[str, int]) -> str:
         if name not in taken:
             taken.add(name)
             return name
+
+
+def _fix_initializers(model: ir.Model) -> None:
+    """Make every initializer a constant: no input overrides it any more, but `OVERRIDABLE` tells that one did."""
+    for value in model.graph.inputs:
+        if value.is_initializer():
+            value.meta[OVERRIDABLE] = True
+    passes.RemoveInitializersFromInputsPass()(model)
 
 
 def _free_axes(model: ir.Model) -> Iterator[tuple[str, ir.Value, int]]:

@@ -8,9 +8,9 @@ import difflib
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.graph import edit, query, rewriter, shapes
-from intact.graph.rewriter import Rewritten, Rule
-from intact.lint import activations, bias, coverage, int8, pools, scales, weight_only, weights
+from intact.graph import rewriter, shapes
+from intact.graph.rewriter import EXACT, Rewritten, Rule
+from intact.lint import activations, bias, coverage, int8, kernels, pools, scales, sight, softmax, weight_only, weights
 from intact.lint.check import UNAFFECTED, Check, Finding, Severity
 
 __all__ = [
@@ -24,9 +24,10 @@ __all__ = [
     "fused_rightly",
     "loadable",
     "markdown",
+    "repairs",
 ]
 
-_MODULES = (weights, bias, activations, int8, pools, weight_only, scales, coverage)
+_MODULES = (weights, bias, activations, softmax, int8, pools, kernels, weight_only, scales, coverage)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
@@ -35,17 +36,21 @@ CHECKS: tuple[Check, ...] = tuple(
 _RULES: tuple[Rule, ...] = tuple(check for check in CHECKS if isinstance(check, Rule))
 
 
-def findings(model: ir.Model) -> tuple[Finding, ...]:
-    """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes."""
-    seen = _without_identity(model)
-    found = [finding for check in CHECKS for finding in check.find(seen)]
+def findings(model: ir.Model, *, opset: int | None = None) -> tuple[Finding, ...]:
+    """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes.
+
+    `opset` is that of the file which the model was before it was upgraded: some faults are those of newer ones only.
+    """
+    seen = sight.seen(model)
+    concerned = [check for check in CHECKS if opset is None or check.since <= opset]
+    found = [finding for check in concerned for finding in check.find(seen)]
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
 
 
 def fix(model: ir.Model) -> Rewritten:
     """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
-    result = _without_identity(model)
+    result = sight.seen(model)
     shapes.infer_shapes(result)
     removed = coverage.remove_dead(result)
     rewritten = _repaired(result, _RULES)
@@ -60,21 +65,22 @@ def loadable(model: ir.Model) -> Rewritten:
 
 
 def fused_rightly(model: ir.Model) -> Rewritten:
-    """The model, or a copy without what ONNX Runtime fuses wrongly whatever its grids are (Q120)."""
-    affected = any(found for check in pools.CHECKS for found in check.find(model))
-    return _repaired(model.clone(), pools.RULES) if affected else Rewritten(model)
+    """The model, or a copy without what ONNX Runtime fuses wrongly although its grids are sound (Q120, Q122, Q123)."""
+    rules = (*pools.RULES, *kernels.RULES, *softmax.RULES)
+    affected = any(found for rule in rules if isinstance(rule, Check) for found in rule.find(model))
+    return _repaired(model.clone(), rules) if affected else Rewritten(model)
 
 
-def _without_identity(model: ir.Model) -> ir.Model:
-    """A copy without what ONNX Runtime removes before it fuses, so that checks see the neighbours that it sees."""
-    result = model.clone()
-    for node in list(query.all_nodes(result)):
-        source = node.inputs[0] if (node.domain, node.op_type) == ("", "Identity") else None
-        # What a body hands out has to be its own.
-        if source is not None and not node.outputs[0].is_graph_output():
-            node.outputs[0].replace_all_uses_with(source)
-            edit.remove_dead([node])
-    return result
+def repairs(model: ir.Model, *, fused: bool) -> tuple[Rule, ...]:
+    """Exact rules for what ONNX Runtime refuses to load (Q119) or, where a model is `fused`, spoils by fusing it."""
+    rules = [rule for rule in (_RULES if fused else int8.RULES) if rule.exactness is EXACT]
+    return tuple(rule for rule in rules if isinstance(rule, Check) and _spoiled_by_fusion(rule, model))
+
+
+def _spoiled_by_fusion(check: Check, model: ir.Model) -> bool:
+    """Whether there is an error that unfused nodes do not have; an integer operator has it in any case."""
+    found = [finding.op for finding in check.find(model)] if check.severity is Severity.ERROR else []
+    return bool(found) and not any(op.startswith("QLinear") for op in found)
 
 
 def _repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:

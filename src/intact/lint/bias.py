@@ -128,7 +128,7 @@ class BiasOverflow(Isolated):
         centred = grids.centred(weight)
         output = 1 if node.op_type == "Gemm" and not query.int_(node, "transB", 0) else 0
         sums = np.zeros(1) if centred is None else _sums(centred, output)
-        return _overflow(levels, sums * _reach(data))
+        return _overflow(levels, sums * grids.reach(data))
 
 
 class SharedBias(Check):
@@ -229,14 +229,6 @@ def _most_products(weight: ir.Node) -> float:
     """A bound on a sum of products that needs no look at the weight: 8-bit differences are below 256."""
     shape = query.static_shape(weight.inputs[0])
     return 0.0 if shape is None else 255.0 * 255.0 * float(np.prod(shape, dtype=np.float64))
-
-
-def _reach(data: ir.Node) -> int:
-    """How far an 8-bit input can be from its zero point."""
-    dtype, zero = data.inputs[0].dtype, grids.zero_point(data)  # type: ignore[union-attr]
-    if dtype is None or zero is None:
-        return 255
-    return int(max(zero.max() - dtype.min, dtype.max - zero.min()))
 
 
 def _sums(centred: np.ndarray, axis: int) -> np.ndarray:

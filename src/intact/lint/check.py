@@ -57,6 +57,8 @@ class Check:
     severity: ClassVar[Severity]
     remedy: ClassVar[str]
     """What --fix does, or what the user has to do."""
+    since: ClassVar[int] = 1
+    """The opset from which on a file is affected."""
 
     def find(self, model: ir.Model) -> Iterator[Finding]:
         """Every place in the model where this is wrong, in the order of its nodes."""
@@ -102,6 +104,8 @@ class Isolated(Check, Rule):
     creates = (("", "Min"),)
     ops: ClassVar[tuple[str, ...]]
     domains: ClassVar[tuple[str, ...]] = ("",)
+    ops_in_half: ClassVar[tuple[str, ...]] = ()
+    """Those that are fused between grids of float16 as well: where kernels want float32, nothing is fused."""
     remedy = "--fix keeps the node out of the fusion: an input passes a Min that changes nothing, constants are float"
 
     def find(self, model: ir.Model) -> Iterator[Finding]:
@@ -109,9 +113,13 @@ class Isolated(Check, Rule):
         for node in query.all_nodes(model):
             if node.domain not in self.domains or node.op_type not in self.ops:
                 continue
-            fault = self.fault(node)
+            fault = None if self.is_passed_over(node) else self.fault(node)
             if fault is not None:
                 yield self.finding(node, fault)
+
+    def is_passed_over(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime fuses no such node because its numbers are float16."""
+        return node.op_type not in self.ops_in_half and any(map(grids.is_half, node.inputs))
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs to be kept apart from what produces them: by default the first that is dequantized."""
@@ -122,7 +130,7 @@ class Isolated(Check, Rule):
         return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
 
     def check(self, node: ir.Node) -> str | None:
-        return UNAFFECTED if self.fault(node) is None else None
+        return UNAFFECTED if self.is_passed_over(node) or self.fault(node) is None else None
 
     def rewrite(self, op: Any, node: ir.Node) -> Any:
         inputs = [_folded(op, value) for value in node.inputs]

@@ -56,6 +56,19 @@ def quantizers_of(value: ir.Value) -> Iterator[ir.Node]:
             yield node
 
 
+def readers_of_8_bits(node: ir.Node) -> Iterator[ir.Node]:
+    """The QuantizeLinear nodes that take a result to 8 bits, perhaps behind a Relu or Clip, which a grid absorbs.
+
+    There are none where something else reads the result, too: ONNX Runtime does not fuse such a node.
+    """
+    users = query.consumers(node.outputs[0])
+    clips = [user for user in users if user.op_type in ("Relu", "Clip")]
+    if node.outputs[0].is_graph_output() or len(clips) + len([*quantizers_of(node.outputs[0])]) < len(users):
+        return
+    for end in (node, *clips):
+        yield from (reader for reader in quantizers_of(end.outputs[0]) if bits(reader) == 8)
+
+
 def dtype(node: ir.Node) -> ir.DataType | None:
     """The type that a DequantizeLinear reads or a QuantizeLinear writes, or None if unknown."""
     value = node.inputs[0] if node.op_type == "DequantizeLinear" else node.outputs[0]
@@ -72,6 +85,13 @@ def reads_8_bits(value: ir.Value | None) -> bool:
     """Whether the value is dequantized from 8-bit integers: what the integer kernels of ONNX Runtime take."""
     node = dequantizer(value)
     return node is not None and bits(node) == 8
+
+
+def is_half(value: ir.Value | None) -> bool:
+    """Whether the value is float16, or dequantized to it."""
+    source = dequantizer(value)
+    real = value if source is None else source.inputs[1]
+    return real is not None and real.dtype == ir.DataType.FLOAT16
 
 
 def count(node: ir.Node) -> int:
@@ -128,6 +148,14 @@ def centred(node: ir.Node) -> np.ndarray | None:
     if stored is None or zeros is None:
         return None
     return np.asarray(stored - integer.along(zeros, stored.shape, axis(node) or 0, block_size(node)))
+
+
+def reach(node: ir.Node) -> int:
+    """How far an 8-bit integer that a DequantizeLinear reads can be from its zero point."""
+    kind, zeros = dtype(node), zero_point(node)
+    if kind is None or zeros is None:
+        return 255
+    return int(max(zeros.max() - kind.min, kind.max - zeros.min()))
 
 
 def constant_reals(value: ir.Value | None) -> np.ndarray | None:

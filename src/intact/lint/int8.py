@@ -14,6 +14,9 @@ from intact.lint.check import Check, Isolated, Severity, fence
 # What ONNX Runtime's QDQPropagation moves a DequantizeLinear across.
 _MOVERS = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
+# Readers of one tensor that become one node before that: parts of a Gelu, of a LayerNormalization.
+_FUSED = (frozenset(("Div", "Mul")), frozenset(("ReduceMean", "Sub")))
+
 
 class PropagatedInt8(Isolated):
     """A dequantized int8 tensor is moved without being quantized again, or multiplied and added to a vector.
@@ -24,7 +27,8 @@ class PropagatedInt8(Isolated):
     affected too, where the input is no matrix: ONNX Runtime makes a Reshape and a Gemm of them.
 
     Measured (ONNX Runtime 1.31.1, opset 21 and later): the session does not load ("output_dtype INT8 does not match
-    y_zero_point type UINT8"). Where two nodes read the moved tensor, or one that quantizes it, it loads.
+    y_zero_point type UINT8"). Where two nodes read the moved tensor, or one that quantizes it, it loads, unless those
+    two are equal or parts of a Gelu or a LayerNormalization, which become one node first, or move the tensor on.
 
     Fix: quantize the moved tensor again, on the same grid, and write the vector as a matrix of one row. `--fix` does
     both; neither changes a number, and the MatMul becomes an integer kernel.
@@ -32,6 +36,7 @@ class PropagatedInt8(Isolated):
 
     code = "Q119"
     severity = Severity.ERROR
+    since = 21
     ops = ("Add", *_MOVERS)
     remedy = "--fix quantizes a moved tensor again, on the same grid, and adds the vector as a matrix of one row"
 
@@ -41,9 +46,7 @@ class PropagatedInt8(Isolated):
             return None if product is None else f"it is fused with {product.name}, which reads int8, behind a Reshape"
         source = _int8(node.inputs[0])
         moved = node.outputs[0]
-        readers = [reader for reader, _ in moved.uses()]
-        alone = len(readers) == 1 and readers[0].op_type != "QuantizeLinear" and not moved.is_graph_output()
-        if source is None or not (alone or (moved.is_graph_output() and not readers)):
+        if source is None or not (_read_by_one(moved) or (moved.is_graph_output() and not moved.uses())):
             return None
         return f"what it moves is int8, from {source.name}, and is not quantized again"
 
@@ -61,6 +64,16 @@ class PropagatedInt8(Isolated):
         grid = source.inputs[1:]
         moved = op.node(node.op_type, *node.inputs, **node.attributes)
         return op.DequantizeLinear(op.QuantizeLinear(moved, *grid), *grid)
+
+
+def _read_by_one(moved: ir.Value) -> bool:
+    """Whether the moved tensor goes to one node that does not quantize it, or to several that become one or move it."""
+    readers = [reader for reader, _ in moved.uses() if reader.op_type != "Shape"]
+    kinds = frozenset(reader.op_type for reader in readers)
+    if moved.is_graph_output() or "QuantizeLinear" in kinds or len(set(readers)) < len(readers):
+        return False
+    # A Transpose goes behind what moves the tensor on, for each of its readers in its own way.
+    return len(kinds) == 1 or kinds in _FUSED or not kinds.isdisjoint(_MOVERS)
 
 
 def _int8(value: ir.Value | None) -> ir.Node | None:

@@ -31,16 +31,13 @@ class PoolBeyondPadding(Isolated):
     def fault(self, node: ir.Node) -> str | None:
         if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
             return None
-        if not _goes_to_8_bits(node) or not grids.reads_8_bits(node.inputs[0]) or not windows.may_stick_out(node):
+        if (
+            not any(grids.readers_of_8_bits(node))
+            or not grids.reads_8_bits(node.inputs[0])
+            or not windows.may_stick_out(node)
+        ):
             return None
         return "its last window reaches beyond the padding, and the kernel divides by the whole of it"
-
-
-def _goes_to_8_bits(node: ir.Node) -> bool:
-    """Whether the result is quantized, perhaps behind a Relu or Clip, which a grid absorbs."""
-    clips = [user for user in query.consumers(node.outputs[0]) if user.op_type in ("Relu", "Clip")]
-    readers = (reader for end in (node, *clips) for reader in grids.quantizers_of(end.outputs[0]))
-    return any(grids.bits(reader) == 8 for reader in readers)
 
 
 RULES: tuple[Rule, ...] = (PoolBeyondPadding(),)

@@ -30,8 +30,9 @@ class WeightOnlyMatMul(Check, Rule):
     weights (9e-3 on σ ≈ 0.5).
 
     Fix: `--fix` writes the MatMulNBits itself (domain com.microsoft), with accuracy level 1: it computes in float32,
-    keeps the weight in few bits, and stays within 1e-6 of the largest output, the rounding of float32 sums. Without
-    it, set the session option session.qdq_matmulnbits_accuracy_level to 1.
+    keeps the weight in few bits, and stays within 1e-6 of the largest output, the rounding of float32 sums (beside
+    float16 activations, that of float16). Without it, set the session option session.qdq_matmulnbits_accuracy_level
+    to 1.
     """
 
     code = "Q109"
@@ -105,7 +106,7 @@ def _is_row(bias: ir.Value | None) -> bool:
 def _is_packable(weight: ir.Node) -> bool:
     """Whether the weight is a constant matrix of 4 or 8 bits with scales that MatMulNBits can hold."""
     stored, scales = query.constant_tensor(weight.inputs[0]), query.constant(weight.inputs[1])
-    if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype != np.float32:
+    if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype not in (np.float32, np.float16):
         return False
     size = grids.block_size(weight)
     if grids.zero_point(weight) is None or not (np.isfinite(scales) & (scales > 0)).all():

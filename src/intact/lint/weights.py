@@ -28,7 +28,7 @@ class ConvWeightAxis(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         weight = _weight(node)
-        return None if weight is None else _off_axis(weight, 0)
+        return None if weight is None or not any(grids.readers_of_8_bits(node)) else _off_axis(weight, 0)
 
 
 class MatMulWeightAxis(Isolated):
