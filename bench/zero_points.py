@@ -30,6 +30,7 @@ ROUNDS = 31
 KINDS = ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
 LAYERS = {
     "depthwise 128 x 56 x 56, 3 x 3": (128, 128, (56, 56)),
+    "depthwise 128 x 1024, 3": (128, 128, (1024,)),
     "dense 64 x 56 x 56, 3 x 3": (64, 1, (56, 56)),
     "dense 32 x 128, 3": (32, 1, (128,)),
     "dense 16 x 16 x 16, 3 x 3": (16, 1, (16, 16)),
