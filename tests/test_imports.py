@@ -23,6 +23,7 @@ LAYERS = [
     {"preparation"},
     {"pipeline"},
     {"files"},
+    {"rewriting"},
     {"search"},
     {"cli"},
 ]

@@ -20,8 +20,8 @@ from intact import compile as compiling
 from intact import data, environment, files, loading, pipeline, preparation
 from intact.config import BuildConfig
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
-from intact.events import Silence
-from intact.graph import io
+from intact.events import Log, Silence
+from intact.graph import io, query
 from intact.report import manifest
 from tests.conftest import ROWS
 from tests.zoo import ZOO
@@ -436,6 +436,43 @@ def test_an_upgraded_model_is_compared_with_the_file_and_the_figure_kept(made):
     load = stage(made.manifest, "load")
     assert load["opset_from"] == 17 and load["opset_to"] >= 21
     assert load["upgrade_sqnr_db"] is None or load["upgrade_sqnr_db"] > 60
+
+
+def test_ties_that_newer_kernels_round_in_other_ways_are_told_and_no_error(tmp_path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,16,16] x) => (float[1,4,8,8] y)
+        <float s = {0.0173}, uint8 z = {128}> {
+            q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+            p = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (d)
+            r = QuantizeLinear(p, s, z) y = DequantizeLinear(r, s, z)
+        }"""
+    onnx.save(parser.parse_model(text), tmp_path / "tied.onnx")
+    log = Log()
+    assert loading.load_logged(tmp_path / "tied.onnx", None, log).quantized is not None
+    assert ["round ties in other ways" in warning for warning in log.warnings] == [True]
+    assert 20 < log.stages[0].details["upgrade_sqnr_db"] < 60
+
+
+def test_a_quantized_weight_that_is_made_of_constants_is_constant(tmp_path):
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (uint8[1,1,4,4] x) => (uint8[1,2,4,4] y)
+        <float s = {0.1}, uint8 z = {8}, int8[2] w = {100, -100}, int8[2] wz = {-3, 5}, int64[4] t = {2, 1, 1, 1}> {
+            v = Reshape(w, t) y = QLinearConv(x, s, z, v, s, wz, s, z)
+        }"""
+    onnx.save(parser.parse_model(text), tmp_path / "made.onnx")
+    (node,) = loading.load(tmp_path / "made.onnx").model.graph
+    assert query.is_constant(node.inputs[3])
+
+
+def test_an_upgrade_that_no_synthetic_input_fits_is_not_checked_and_that_is_told(tmp_path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, N] x) => (float[1, N] y) <int64[2] t = {1, 8}> {
+        a = Reshape(x, t) y = Relu(a)
+    }"""
+    onnx.save(parser.parse_model(text), tmp_path / "eight.onnx")
+    log = Log()
+    loading.load_logged(tmp_path / "eight.onnx", None, log)
+    assert ["was not checked: ORT stopped while running" in warning for warning in log.warnings] == [True]
+    assert log.stages[0].details["upgrade_sqnr_db"] is None
+    loading.load_logged(tmp_path / "eight.onnx", {"N": 8}, log := Log())
+    assert not log.warnings
 
 
 @pytest.mark.parametrize(

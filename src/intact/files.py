@@ -1,16 +1,16 @@
-"""What the commands do with files, besides a whole build: each reads a model, runs stages, and writes or tells."""
+"""What commands besides build, rewrite and convert do with files: each reads a model, runs stages, writes or tells."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import acceptance, data, execution, lint, loading, pipeline, preparation, quantize, rewrite
+from intact import acceptance, data, execution, lint, loading, preparation, quantize, rewrite
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
@@ -19,16 +19,15 @@ from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.export import huggingface, origin
-from intact.graph import io, normalize, rewriter, shapes, upgrade
-from intact.graph.rewriter import Rewritten, Rule
+from intact.graph import io, normalize, shapes, upgrade
+from intact.graph.rewriter import Rewritten
+from intact.optimize import constants
 from intact.perf import measure as performance
 from intact.pipeline import PRODUCER, stamped
 from intact.quantize import detect, plan_file, presets
 from intact.report import publish
 from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy
-from intact.rewrite import exactness
 from intact.targets.registry import known_backends, load_target
-from intact.targets.spec import Target
 from intact.verify.compare import measure
 
 
@@ -94,7 +93,7 @@ def quantize_file(
     path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
 ) -> dict[str, Any]:
     """Quantize the model at `path` into the file `output`, with the stages that `build` would use."""
-    _check_output(output, overwrite)
+    check_output(output, overwrite)
     log = Log(events or Silence())
     prepared = preparation.prepare_logged(path, config, log)
     if prepared.config.quantization is None:
@@ -109,85 +108,6 @@ def quantize_file(
         "config": prepared.config.to_dict(),
         "warnings": log.warnings,
         **stage.details,
-    }
-
-
-def rewrite_file(
-    path: Path,
-    config: BuildConfig,
-    output: Path,
-    *,
-    exact: bool = False,
-    near: bool = False,
-    explain: str | None = None,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
-
-    `exact` and `near` choose rules as in `rewrite.rules_for`; layers that `near` would take below 40 dB stay exact.
-    `explain` names a node, of the model or of the result: which rules fired there, and why the others did not, is
-    part of what is returned.
-    """
-    _check_output(output, overwrite)
-    target = preparation.target_of(config.compile)
-    rules = rewrite.rules_for(target, exact=exact, near=near)
-    names = {rule.name for rule in rules}
-    left_out = [rule for rule in rewrite.rules_for(target, near=near) if rule.name not in names]
-    return _rewrite_to(path, config, target, rules, output, explain, events, left_out)
-
-
-def convert_file(
-    path: Path,
-    form: str | None,
-    config: BuildConfig,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
-    _check_output(output, overwrite)
-    target = rewrite.conversion(form)
-    return _rewrite_to(path, config, target, rewrite.rules_for(target), output, None, events)
-
-
-def _rewrite_to(
-    path: Path,
-    config: BuildConfig,
-    target: Target,
-    rules: Sequence[Rule],
-    output: Path,
-    explain: str | None,
-    events: Events | None,
-    left_out: Sequence[Rule] = (),
-) -> dict[str, Any]:
-    log = Log(events or Silence())
-    source = loading.load_logged(path, config.dims, log)
-    inputs = preparation.inputs_for(source.model, config, log)
-    with log.stage("rewrite"):
-        rows = pipeline.validation_rows(inputs)
-        lossy = exactness.lossy(source.model, rules, rows)
-        rules = exactness.except_at(rules, lossy)
-        rewritten = rewriter.apply(source.model.clone(), rules)
-        validation = pipeline.check_rewriting(source.model, rewritten, rules, rows, target)
-    for node, reason in lossy.items():
-        log.events.note(f"--near: {node} stays exact: {reason}")
-    requantized = pipeline.tell_zero_points(rewritten, target, log)
-    shapes.infer_shapes(rewritten.model)
-    normalize.drop_unused_opsets(rewritten.model)
-    refusals = () if explain is None else rewrite.explain(source.model, rewritten, rules, explain, left_out)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    io.save(stamped(rewritten.model), output)
-    return {
-        "output": str(output),
-        "target": target.name,
-        "rules": rewrite.counts(rewritten.applications),
-        "operators": rewrite.operators(source.model, rewritten.model),
-        "validation": validation,
-        "requantized_weights": requantized,
-        "explain": [asdict(refusal) for refusal in refusals],
-        "warnings": log.warnings,
     }
 
 
@@ -355,8 +275,11 @@ def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False
     """What is wrong with the model at `path`; with `output`, a repaired copy of it goes there."""
     if output is not None:
         publish.check_file(output, overwrite=overwrite, ours=_is_ours(output) and not output.samefile(path))
-    model = normalize.normalize(upgrade.upgrade(io.load(path)).model)
-    found = lint.findings(model)
+    given = io.load(path)
+    model = normalize.normalize(upgrade.upgrade(given).model)
+    # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
+    constants.fold(model)
+    found = lint.findings(model, opset=given.opset_imports.get(""))
     repaired = Rewritten(model) if output is None else lint.fix(model)
     standing = {(finding.code, finding.node) for finding in lint.findings(repaired.model)}
     if output is not None:
@@ -369,7 +292,8 @@ def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False
     }
 
 
-def _check_output(path: Path, overwrite: bool) -> None:
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse to write a model over a file that intact did not write."""
     publish.check_file(path, overwrite=overwrite, ours=not overwrite and _is_ours(path))
 
 

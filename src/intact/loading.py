@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from intact.errors import ModelError
 from intact.events import Events, Log, Silence
 from intact.execution import Outputs
 from intact.export import origin
-from intact.graph import io, normalize, upgrade
+from intact.graph import io, normalize, query, upgrade
+from intact.optimize import constants
 from intact.quantize import detect
 from intact.results import Origin
 from intact.vendor import cpu
@@ -23,6 +24,8 @@ from intact.verify.compare import compare
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
+# Between integer operators it decides what becomes of ties, so that whole steps change.
+LEAST_INTEGER_UPGRADE_SQNR = 20.0
 UPGRADE_ROWS = 2
 
 
@@ -62,35 +65,83 @@ def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Sou
             found = origin.of_model(given)
             log.warn(*(() if found is None else origin.warnings(found)))
             opset = given.opset_imports.get("", 0)
-            source = Source(path, digest.result(), opset, model, detect.detect(model), found)
+            quantized = detect.detect(model)
+            if quantized is not None:
+                # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
+                constants.fold(model)
+            source = Source(path, digest.result(), opset, model, quantized, found)
         differs = upgraded.from_opset != upgraded.to_opset
         check = aside.submit(_check_upgrade, path, given, model) if differs else None
         try:
             yield source
         finally:
             if check is not None:
-                details["upgrade_sqnr_db"] = check.result()
+                details["upgrade_sqnr_db"], warnings = check.result()
+                log.warn(*warnings)
 
 
-def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> float | None:
-    """The least SQNR in dB between the file as given and the upgraded model, None if they are identical."""
+def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
+    """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
     rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
-    threads = max(1, cpu.threads() // 2)
-
-    def run(form: ir.Model | Path, content: ir.Model) -> list[Outputs]:
-        session = execution.session(form, content=content, threads=threads)
-        return [session.run(row) for row in rows]
-
-    with ThreadPoolExecutor(2) as pool:
-        before, after = pool.map(run, (path, model), (given, model))
-    accuracy = compare("upgraded", "onnxruntime", before, after)
-    noisy = [row.sqnr_db for row in accuracy if row.sqnr_db is not None]
-    least = min(noisy, default=None)
-    if least is not None and least < LEAST_UPGRADE_SQNR:
+    try:
+        found = least = _distance(rows, (path, given), (model, model))
+    except ModelError as problem:
+        if problem.code != cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
+            raise
+        # Sizes that are free are taken as 1, which some models do not run with; data may say better ones later.
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem}",)
+    allowed = LEAST_UPGRADE_SQNR
+    warnings: list[str] = []
+    if least is not None and least < allowed and detect.detect(model) is not None:
+        # Pools of newer opsets add in another order, and the mean of integers is often half-way between two of them.
+        before, after = (_without_rounding(form) for form in (given, model))
+        allowed = LEAST_INTEGER_UPGRADE_SQNR if _computes_integers(after) else allowed
+        least = _distance(rows, (before, before), (after, after))
+        warnings.append(f"{path}: newer kernels than its own round ties in other ways: {found:.1f} dB apart")
+    if least is not None and least < allowed:
         raise ModelError(
             "M152",
             f"{path}: after the upgrade to a newer opset the outputs differ ({least:.1f} dB SQNR)",
-            allowed=f"at least {LEAST_UPGRADE_SQNR:.0f} dB",
+            allowed=f"at least {allowed:.0f} dB",
             fix="export the model again with opset 21 or later",
         )
-    return least
+    return found, tuple(warnings)
+
+
+def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
+    session = execution.session(path, content=given)
+    try:
+        return all(session.run(row) for row in rows)
+    except ModelError:
+        return False
+
+
+def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
+    """The least SQNR in dB between two forms of a model, each with what is in it; None if they are identical."""
+    threads = max(1, cpu.threads() // 2)
+
+    def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
+        session = execution.session(form[0], content=form[1], threads=threads)
+        return [session.run(row) for row in rows]
+
+    with ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(run, forms)
+    accuracy = compare("upgraded", "onnxruntime", before, after)
+    return min((row.sqnr_db for row in accuracy if row.sqnr_db is not None), default=None)
+
+
+def _without_rounding(model: ir.Model) -> ir.Model:
+    """A copy in which what is quantized and dequantized at once stays as it is, as far as it is inside."""
+    result = normalize.inline_functions(model.clone())
+    for node in query.all_nodes(result):
+        source = None if node.op_type != "DequantizeLinear" or node.inputs[0] is None else node.inputs[0].producer()
+        if source is not None and source.op_type == "QuantizeLinear" and not node.outputs[0].is_graph_output():
+            assert source.inputs[0] is not None, f"{source.name!r} quantizes something"
+            node.outputs[0].replace_all_uses_with(source.inputs[0])
+    return result
+
+
+def _computes_integers(model: ir.Model) -> bool:
+    """Whether an operator on integers reads what is quantized, so that there is rounding that cannot be left out."""
+    readers = (query.consumers(node.outputs[0]) for node in query.all_nodes(model) if node.op_type == "QuantizeLinear")
+    return any(reader.op_type != "DequantizeLinear" for group in readers for reader in group)

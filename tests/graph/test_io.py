@@ -639,6 +639,15 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path, threshold: int) -> 
     assert len(contents[0]) == (2 if threshold < WEIGHT.nbytes else 1)
 
 
+def test_a_constant_that_became_an_initializer_is_saved_as_it_is_when_it_is_read_again(tmp_path: Path) -> None:
+    body = "g (float[2, 3] x) => (float[1, 1] y) { a = Constant <value = int64[2] {0, 1}> () y = ReduceSum (x, a) }"
+    proto = onnx.parser.parse_model(model_text(body))
+    assert proto.graph.node[0].attribute[0].t.int64_data, "the numbers are not raw bytes in this file"
+    [once] = io.save(upgrade.upgrade(io.load(written(tmp_path, proto))).model, tmp_path / "once.onnx")
+    [twice] = io.save(upgrade.upgrade(io.load(once)).model, tmp_path / "twice.onnx")
+    assert once.read_bytes() == twice.read_bytes()
+
+
 def test_weights_above_the_threshold_go_outside_and_come_back(tmp_path: Path) -> None:
     source = written(tmp_path, with_weight(WEIGHT))
     files = io.save(io.load(source), tmp_path / "out.onnx", external_threshold=WEIGHT.nbytes - 1)

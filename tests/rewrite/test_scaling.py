@@ -88,3 +88,30 @@ def test_a_constant_divided_by_a_tensor_is_not_a_factor():
 def test_an_exact_rule_is_preferred():
     done = apply(before("Mul", 2.0), scaling.RULES)
     assert [item.exactness for item in done.applications] == ["exact"]
+
+
+def gelu(op, factor, *, with_x):
+    """Q(½ · x · (1 + op(x · factor))) of a dequantized x, or of 1 + op(x · factor) alone."""
+    net = Net()
+    x = net.dequantize("x", 0.5, ZERO)
+    grown = net.op("Add", net.op(op, net.op("Mul", x, np.float32(factor))), np.float32(1))
+    result = net.op("Mul", net.op("Mul", x, grown) if with_x else grown, np.float32(0.5))
+    return net.model({"x": BYTES}, net.quantize(result, 0.5, ZERO))
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [
+        (scaling.FoldScaleIntoDequantize, gelu("Erf", 0.7071068, with_x=True)),
+        (scaling.FoldScaleIntoDequantize, gelu("Sigmoid", 1.702, with_x=True)),
+        (scaling.FoldScaleIntoQuantize, gelu("Erf", 0.7071068, with_x=True)),
+    ],
+)
+def test_a_gelu_that_onnx_runtime_computes_in_one_node_stays_whole(rule, model):
+    assert scaling.GELU in refused(rule(), model)
+
+
+@pytest.mark.parametrize("op", ["Erf", "Sigmoid"])
+def test_a_factor_that_is_no_part_of_a_gelu_is_folded(op):
+    fires = {item.rule for item in apply(gelu(op, 3.0, with_x=False), scaling.RULES).applications}
+    assert fires >= {"fold_scale_into_dequantize", "fold_power_of_two_into_quantize"}

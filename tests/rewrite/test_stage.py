@@ -147,6 +147,15 @@ def test_the_command_explains_what_became_of_a_node(saved):
         *args, nodes["Relu"]
     )
     assert f"{nodes['Flatten']}: dequantize_after_move: fired here" in run(*args, nodes["Flatten"])
+    assert f"{nodes['Conv']}: conv_to_qlinear: fired here" in run(*args, nodes["Conv"])
+
+
+def test_a_node_that_no_rule_is_about_is_told_so(tmp_path):
+    net = Net()
+    net.op("Erf", net.dequantize("x", 0.02, np.uint8(3)))
+    io.save(net.model({"x": np.zeros(4, np.uint8)}, "t1"), tmp_path / "in.onnx")
+    text = run("rewrite", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--explain", "the_t1")
+    assert "the_t1: none: no rule has a place for Erf" in text
 
 
 def test_an_operator_is_told_why_the_rule_that_starts_at_the_q_after_it_refuses(tmp_path):

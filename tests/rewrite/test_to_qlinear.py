@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from intact.graph import rewriter
@@ -144,6 +145,17 @@ def test_an_operator_between_grids_becomes_one_on_integers(rule, model, left):
 @pytest.mark.parametrize(("rule", "model", "reason"), REFUSES, ids=lambda item: getattr(item, "__name__", None))
 def test_what_no_kernel_computes_stays_and_says_why(rule, model, reason):
     assert reason in refused(rule(), model)
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"), [row[:2] for row in FIRES], ids=lambda item: getattr(item, "__name__", None)
+)
+def test_a_grid_in_float16_has_no_kernel(rule, model):
+    half = model.clone()
+    for scale in {node.inputs[1] for node in half.graph if node.op_type in ("QuantizeLinear", "DequantizeLinear")}:
+        scale.const_value = ir.tensor(scale.const_value.numpy().astype(np.float16))
+        scale.dtype = ir.DataType.FLOAT16
+    assert "is float16: integer kernels take float32" in refused(rule(), half)
 
 
 def test_a_global_pool_of_a_matrix_has_no_kernel():

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact import files, pipeline, rewrite
+from intact import files, pipeline, rewrite, rewriting
 from intact.cli import options, typed
 from intact.config import BuildConfig
 from intact.errors import ModelError, SettingsError
@@ -532,7 +532,7 @@ def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, net, activation, near
     pytest.importorskip("onnxruntime_qnn")
     source, rows = asymmetric_cnn(tmp_path, activation, net), str(tmp_path / "rows.npz")
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
-    files.rewrite_file(source, config, tmp_path / "rewritten.onnx", near=near)
+    rewriting.rewrite_file(source, config, tmp_path / "rewritten.onnx", near=near)
     made = pipeline.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
     assert made.placement.partitions == 1 and not made.placement.cpu_nodes
     (accuracy,) = files.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config).accuracy

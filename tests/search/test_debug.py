@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from typer.testing import CliRunner
 
-from intact import files, pipeline
+from intact import files, pipeline, rewriting
 from intact.cli.main import app
 from intact.config import BuildConfig
 from intact.errors import ModelError, NotAvailable, SettingsError
@@ -121,7 +121,7 @@ def test_tensors_are_paired_by_structure_where_names_are_lost(zoo, quantized, tm
 def test_a_model_of_integer_operators_is_compared_as_well(zoo, quantized, tmp_path):
     planted = spoiled_grid(quantized("depthwise_cnn"), tmp_path / "bad.onnx", "Add", 0, factor=0.02)
     integers = tmp_path / "integers.onnx"
-    files.convert_file(planted.path, "qlinear", BuildConfig(), integers)
+    rewriting.convert_file(planted.path, "qlinear", BuildConfig(), integers)
     assert any(node.op_type == "QLinearConv" for node in onnx.load(integers).graph.node)
     first = debug(zoo, "depthwise_cnn", integers)["first"]
     assert first["cause"] == "grid" and planted.tensors & {first["tensor"], first["node"].split("_QuantizeLinear")[0]}

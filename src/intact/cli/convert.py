@@ -28,10 +28,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
-    from intact import files
+    from intact import rewriting
     from intact.cli import console, summary
 
-    result = files.convert_file(
+    result = rewriting.convert_file(
         typed.model_path(values),
         values["to"],
         typed.settings(values, *SETTINGS),

@@ -42,10 +42,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
-    from intact import files
+    from intact import rewriting
     from intact.cli import console, summary
 
-    result = files.rewrite_file(
+    result = rewriting.rewrite_file(
         typed.model_path(values),
         typed.settings(values, *SETTINGS),
         values["output"],

@@ -243,11 +243,16 @@ def _unpack(model: ir.Model) -> None:
     """Keep constants as arrays: a message reads its bytes again whenever it is asked for them."""
     for graph in model.graphs():
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor):
-                value.const_value = ir.Tensor(
-                    tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
-                )
+            if value.const_value is not None:
+                value.const_value = _unpacked(value.const_value)
+
+
+def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not (isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor)):
+        return tensor
+    return ir.Tensor(
+        tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
+    )
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
@@ -312,8 +317,9 @@ def _attribute_with(attribute: ir.Attr, tensors: list[ir.TensorProtocol]) -> ir.
 
 
 def _inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor with its data in it, written in one way whichever of the fields of a message held it before."""
     if not isinstance(tensor, ir.ExternalTensor):
-        return tensor
+        return _unpacked(tensor)
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 

@@ -15,11 +15,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from intact.errors import ModelError
-from intact.graph import edit, legacy_ops, opset_rules, shapes
+from intact.graph import edit, legacy_ops, opset_rules, query, shapes
 from intact.graph.patch import Patch
 
 OLDEST = 7
 MINIMUM = 21
+# The last opset with the first AveragePool.
+LAST_POOL = 18
 # What the oldest supported ONNX Runtime (1.22) reads.
 IR_VERSION = 10
 
@@ -71,6 +73,33 @@ def import_at_least(model: ir.Model, opset: int) -> None:
     if opset > model.opset_imports.get("", 0):
         model.opset_imports[""] = opset
         model.ir_version = max(model.ir_version or 0, ir_version_for(model.opset_imports))
+
+
+def keep_kernels(model: ir.Model, from_opset: int) -> None:
+    """Import, in place, an opset whose kernels add as those of `from_opset`, where every node means the same in it.
+
+    ONNX Runtime has another AveragePool from opset 19 on: between Q and DQ its ties go to other integers.
+    """
+    nodes = [node for node in query.all_nodes(model) if node.domain == ""]
+    concerned = from_opset <= LAST_POOL and any(node.op_type == "AveragePool" for node in nodes)
+    if concerned and all(_is_in(node, LAST_POOL) for node in nodes):
+        model.opset_imports[""] = LAST_POOL
+
+
+def _is_in(node: ir.Node, opset: int) -> bool:
+    """Whether `opset` has the op with these attributes and types, in the same meaning."""
+    schema, rule = schema_of(node.op_type, opset), opset_rules.RULES.get(node.op_type)
+    if schema is None or schema.deprecated or (rule is not None and rule.below > opset):
+        return False
+    if not node.attributes.keys() <= schema.attributes.keys() or len(node.inputs) > schema.max_input:
+        return False
+    last = len(schema.inputs) - 1
+    types = [schema.inputs[min(index, last)].types for index in range(len(node.inputs))]
+    return all(value is None or _name_of(value) in known for value, known in zip(node.inputs, types, strict=True))
+
+
+def _name_of(value: ir.Value) -> str:
+    return "unknown" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
 
 
 def schema_of(op: str, opset: int) -> Any | None:

@@ -35,6 +35,9 @@ wherever a rule matches and does not fire. `build` applies the same rules after 
 before and after on held-back inputs in ONNX Runtime without its optimizations: every replaced tensor is held to the
 claim of its rule, and outputs are compared. A rule that breaks its claim stops the build, by name.
 
+Where ONNX Runtime would refuse to load the result with its optimizations, or spoil it by fusing nodes for a CPU, exact
+repairs of `intact lint` follow, in the same list (`propagated_int8` and others, docs/lint.md).
+
 Rules match the structure of a graph only. Which rules a device gets, and in which order they are tried at a node, is in
 `targets/<device>.toml` under `[rewrite]`.
 

@@ -17,6 +17,8 @@ from intact.rewrite.operand import Operand, dequantized, not_one_grid, quantized
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
 
+GELU = "the factor is part of a Gelu, which ONNX Runtime computes in one node as long as all of it is there"
+
 
 class FoldScaleIntoQuantize(LocalRule):
     """Q(c·x, s, z) = Q(x, s/c, z) within one step, and the same for a division by c, for c > 0."""
@@ -27,7 +29,8 @@ class FoldScaleIntoQuantize(LocalRule):
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> str | None:
-        return self._not_a_factor(c, x) or _leaves_float(written(last), 1 / _factor(scale, c))
+        doubt = self._not_a_factor(c, x) or _leaves_float(written(last), 1 / _factor(scale, c))
+        return doubt or (GELU if _ends_gelu(x) else None)
 
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> Any:
         scales = op.constant(_scaled(written(last), 1 / _factor(scale, c)), "scale")
@@ -55,7 +58,8 @@ class FoldScaleIntoDequantize(LocalRule):
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
 
     def check(self, c: ir.Value, scale: ir.Node, first: ir.Node) -> str | None:
-        return self._not_a_factor(c, first.outputs[0]) or _leaves_float(read(first), _factor(scale, c))
+        doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(read(first), _factor(scale, c))
+        return doubt or (GELU if _begins_gelu(first.outputs[0], scale) else None)
 
     def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> Any:
         scales = op.constant(_scaled(read(first), _factor(scale, c)), "scale")
@@ -117,6 +121,23 @@ RULES: tuple[Rule, ...] = (
     FoldScaleIntoDequantize(),
     FoldShiftIntoQuantize(),
 )
+
+
+def _ends_gelu(x: ir.Value) -> bool:
+    """Whether x is y · (1 + erf(…)), which half of is a Gelu."""
+    product = x.producer()
+    factors = () if product is None or product.op_type != "Mul" else product.inputs
+    sums = [node for value in factors if value is not None and (node := value.producer()) and node.op_type == "Add"]
+    terms = [value.producer() for node in sums for value in node.inputs if value is not None]
+    return any(node is not None and node.op_type == "Erf" for node in terms)
+
+
+def _begins_gelu(x: ir.Value, scale: ir.Node) -> bool:
+    """Whether erf or the sigmoid of the scaled x goes on, while x itself waits to be multiplied."""
+    user = query.only_consumer(scale.outputs[0])
+    if user is None or user.op_type not in ("Erf", "Sigmoid"):
+        return False
+    return any(node is not scale and node.op_type == "Mul" for node in query.consumers(x))
 
 
 def _not_one_number(c: ir.Value, other: ir.Value) -> str | None:

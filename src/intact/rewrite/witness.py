@@ -63,7 +63,8 @@ class _Recorder:
         for old, new in zip(firing.old, firing.new, strict=True):
             # Asked now: rules that fire later take the nodes apart that say it.
             steps = grid_step(firing.new[0]), sum_step(firing.new[0])
-            self._pairs.append((firing.application, before[old], self._value(new), *steps))
+            was, came = (self._readable(copy, old.dtype or new.dtype) for copy in (before[old], self._value(new)))
+            self._pairs.append((firing.application, was, came, *steps))
 
     def witness(self) -> Witness:
         """The model with nothing but the pairs as its outputs."""
@@ -112,6 +113,16 @@ class _Recorder:
             name = self._names.take(f"witness/{value.name}")
             self._known[value] = edit.add_initializer(self._model.graph, tensor, name)
         return self._known[value]
+
+    def _readable(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """Integers of fewer than eight bits as int8: no array can hold them as they are."""
+        if dtype is None or not dtype.is_integer() or dtype.bitwidth >= 8:
+            return value
+        to = ir.AttrInt64("to", ir.DataType.INT8)
+        cast = ir.Node("", "Cast", [value], [to], name=self._names.take("witness/Cast"))
+        cast.outputs[0].name = self._names.take("witness/readable")
+        self._model.graph.append(cast)
+        return cast.outputs[0]
 
     def _output(self, value: ir.Value, outputs: dict[ir.Value, str]) -> str:
         """The name of a value as an output; inputs and constants get a copy that can be one."""

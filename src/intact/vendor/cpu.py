@@ -16,6 +16,9 @@ from intact.errors import ModelError
 from intact.graph import io
 from intact.vendor.ort_message import sentence
 
+STOPPED = "M131"
+"""The code of the error where ONNX Runtime has loaded a model, and cannot run it."""
+
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
 
@@ -72,7 +75,7 @@ class Session:
             values = self._session.run(names, dict(feeds))
         # ORT's exception classes have no common base but Exception.
         except Exception as error:
-            raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
+            raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(zip(names, values, strict=True))
 
     def run_over(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -90,7 +93,7 @@ class Session:
             self._session.run_with_iobinding(self._binding)
         # ORT's exception classes have no common base but Exception.
         except Exception as error:
-            raise ModelError("M131", f"ORT stopped while running the model: {sentence(error)}") from error
+            raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(self._kept)
 
     def twin(self) -> Session:
