@@ -16,6 +16,7 @@ from intact.events import Events, Log, Silence
 from intact.execution import Outputs
 from intact.export import origin
 from intact.graph import io, normalize, query, upgrade
+from intact.lint import kernels
 from intact.optimize import constants
 from intact.quantize import detect
 from intact.results import Origin
@@ -69,6 +70,7 @@ def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Sou
             if quantized is not None:
                 # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
                 constants.fold(model)
+                _refuse_what_kills(path, model)
             source = Source(path, digest.result(), opset, model, quantized, found)
         differs = upgraded.from_opset != upgraded.to_opset
         check = aside.submit(_check_upgrade, path, given, model) if differs else None
@@ -78,6 +80,16 @@ def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Sou
             if check is not None:
                 details["upgrade_sqnr_db"], warnings = check.result()
                 log.warn(*warnings)
+
+
+def _refuse_what_kills(path: Path, model: ir.Model) -> None:
+    """Refuse a model that ends the process of ONNX Runtime, which is this one, when a session is made."""
+    for finding in kernels.WHERE.kills(model):
+        raise ModelError(
+            "M132",
+            f"{path}: {finding.op} {finding.node!r} crashes ONNX Runtime: {finding.message}",
+            fix="intact lint --fix writes a model without it (intact explain Q121)",
+        )
 
 
 def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:

@@ -10,7 +10,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from intact import lint
+from intact import lint, loading
+from intact.errors import ModelError
+from intact.graph import io
 from intact.vendor import cpu
 from tests.lint.qdq import INT4, Graph
 from tests.lint.wrong import CASES as WRONG
@@ -349,3 +351,16 @@ def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
         row = {"c": np.array(choice), "x": np.array([0.2, 0.6, 1.4, 3.0], np.float32)}
         (got,), (expected,) = (cpu.run(item, row, optimize=item is not model).values() for item in (fixed.model, model))
         np.testing.assert_array_equal(got, expected)
+
+
+def test_a_kernel_that_would_end_the_process_is_refused_when_it_is_loaded(tmp_path):
+    io.save(where("input", kernel=True), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="crashes ONNX Runtime: the zero point") as caught:
+        loading.load(tmp_path / "model.onnx")
+    assert caught.value.code == "M132" and "lint --fix" in caught.value.fix
+
+
+@pytest.mark.parametrize("zero", ["constant", "folded"])
+def test_a_kernel_whose_zero_points_are_known_beforehand_is_loaded(zero, tmp_path):
+    io.save(where(zero, kernel=True), tmp_path / "model.onnx")
+    assert loading.load(tmp_path / "model.onnx").quantized is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -10,7 +11,7 @@ import onnx_ir as ir
 from intact.graph import normalize, query
 from intact.graph.rewriter import Rule
 from intact.lint import grids
-from intact.lint.check import Check, Isolated, Severity, fence
+from intact.lint.check import Check, Finding, Isolated, Severity, fence
 
 MICROSOFT = "com.microsoft"
 _WHERE = "QLinearWhere"
@@ -45,6 +46,10 @@ class WhereZeroPoint(Isolated):
             if _may_vary(zero_point):
                 return f"the zero point {zero_point.name!r} of what it chooses from is not constant"
         return None
+
+    def kills(self, model: ir.Model) -> Iterator[Finding]:
+        """The kernels of the model with which no session can be made, whatever its optimizations are."""
+        return (finding for finding in self.find(model) if finding.op == _WHERE)
 
     def rewrite(self, op: Any, node: ir.Node) -> Any:
         if node.op_type != _WHERE:
@@ -149,5 +154,6 @@ def _becomes_kernel(node: ir.Node, operands: Any) -> bool:
     return all(map(grids.reads_8_bits, operands)) and any(grids.readers_of_8_bits(node))
 
 
+WHERE = WhereZeroPoint()
 RULES: tuple[Rule, ...] = (KernelOverflow(),)
-CHECKS: tuple[Check, ...] = (WhereZeroPoint(), KernelOverflow())
+CHECKS: tuple[Check, ...] = (WHERE, KernelOverflow())
