@@ -80,10 +80,15 @@ def keep_kernels(model: ir.Model, from_opset: int) -> None:
 
     ONNX Runtime has another AveragePool from opset 19 on: between Q and DQ its ties go to other integers.
     """
-    nodes = [node for node in query.all_nodes(model) if node.domain == ""]
-    concerned = from_opset <= LAST_POOL and any(node.op_type == "AveragePool" for node in nodes)
-    if concerned and all(_is_in(node, LAST_POOL) for node in nodes):
+    nodes = (node for node in query.all_nodes(model) if node.domain == "")
+    if changes_kernels(model, from_opset) and all(_is_in(node, LAST_POOL) for node in nodes):
         model.opset_imports[""] = LAST_POOL
+
+
+def changes_kernels(model: ir.Model, from_opset: int) -> bool:
+    """Whether ONNX Runtime adds in another order after an upgrade of the model from this opset."""
+    pools = (node.op_type == "AveragePool" and node.domain == "" for node in query.all_nodes(model))
+    return from_opset <= LAST_POOL and any(pools)
 
 
 def _is_in(node: ir.Node, opset: int) -> bool:
