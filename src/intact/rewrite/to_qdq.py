@@ -281,9 +281,13 @@ def _computed_scales(node: ir.Node, *operands: Operand) -> str | None:
 
 
 def _step(x: Operand, w: Operand) -> np.ndarray:
-    """The step of the accumulator: one, or one for each channel."""
+    """The step of the accumulator: one, or one for each channel where scales or zero points of the weight are so.
+
+    A compiler takes a weight for one with a grid for each channel as soon as either has several, and reads the bias so.
+    """
     product = x.scales()[0] * w.scales()
-    return np.asarray(product if product.size > 1 else product.reshape(()))
+    count = max(product.size, w.zeros().size)
+    return np.asarray(np.broadcast_to(product, count).copy() if count > 1 else product.reshape(()))
 
 
 def _bias(op: Builder, bias: ir.Value, step: np.ndarray) -> ir.Value:
