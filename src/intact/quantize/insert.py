@@ -93,9 +93,10 @@ class _Writer:
             (node, i) for node, i in value.uses() if self._reads(node, i) and (node.name, i) not in self._converted
         ]
         everyone = producer is not None and producer.name in self.quantized
-        if not readers and not everyone:
+        # What a body of If or Loop captures stays as it is: ONNX Runtime's fusions crash where a body reads from a DQ.
+        uses = [use for use in value.uses() if use[0].graph is self.graph] if everyone else readers
+        if not uses and not (everyone and value.is_graph_output()):
             return
-        uses = list(value.uses()) if everyone else readers
         quantize, dequantized = self._pair(value, encoding, name, producer)
         for node, index in uses:
             node.replace_input_with(index, dequantized)
