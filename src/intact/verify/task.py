@@ -26,6 +26,7 @@ class Tally:
         """Take in what a model gave for the next sample."""
         for name, labels in _by_output(self.labels, outputs).items():
             right = labels[self.samples]
+            _refuse_unknown(right, outputs[name], name, self.labels.where)
             self.correct[name] += int(np.sum(classes(outputs[name], right.size, name) == right))
             self.total[name] += right.size
         self.samples += 1
@@ -50,6 +51,21 @@ def classes(output: np.ndarray, count: int, name: str) -> np.ndarray:
             allowed="scores of two or more classes on the last axis, or classes as integers, one for each label",
         )
     return best.reshape(-1)
+
+
+def _refuse_unknown(labels: np.ndarray, output: np.ndarray, name: str, where: str) -> None:
+    """Refuse labels that no output could name: both forms would miss them alike, and any gate would hold."""
+    scores = not (output.size == labels.size and np.issubdtype(output.dtype, np.integer))
+    known = output.shape[-1] if scores and output.ndim else None
+    outside = labels[(labels < 0) | ((labels >= known) if known is not None else False)]
+    if outside.size:
+        allowed = "0 and above" if known is None else f"0 to {known - 1}: output {name} has {known} classes"
+        raise DataError(
+            "D137",
+            f"{where}: label {int(outside.reshape(-1)[0])} is no class of output {name}",
+            allowed=allowed,
+            fix="number the classes as the model does, and leave out rows without a label",
+        )
 
 
 def _by_output(labels: Labels, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
