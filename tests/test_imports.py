@@ -18,7 +18,7 @@ LAYERS = [
     {"graph", "vendor"},
     {"targets", "data"},
     STAGES,
-    {"execution", "acceptance"},
+    {"execution", "acceptance", "verdict"},
     {"loading"},
     {"preparation"},
     {"pipeline"},

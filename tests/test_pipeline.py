@@ -112,7 +112,7 @@ class TestAPlainBuild:
     def test_writes_a_manifest_that_its_schema_accepts(self, made):
         assert set(made.manifest) >= KEYS
         jsonschema.validate(made.manifest, manifest.schema())
-        assert made.manifest["intact"]["schema"] == 1
+        assert made.manifest["intact"]["schema"] == 2
 
     def test_names_the_source_and_every_artifact_by_digest(self, made, cnn):
         assert made.manifest["source"] == {"path": str(cnn), "sha256": sha256(cnn), "opset": 17, "huggingface": None}

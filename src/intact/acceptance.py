@@ -18,6 +18,8 @@ from intact.verify import gates, remedies
 
 # Gates that need the model to be run.
 MEASURED = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
+# All gates that a build may have.
+GATES = (*MEASURED, "require_npu")
 # Devices whose latency is measured here; that of the others is only on the device itself.
 TIMED = ("cpu", "openvino")
 ROWS_TO_TIME = 8

@@ -75,7 +75,8 @@ class Settings(BaseModel):
 
     def line(self) -> str:
         """These settings as `key=value`, on one line, without what is unset or empty."""
-        return " ".join(f"{key}={value}" for key, value in _flat(self.to_dict()))
+        unchanged = {"verdict"} if getattr(self, "verdict", None) == VerdictConfig() else set()
+        return " ".join(f"{key}={value}" for key, value in _flat(self.model_dump(mode="json", exclude=unchanged)))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -235,6 +236,21 @@ class CompileConfig(Settings):
         return value
 
 
+class VerdictConfig(Settings):
+    """Limits of the verdict about a result; these are all of them, and they stand nowhere else."""
+
+    suspect_below_db: float = Field(20.0, description="A form with less SQNR in dB is suspect.")
+    broken_below_db: float = Field(6.0, description="A form with less SQNR in dB is broken.")
+    most_lost_db: float = Field(
+        6.0, ge=0, description="A later form that loses more than this against the quantized one is suspect …"
+    )
+    lost_below_db: float = Field(40.0, description="… while it is below this; below `suspect_below_db` it is broken.")
+    least_agreement: float = Field(
+        0.9, ge=0, le=1, description="Least share of clear decisions with the original's best class."
+    )
+    least_decisions: PositiveInt = Field(20, description="Fewer clear decisions than this say nothing.")
+
+
 class BuildConfig(Settings):
     """A whole build. Quantization is set in `quant` or in `compile.quant`, never in both."""
 
@@ -265,6 +281,7 @@ class BuildConfig(Settings):
         None, description="Turns lines of a text file into inputs: a folder, or a Hugging Face id, also as id@revision."
     )
     export: ExportConfig | None = Field(None, description="How a Hugging Face model is exported; not for ONNX files.")
+    verdict: VerdictConfig = Field(VerdictConfig(), description="Limits of the verdict about the result.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()
 

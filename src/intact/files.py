@@ -10,7 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from intact import acceptance, data, execution, lint, loading, preparation, quantize, rewrite
+import onnx_ir as ir
+
+from intact import acceptance, data, execution, lint, loading, preparation, quantize, rewrite, verdict
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
@@ -26,8 +28,9 @@ from intact.perf import measure as performance
 from intact.pipeline import PRODUCER, stamped
 from intact.quantize import detect, plan_file, presets
 from intact.report import publish
-from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy
+from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy, Verdict, Word
 from intact.targets.registry import known_backends, load_target
+from intact.vendor import loads
 from intact.verify.compare import measure
 
 
@@ -99,8 +102,7 @@ def quantize_file(
     if prepared.config.quantization is None:
         reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
         raise SettingsError("S114", f"{path}: nothing to do: {reason}", fix="use intact build or intact compile")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    io.save(stamped(prepared.model), output)
+    write_model(prepared.model, output, path, log)
     stage = next(stage for stage in log.stages if stage.name == "quantize")
     return {
         "output": str(output),
@@ -151,6 +153,12 @@ class Verification:
     models: tuple[VerifiedModel, ...]
     gates: tuple[Gate, ...]
     warnings: tuple[str, ...]
+    judged: Verdict = verdict.NOTHING_COMPARED
+
+    @property
+    def verdict(self) -> Word:
+        """One word about the models: see `intact.verdict`."""
+        return self.judged.word
 
     @property
     def accuracy(self) -> tuple[Accuracy, ...]:
@@ -183,7 +191,10 @@ def verify_files(
     task = base.task + tuple(row for one in found for row in one.task)
     checked = acceptance.check(config, tuple(row for one in found for row in one.accuracy), task)
     original = VerifiedModel(str(reference), runners[0].form, first.runtime, (), base.task)
-    return Verification(len(inputs.test), original, models, checked, tuple(log.warnings))
+    rows = tuple(row for one in found for row in one.accuracy)
+    unchecked = [name for name in acceptance.unchecked(config) if name not in {gate.name for gate in checked}]
+    judged = verdict.judge(verdict.Evidence(rows, checked, unchecked), config.verdict)
+    return Verification(len(inputs.test), original, models, checked, tuple(log.warnings), judged)
 
 
 def perf_files(
@@ -283,13 +294,31 @@ def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False
     repaired = Rewritten(model) if output is None else lint.fix(model)
     standing = {(finding.code, finding.node) for finding in lint.findings(repaired.model)}
     if output is not None:
-        io.save(stamped(repaired.model), output)
+        write_model(repaired.model, output, path, Log())
     return {
         "path": str(path),
         "output": None if output is None else str(output),
         "findings": [asdict(finding) | {"fixed": (finding.code, finding.node) not in standing} for finding in found],
         "rewrites": [asdict(application) for application in repaired.applications],
     }
+
+
+def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign: bool = False) -> None:
+    """Write a model to its place, once ONNX Runtime has loaded it in another process as an application would.
+
+    Only a warning is due where it does not load the model that was given, either, or refuses one that is for a
+    `foreign` version of it.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".intact-", dir=output.parent) as folder:
+        written = io.save(stamped(model), Path(folder, output.name))
+        problem = loads.problems(written[0]).get(written[0])
+        if problem is not None and not foreign and not loads.problems(given):
+            raise loads.refusal(output, problem)
+        if problem is not None:
+            log.warn(f"{output}: ONNX Runtime here does not load it: {problem}")
+        for file in written:
+            file.replace(output.parent / file.name)
 
 
 def check_output(path: Path, overwrite: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,25 +13,29 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact import acceptance, data, execution, lint, preparation, rewrite
+from intact import acceptance, data, execution, lint, preparation, rewrite, verdict
 from intact import compile as compiling
 from intact.analyze import report as analysis
-from intact.config import BuildConfig
+from intact.config import BuildConfig, CompileConfig
 from intact.environment import versions
+from intact.errors import IntactError, ModelError, NotAvailable, ToolchainError
 from intact.events import Events, Log, Silence
 from intact.graph import io, normalize, rewriter, shapes
 from intact.graph.rewriter import Rewritten, Rule
 from intact.preparation import Prepared
 from intact.quantize import boundary, float16, presets
 from intact.report import html, manifest, publish
-from intact.results import Accuracy, Build, Form, Gate, TaskAccuracy
+from intact.results import Accuracy, Build, Form, Gate, TaskAccuracy, Verdict
 from intact.rewrite import exactness, zero_point_notes
 from intact.targets.spec import Target
 from intact.targets.validate import Violations, left_to_cpu, validate
+from intact.vendor import loads
 from intact.verify import clipping
 from intact.verify.compare import Runner, measure
 
 Outputs = Mapping[str, np.ndarray]
+# Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
+Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | None]
 
 PRODUCER = "intact"
 
@@ -40,11 +44,17 @@ VALIDATION_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What running every form showed; the first rows of `task` are the original's."""
+    """What running every form showed; the first rows of `task` are the original's.
+
+    `unrun` says why the deployed form did not run, `parted` where it leaves the quantized one.
+    """
 
     accuracy: tuple[Accuracy, ...] = ()
     task: tuple[TaskAccuracy, ...] = ()
     latency: Gate | None = None
+    unrun: str | None = None
+    parted: str | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def build(
@@ -55,16 +65,18 @@ def build(
     overwrite: bool = False,
     verify: bool = True,
     events: Events | None = None,
+    finder: Finder | None = None,
 ) -> Build:
     """Everything, from a model file to a folder with the deployable model, its manifest and its report.
 
     The folder appears whole or not at all. A gate that fails does not raise: see `Build.passed`. Of a model
-    that intact exported, the float form goes to the folder too.
+    that intact exported, the float form goes to the folder too. Where the deployed form is much worse than the
+    quantized one, `finder` names the place.
     """
     check(config, output, overwrite=overwrite)
     log = Log(events or Silence())
     prepared = preparation.prepare_logged(path, config, log)
-    return build_prepared(prepared, output, log, overwrite=overwrite, verify=verify)
+    return build_prepared(prepared, output, log, overwrite=overwrite, verify=verify, finder=finder)
 
 
 def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:
@@ -77,7 +89,13 @@ def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:
 
 
 def build_prepared(
-    prepared: Prepared, output: Path, log: Log, *, overwrite: bool = False, verify: bool = True
+    prepared: Prepared,
+    output: Path,
+    log: Log,
+    *,
+    overwrite: bool = False,
+    verify: bool = True,
+    finder: Finder | None = None,
 ) -> Build:
     """What `build` does with a model that is quantized already: rewrite, compile, verify, and write the folder."""
     environment = versions(prepared.target.backend)
@@ -104,8 +122,10 @@ def build_prepared(
         on_cpu = _check_target(prepared, deployed.model, log)
         compiled = _compile(prepared, deployed, on_cpu, folder, log)
         kinds |= _kinds(compiled)
+        _check_loads(prepared, compiled, folder, verify=verify)
         if verify:
             found = _verify(prepared, rewritten, deployed, compiled, log)
+            found = replace(found, parted=_parted(prepared, rewritten, found.accuracy, finder, log))
         else:
             found = _unverified(prepared, "compile does not verify; see intact verify", log)
         return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
@@ -119,9 +139,21 @@ def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log
     deployed = boundary.IntegerIO(prepared.model, {}, {})
     with publish.staged(output) as folder:
         compiled = compiling.adopt(prepared.source.path, prepared.source.model, folder)
+        _load_adopted(prepared, compiled)
         kinds = _kinds(compiled)
         rewritten = Rewritten(prepared.model)
         return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
+
+
+def _load_adopted(prepared: Prepared, compiled: compiling.Compiled) -> None:
+    """Refuse a compiled model that its device does not load: what is in its binary is not known otherwise."""
+    try:
+        compiling.load(compiled.path, execution.device_of(prepared.target, prepared.config.compile))
+    except ToolchainError as error:
+        if isinstance(error, NotAvailable):
+            raise
+        found = f"{prepared.source.path}: {prepared.target.name} does not load it: {error.message}"
+        raise ModelError("M163", found, fix="compile the model again, for this device") from error
 
 
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
@@ -222,6 +254,14 @@ def _compile(
     return compiled
 
 
+def _check_loads(prepared: Prepared, compiled: compiling.Compiled, folder: Path, *, verify: bool) -> None:
+    """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it afterwards, loads it."""
+    if prepared.is_portable:
+        loads.check(folder / "model.qdq.onnx")
+    if not verify and compiled.runs and prepared.target.backend != "cpu":
+        compiling.load(compiled.path, execution.device_of(prepared.target, prepared.config.compile))
+
+
 def _verify(
     prepared: Prepared,
     rewritten: Rewritten,
@@ -244,18 +284,38 @@ def _verify(
             runners.append(_runner(prepared, deployed, compiled))
         original = Runner("original", plain, partial(execution.stream, prepared.source.path))
         first, others = measure(rows, original, runners, prepared.labels)
-        if prepared.calibrated:
-            details["clipped"] = _tell_clipping(prepared, log)
+        clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
+        details["clipped"] = [asdict(one) for one in clipped]
     task = first.task + tuple(row for found in others for row in found.task)
     latency = None
     if config.max_latency_ratio is not None:
         with log.stage("perf") as (_, details):
             latency = acceptance.latency_gate(prepared.source.path, compiled.path, rows, config)
             details["ratio"] = latency.value if latency is not None else None
-    return Verified(tuple(row for found in others for row in found.accuracy), task, latency)
+    accuracy = tuple(row for found in others for row in found.accuracy)
+    unrun = None if compiled.runs else f"{prepared.target.name} is not on this machine"
+    doubts = tuple(f"held-back samples do not fit the calibration data: {one}" for one in clipped[:1])
+    return Verified(accuracy, task, latency, unrun, doubts=doubts)
 
 
-def _tell_clipping(prepared: Prepared, log: Log) -> list[dict[str, Any]]:
+def _parted(
+    prepared: Prepared, rewritten: Rewritten, accuracy: Sequence[Accuracy], finder: Finder | None, log: Log
+) -> str | None:
+    """Name the place where the compiled form leaves the quantized one, if it lost much and somebody can find it."""
+    lost = [row for row in verdict.losses(accuracy, prepared.config.verdict) if row.form == "compiled"]
+    if not lost or finder is None:
+        return None
+    with log.stage("debug") as (_, details):
+        try:
+            found = finder(rewritten.model, validation_rows(prepared.inputs), prepared.target, prepared.config.compile)
+        except IntactError as error:
+            found = None
+            log.warn(f"the place where the compiled form goes wrong could not be found: {error}")
+        details["parted"] = found
+    return found
+
+
+def _tell_clipping(prepared: Prepared, log: Log) -> list[clipping.Clipped]:
     """Warn where held-back rows leave the grids that calibration chose: other figures show only that they are bad."""
     grids = clipping.watched(prepared.model)
     rows = islice(prepared.inputs.test, VALIDATION_ROWS)
@@ -263,7 +323,7 @@ def _tell_clipping(prepared: Prepared, log: Log) -> list[dict[str, Any]]:
     if found:
         more = f" (and {len(found) - 1} more tensors)" if len(found) > 1 else ""
         log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
-    return [asdict(one) for one in found]
+    return found
 
 
 def _runner(prepared: Prepared, deployed: boundary.IntegerIO, compiled: compiling.Compiled) -> Runner:
@@ -279,7 +339,21 @@ def _unverified(prepared: Prepared, reason: str, log: Log) -> Verified:
     """Nothing, and said so: each gate that would have needed it is named."""
     log.skip("verify", reason)
     log.warn(*(f"{name} is not checked: {reason}" for name in acceptance.unchecked(prepared.config)))
-    return Verified()
+    return Verified(unrun=reason)
+
+
+def _judge(prepared: Prepared, found: Verified, gates: Sequence[Gate]) -> Verdict:
+    checked = {gate.name for gate in gates}
+    unchecked = [name for name in acceptance.GATES if getattr(prepared.config, name) is not None]
+    evidence = verdict.Evidence(
+        found.accuracy,
+        gates,
+        [name for name in unchecked if name not in checked],
+        found.unrun,
+        found.doubts,
+        found.parted,
+    )
+    return verdict.judge(evidence, prepared.config.verdict)
 
 
 def _finish(
@@ -296,6 +370,8 @@ def _finish(
     config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
     kind = calibration.kind if prepared.calibrated else "none"
     checked = acceptance.check(config, found.accuracy, found.task, compiled.placement, calibration=kind)
+    gates = checked if found.latency is None else (*checked, found.latency)
+    judged = _judge(prepared, found, gates)
     result = Build(
         source_path=str(prepared.source.path) if exported is None else exported.name,
         source_sha256=prepared.source.sha256,
@@ -311,10 +387,12 @@ def _finish(
         io=deployed.ports(),
         accuracy=found.accuracy,
         task_accuracy=found.task,
-        gates=checked if found.latency is None else (*checked, found.latency),
+        gates=gates,
         artifacts=publish.artifacts(folder, kinds),
         warnings=tuple(log.warnings),
         origin=exported,
+        verdict=judged.word,
+        verdict_reasons=judged.reasons,
     )
     write_down(result, folder)
     return result

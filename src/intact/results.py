@@ -218,6 +218,11 @@ class Accuracy:
     Where an output is scores of classes, `top1_agreement` is the share of rows with the same best class, and
     `top5_agreement` that of rows whose best class of the original is among the five best. `atol_beside_rtol` is the
     least absolute tolerance with which the outputs are close (as numpy means it) at a relative one of 1 %.
+    `clear_decisions` are those whose two best scores lie further apart than the RMS error, and `clear_agreement` is the
+    share of them with the same best class. `nonfinite` counts values that are infinite or no number where the
+    original's are finite; `constant` says that all values are one, `unmoved` that all rows give the same, where the
+    original's differ; `silent` that the original is zero throughout. `equal` counts the equal ones of the `elements`
+    of an output that holds classes, indices or decisions.
     """
 
     form: Form
@@ -231,6 +236,14 @@ class Accuracy:
     top1_agreement: float | None = None
     top5_agreement: float | None = None
     atol_beside_rtol: float | None = None
+    clear_decisions: int = 0
+    clear_agreement: float | None = None
+    nonfinite: int = 0
+    constant: bool = False
+    unmoved: bool = False
+    silent: bool = False
+    elements: int = 0
+    equal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +337,24 @@ class Search:
     cost_source: str
 
 
+Word = Literal["good", "passed", "unverified", "suspect", "failed", "broken"]
+# The words that end a command with status 1.
+FORBIDDING: tuple[Word, ...] = ("failed", "broken")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One word about a result, and the sentences that led to it; the worst comes first."""
+
+    word: Word
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing forbids deployment."""
+        return self.word not in FORBIDDING
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """Everything about a build; the manifest is this, written down."""
@@ -347,8 +378,15 @@ class Build:
     task_accuracy: tuple[TaskAccuracy, ...] = ()
     search: Search | None = None
     origin: Origin | None = None
+    verdict: Word = "unverified"
+    verdict_reasons: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict with its reasons."""
+        return Verdict(self.verdict, self.verdict_reasons)
 
     @property
     def passed(self) -> bool:
-        """Whether every gate that was set holds."""
-        return all(gate.passed for gate in self.gates)
+        """True if nothing forbids deployment: neither a gate nor the verdict."""
+        return self.judged.passed

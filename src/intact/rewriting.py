@@ -12,9 +12,8 @@ import onnx_ir as ir
 from intact import execution, files, lint, loading, pipeline, preparation, rewrite
 from intact.config import BuildConfig
 from intact.events import Events, Log, Silence
-from intact.graph import io, normalize, rewriter, shapes, upgrade
+from intact.graph import normalize, rewriter, shapes, upgrade
 from intact.graph.rewriter import Rewritten, Rule
-from intact.pipeline import stamped
 from intact.rewrite import exactness
 from intact.targets.spec import Target
 
@@ -84,8 +83,7 @@ def _rewrite_to(
     normalize.drop_unused_opsets(rewritten.model)
     upgrade.keep_kernels(rewritten.model, source.opset)
     refusals = () if explain is None else rewrite.explain(source.model, chosen, rules, explain, left_out)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    io.save(stamped(rewritten.model), output)
+    files.write_model(rewritten.model, output, path, log, foreign=config.compile.assume_ort is not None)
     return {
         "output": str(output),
         "target": target.name,

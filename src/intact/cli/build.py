@@ -34,7 +34,9 @@ def run(values: dict[str, Any]) -> None:
     The output folder holds model.onnx (what to deploy), model.qdq.onnx (portable), manifest.json and report.html; of a
     model that comes from Hugging Face also model.float.onnx, as it was exported.
 
-    Gates say what must hold of the result: if one fails, the files stay, the manifest says so, and the status is 1.
+    The first line of the summary is the verdict: good, passed (with gates), suspect, unverified, failed or broken; the
+    last two end with status 1. Gates say what must hold of the result: if one fails, the files stay, the manifest says
+    so, and the status is 1.
 
     Example: intact build --onnx model.onnx --device qnn --precision uint8 --data inputs.npz -o output/
 
@@ -49,4 +51,4 @@ def run(values: dict[str, Any]) -> None:
     with typed.model_file(values, config, talk) as given:
         built = mixed.build(given.path, given.config, values["output"], overwrite=values["overwrite"], events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
-    console.refuse_failed(built.gates, "the artifacts are in place, marked as failed in the manifest")
+    console.refuse_failed(built.judged, built.gates, "the artifacts are in place, marked as failed in the manifest")

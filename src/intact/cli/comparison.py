@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from intact.cli.console import verdict_line
 from intact.files import Verification, VerifiedModel
 from intact.perf.measure import Measurement, Performance
 from intact.report.figures import MISSING, decibels, figure, share, size
@@ -23,6 +24,8 @@ def verification(found: Verification) -> dict[str, Any]:
     """A comparison for programs; `gate` is the first gate, for those that set one."""
     gates = [asdict(gate) for gate in found.gates]
     return {
+        "verdict": found.judged.word,
+        "verdict_reasons": list(found.judged.reasons),
         "samples": found.samples,
         "reference": _identity(found.reference),
         "models": [{**_identity(model), "tolerance": asdict(tolerance(model.accuracy))} for model in found.models],
@@ -45,6 +48,7 @@ def _identity(model: VerifiedModel) -> dict[str, Any]:
 def show_verification(found: Verification) -> None:
     """A table for each model, its accuracy on labels, and the tolerance that it would pass."""
     out = _console()
+    out.print(verdict_line(found.judged), soft_wrap=True)
     out.print(f"{found.samples} samples, compared with {found.reference.path}{_right(found.reference)}", soft_wrap=True)
     for model in found.models:
         out.print()

@@ -26,3 +26,4 @@ def run(values: dict[str, Any]) -> None:
     with typed.model_file(values, config, talk) as given:
         built = pipeline.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
+    console.refuse_failed(built.judged, built.gates)

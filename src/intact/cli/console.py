@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from intact.results import Gate
+    from intact.results import Gate, Verdict
 
 
 class _Steps(MofNCompleteColumn):
@@ -72,19 +72,25 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def refuse_failed(gates: Iterable[Gate], *more: str) -> None:
-    """Raise if a gate failed: each with its figures, its limit, and what to try."""
+def refuse_failed(verdict: Verdict, gates: Iterable[Gate], *more: str) -> None:
+    """Raise if the verdict forbids deployment: with every reason, the limits of gates, and what to try."""
     from intact.errors import GateFailed
 
+    if verdict.passed:
+        return
     failed = [gate for gate in gates if not gate.passed]
-    if failed:
-        fixes = dict.fromkeys((*(gate.fix for gate in failed), *more))
-        raise GateFailed(
-            "G101",
-            "; ".join(f"{gate.name}: {gate.detail}" for gate in failed),
-            allowed=", ".join(f"{gate.name} {gate.limit:g}" for gate in failed),
-            fix="; ".join(fix for fix in fixes if fix),
-        )
+    fixes = dict.fromkeys((*(gate.fix for gate in failed), *more))
+    raise GateFailed(
+        "G101" if verdict.word == "failed" else "G102",
+        f"{verdict.word}: " + "; ".join(verdict.reasons),
+        allowed=", ".join(f"{gate.name} {gate.limit:g}" for gate in failed) or None,
+        fix="; ".join(fix for fix in fixes if fix) or "intact debug names the place where the models part ways",
+    )
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """The verdict as the first line of a summary."""
+    return f"verdict: {verdict.word}" + "".join(f"\n  {reason}" for reason in verdict.reasons)
 
 
 def say(text: str) -> None:

@@ -91,7 +91,7 @@ def _show(outcomes: list[Any], say: Any) -> None:
     from intact.report.figures import decibels, size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("device", "precision", "status"):
+    for name in ("device", "precision", "verdict"):
         table.add_column(name, no_wrap=True)
     for name in ("SQNR dB", "on NPU", "parts", "size", "time"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -100,7 +100,7 @@ def _show(outcomes: list[Any], say: Any) -> None:
         table.add_row(
             cell.device,
             cell.precision,
-            cell.status,
+            cell.verdict or cell.status,
             sqnr,
             "–" if cell.npu_percent is None else f"{cell.npu_percent:.0f} %",
             "–" if cell.partitions is None else str(cell.partitions),
@@ -109,8 +109,7 @@ def _show(outcomes: list[Any], say: Any) -> None:
         )
     Console(highlight=False, markup=False).print(table)
     for cell in outcomes:
-        failed = [gate for gate in cell.gates if not gate["passed"]]
         if cell.error is not None:
             say(f"{cell.folder}: {cell.error}")
-        for gate in failed:
-            say(f"{cell.folder}: {gate['name']} {gate['limit']:g}: {gate['detail']}")
+        for reason in cell.verdict_reasons:
+            say(f"{cell.folder}: {cell.verdict}: {reason}")

@@ -63,7 +63,7 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
     """
-    from intact import files
+    from intact import files, verdict
     from intact.cli import comparison, console
     from intact.errors import SettingsError
 
@@ -82,4 +82,5 @@ def run(values: dict[str, Any]) -> None:
         console.print_json(comparison.performance(found, gate))
     elif not values["quiet"]:
         comparison.show_performance(found)
-    console.refuse_failed([gate] if gate is not None else [])
+    gates = [gate] if gate is not None else []
+    console.refuse_failed(verdict.of_gates(gates), gates)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from intact.cli.console import print_json
+from intact.cli.console import print_json, verdict_line
 from intact.report.figures import size
 from intact.results import Accuracy, Build, TaskAccuracy
 
@@ -27,7 +27,7 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
         return
     out = _console()
     out.print()
-    for line in (_quantized(built), _placed(built), _calibrated(built)):
+    for line in (verdict_line(built.judged), _quantized(built), _placed(built), _calibrated(built)):
         if line:
             out.print(line, soft_wrap=True)
     if built.accuracy:

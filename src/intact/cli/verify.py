@@ -46,7 +46,7 @@ def run(values: dict[str, Any]) -> None:
 
     For every output: SQNR (signal to noise, in dB; 40 is one part in a hundred), cosine, largest and mean error, and
     how often the best class is the same. With --labels also the accuracy of each model. The last line of each model
-    is the tolerance that it would pass.
+    is the tolerance that it would pass. The first line is the verdict; broken or failed ends with status 1.
 
     Of --data the rows are used that a build with the same flags would hold back, so that none was calibrated on.
 
@@ -71,7 +71,7 @@ def run(values: dict[str, Any]) -> None:
         console.print_json(comparison.verification(found))
     elif not values["quiet"]:
         comparison.show_verification(found)
-    console.refuse_failed(found.gates)
+    console.refuse_failed(found.judged, found.gates)
 
 
 def _models(values: dict[str, Any]) -> list[Path]:

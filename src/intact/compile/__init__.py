@@ -72,6 +72,11 @@ def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device)
     return outputs
 
 
+def load(path: Path, device: Device) -> None:
+    """Refuse a compiled model that its device's provider does not load, in a process of its own."""
+    _backend(device.backend).load(path, device)
+
+
 def is_compiled(model: ir.Model) -> bool:
     """Whether a model holds what a vendor's compiler made of one."""
     return any(node.op_type == "EPContext" for node in model.graph)

@@ -13,7 +13,7 @@ from intact.compile import Compiled, Device
 from intact.errors import SettingsError
 from intact.graph import io
 from intact.results import PlacedNode, Placement
-from intact.vendor import cpu
+from intact.vendor import cpu, loads
 from intact.vendor.placement import compute_nodes, node_ops
 
 REASON = "the target is the CPU"
@@ -24,10 +24,15 @@ def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, 
     if device.ep_options:
         raise SettingsError("S127", f"provider options {', '.join(device.ep_options)}: the CPU provider has none")
     files = io.save(model, folder / "model.onnx")
-    cpu.Session(files[0], optimize=True)
+    load(files[0], device)
     nodes = [PlacedNode(name, op, REASON) for name, op in node_ops(model).items()]
     placement = Placement(npu_nodes=(), cpu_nodes=tuple(compute_nodes(nodes)), partitions=0)
     return Compiled(files[0], files, placement, warnings=(), runtime=f"onnxruntime {ort.__version__}")
+
+
+def load(path: Path, device: Device) -> None:
+    """Refuse a model that ONNX Runtime does not load with all its optimizations, or that ends its process."""
+    loads.check(path, timeout=device.timeout)
 
 
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:

@@ -39,6 +39,12 @@ def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, 
     return Compiled(files[0], files, placement, (), f"onnxruntime {ort.__version__}, DirectML")
 
 
+def load(path: Path, device: Device) -> None:
+    """Load a model where DirectML is; elsewhere it was said that nothing is run."""
+    if is_here():
+        _session(path, device.ep_options)
+
+
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` on the GPU or NPU of this machine."""
     if not is_here():

@@ -48,6 +48,11 @@ def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, 
     )
 
 
+def load(path: Path, device: Device) -> None:
+    """Refuse a blob that OpenVINO does not load on the device that it was compiled for."""
+    run(path, [], device)
+
+
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the blob at `path` on the device that it was compiled for."""
     outputs = [value.name or "" for value in io.load(origin(path)).graph.outputs]

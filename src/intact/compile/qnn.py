@@ -47,6 +47,11 @@ def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, 
     return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
 
 
+def load(path: Path, device: Device) -> None:
+    """Refuse a compiled model that the vendor's simulator does not load."""
+    qnn_client.load(path, _chip(device), timeout=device.timeout)
+
+
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` in the vendor's simulator."""
     return qnn_client.run(path, samples, _chip(device), timeout=device.timeout)

@@ -32,8 +32,15 @@ DEVICES = {
     "openvino": "Intel devices, through OpenVINO",
     "dml": "DirectML devices",
 }
-# Gates on what was measured; that on placement is always checked.
-GATES = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
+# Each word of a verdict: its colour, and what it means to the reader.
+WORDS = {
+    "good": ("good", "every form computes what the original does"),
+    "passed": ("good", "the gates that were set hold, and nothing else is wrong"),
+    "suspect": ("warn", "something is doubtful: look at it before you deploy this"),
+    "unverified": ("warn", "what is deployed was not compared with the original"),
+    "failed": ("bad", "a gate does not hold or could not be checked: do not deploy this"),
+    "broken": ("bad", "the result is wrong: do not deploy this"),
+}
 FORMS = {
     "upgraded": "moved to a newer opset",
     "quantized": "portable QDQ model",
@@ -84,7 +91,7 @@ def view(manifest: Record) -> dict[str, Any]:
     return {
         "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
         "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
-        "verdict": _verdict(manifest["gates"], config),
+        "verdict": _verdict(manifest),
         "task": _task(manifest["task_accuracy"]),
         "target": _target(config, stages),
         "precision": _precision(config, stages),
@@ -101,18 +108,11 @@ def view(manifest: Record) -> dict[str, Any]:
     }
 
 
-def _verdict(gates: Sequence[Record], config: Record) -> dict[str, str]:
-    failed = sum(not gate["passed"] for gate in gates)
-    unchecked = [f"{name} {figure(config[name])}" for name in GATES if config[name] is not None]
-    if not gates and unchecked:
-        noun = "the gate" if len(unchecked) == 1 else "the gates"
-        verb = "was" if len(unchecked) == 1 else "were"
-        return {"state": "warn", "word": "Built", "text": f"{noun} {', '.join(unchecked)} {verb} NOT checked"}
-    if not gates:
-        return {"state": "plain", "word": "Built", "text": "no gates were set (--min-sqnr sets one)"}
-    if failed:
-        return {"state": "bad", "word": "FAILED", "text": f"{failed} of {count(len(gates), 'gate')} failed"}
-    return {"state": "good", "word": "Passed", "text": f"{count(len(gates), 'gate')} passed, none failed"}
+def _verdict(manifest: Record) -> dict[str, Any]:
+    """The word about the build, what it means, and why; older manifests have none, so their gates decide."""
+    word = manifest.get("verdict") or ("failed" if manifest["status"] == "failed" else "unverified")
+    state, text = WORDS[word]
+    return {"state": state, "word": word, "text": text, "reasons": manifest.get("verdict_reasons", [])}
 
 
 def _task(rows: Sequence[Record]) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The manifest, schema 1: everything about a build, as JSON. Its JSON Schema comes from these classes."""
+"""The manifest, schema 2: everything about a build, as JSON. Its JSON Schema comes from these classes.
+
+Schema 1 had no verdict; such manifests are still read, so that older builds are verified as before.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from intact.config import BuildConfig
-from intact.results import Accuracy, Application, Artifact, Build, Gate, Origin, Placement, Search, Stage, TaskAccuracy
+from intact.results import (
+    Accuracy,
+    Application,
+    Artifact,
+    Build,
+    Gate,
+    Origin,
+    Placement,
+    Search,
+    Stage,
+    TaskAccuracy,
+    Word,
+)
 
-SCHEMA = 1
+SCHEMA: Literal[2] = 2
 
 # The kind of the artifact that an application loads.
 DEPLOYABLE = "deployable model"
@@ -31,7 +46,7 @@ class Tool(Part):
     """The version of intact that wrote the manifest, and the manifest's schema."""
 
     version: str
-    schema_: Literal[1] = Field(1, alias="schema")
+    schema_: Literal[1, 2] = Field(SCHEMA, alias="schema")
 
 
 class SourceModel(Part):
@@ -87,7 +102,16 @@ class Manifest(Part):
     io: list[Port]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
-    status: Literal["passed", "failed"] = Field(description="failed: a gate did not hold, so do not deploy this.")
+    verdict: Word | None = Field(
+        None,
+        description="good: nothing is wrong; passed: neither is a gate; unverified: nothing was compared, or not what "
+        "is deployed; suspect: doubtful; failed: a gate does not hold or was not checked; broken: wrong. "
+        "None in manifests of schema 1.",
+    )
+    verdict_reasons: list[str] = Field([], description="What led to the verdict, the worst first.")
+    status: Literal["passed", "failed"] = Field(
+        description="failed: the verdict is failed or broken, so do not deploy this."
+    )
     gates: list[Gate]
     artifacts: list[Artifact]
     search: Search | None = Field(None, description="How mixed precision was chosen, where it was.")
@@ -118,6 +142,8 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
         "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],
+        "verdict": build.verdict,
+        "verdict_reasons": list(build.verdict_reasons),
         "status": "passed" if build.passed else "failed",
         "gates": [dataclasses.asdict(gate) for gate in build.gates],
         "artifacts": [dataclasses.asdict(artifact) for artifact in build.artifacts],

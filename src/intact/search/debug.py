@@ -21,16 +21,13 @@ from intact.report import publish
 from intact.search import failing, repro
 from intact.search.bisect import Comparison
 from intact.search.cutting import Cutter
-from intact.search.device import DeviceComparison, UnitError
+from intact.search.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
 from intact.search.layers import Layer, first_parted, ranked
 from intact.targets.spec import Target
 from intact.vendor.qnn_client import Chip
 
 # Rows that layers are compared on: one layer is much the same in all of them.
 ROWS = 8
-# The simulator takes seconds where the CPU takes milliseconds.
-SIMULATED_ROWS = 2
-SIMULATED = "qnn"
 
 
 def debug_files(
@@ -168,7 +165,9 @@ def _on_device(
         raise SettingsError(
             "S199", "the model is not quantized, so there are no grids to cut it at", fix="intact quantize --device qnn"
         )
-    chip = Chip(target.arch, target.soc.id if target.soc is not None else None, config.compile.ep_options)
+    chip = chip_of(target, config.compile)
+    # A build gives the compiler what its rules make of a model, and what they make may be what it gets wrong.
+    model = rewrite.rewrite(model, target).model
     fails = failing.compiler(chip, config.compile.timeout)
     with log.stage("compile"):
         error = fails(model)

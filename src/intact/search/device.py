@@ -11,10 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import execution
+from intact.config import CompileConfig
 from intact.graph import io
 from intact.search.cutting import joined
 from intact.search.layers import PARTED_DB, Rows
 from intact.search.units import Unit, Units
+from intact.targets.spec import Target
 from intact.vendor import qnn_client
 from intact.vendor.qnn_client import Chip
 from intact.verify.compare import Difference
@@ -23,6 +25,11 @@ from intact.verify.compare import Difference
 UNITS_AT_ONCE = 24
 # Rounding in another order moves a result by a step; an error of this many steps on average is none of rounding.
 STEPS = 2.0
+# Noise within this of the whole is more than half of it.
+MOST_OF_IT_DB = 3.0
+# The simulator takes seconds where the CPU takes milliseconds.
+SIMULATED_ROWS = 2
+SIMULATED = "qnn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class DeviceComparison:
 
     def __init__(self, model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float) -> None:
         self.units = Units(model)
+        self._parted_db = PARTED_DB
         self._rows = rows
         self._chip = chip
         self._timeout = timeout
@@ -88,6 +96,18 @@ class DeviceComparison:
             middle = (low + high) // 2
             low, high = (low, middle) if self._behind_all(line[middle]).parted else (middle + 1, high)
         return self._behind_all(line[low])
+
+    def gradually(self) -> UnitError | None:
+        """The first unit behind which most of the error of the whole is there, where no unit is wrong by itself.
+
+        None if every output is identical.
+        """
+        ends = [self._behind_all(unit) for unit in self.units.units if unit.tensor in self.units.ends]
+        worst = min((error.own_db for error in ends if error.own_db is not None), default=None)
+        if worst is None:
+            return None
+        self._parted_db = worst + MOST_OF_IT_DB
+        return self.together()
 
     def _line(self, last: Unit) -> list[Unit]:
         """The units that one depends on, and itself, in the order of the model."""
@@ -134,7 +154,8 @@ class DeviceComparison:
         ]
         with tempfile.TemporaryDirectory(prefix="intact-debug-") as folder:
             path = io.save(model, Path(folder, "units.onnx"))[0]
-            results = qnn_client.run(path, samples, self._chip, timeout=self._timeout)
+            # As a build compiles it: ONNX Runtime's own optimizations can hide what the compiler gets wrong.
+            results = qnn_client.run(path, samples, self._chip, timeout=self._timeout, optimize=False)
         return [
             self._error(item, [result[f"{i}/{item.unit.output}"] for result in results])
             for i, item in enumerate(waiting)
@@ -148,6 +169,35 @@ class DeviceComparison:
         step = None if grid is None else float(np.max(grid.write.scale))
         root = np.sqrt(difference.noise / max(difference.elements, 1))
         steps = None if step is None else float(root / step)
-        low = difference.sqnr_db is not None and difference.sqnr_db < PARTED_DB
-        parted = low and (steps is None or steps > STEPS)
+        low = difference.sqnr_db is not None and difference.sqnr_db < self._parted_db
+        parted = low and (steps is None or steps > STEPS or self._parted_db > PARTED_DB)
         return UnitError(item.unit, difference.sqnr_db, steps, difference.largest, parted)
+
+
+def chip_of(target: Target, config: CompileConfig) -> Chip:
+    """The chip that a target and the settings name."""
+    return Chip(target.arch, target.soc.id if target.soc is not None else None, config.ep_options)
+
+
+def first_on_device(
+    model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], target: Target, config: CompileConfig
+) -> str | None:
+    """Name the first node at which the NPU leaves the CPU on these rows, and how; None without a simulator."""
+    if target.backend != SIMULATED:
+        return None
+    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], chip_of(target, config), config.timeout)
+    alone = next((error for error in comparison.errors() if error.parted), None)
+    if alone is not None:
+        return _sentence(target, alone, "")
+    joined = comparison.together()
+    if joined is not None:
+        return _sentence(target, joined, "; alone it is right: the compiler joins it with what is before")
+    grown = comparison.gradually()
+    return None if grown is None else _sentence(target, grown, "; the error grew up to there, no node is wrong alone")
+
+
+def _sentence(target: Target, error: UnitError, more: str) -> str:
+    unit = error.unit
+    node, op = (unit.nodes[0], unit.ops[0]) if unit.nodes else (unit.tensor, "QuantizeLinear")
+    kept = "nothing" if error.own_db is None else f"{error.own_db:.1f} dB"
+    return f"{target.name} and the CPU part ways at {node} ({op}), which keeps {kept}{more}"

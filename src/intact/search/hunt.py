@@ -17,6 +17,7 @@ from intact.preparation import Prepared
 from intact.results import Accuracy, Build, Form, Gate, Search, SearchPoint
 from intact.search import sensitivity
 from intact.search.curve import Curve, settings
+from intact.search.device import first_on_device
 from intact.search.ladder import Assignment
 from intact.verify.compare import Runner, measure
 
@@ -108,7 +109,7 @@ class Hunt:
 
     def _build(self, chosen: Assignment, place: Path) -> Build:
         prepared, log = self._prepared(chosen)
-        built = pipeline.build_prepared(prepared, place, log)
+        built = pipeline.build_prepared(prepared, place, log, finder=first_on_device)
         gates = [gate for gate in built.gates if gate.name in GOALS]
         self.tried[chosen] = Trial(
             _least(built.accuracy, "quantized"),

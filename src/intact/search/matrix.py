@@ -26,7 +26,7 @@ from intact.quantize import presets
 from intact.report import matrix as page
 from intact.report import publish
 from intact.report.manifest import MADE_FROM
-from intact.results import Build
+from intact.results import Build, Word
 from intact.search import mixed
 from intact.vendor import cpu
 from intact.vendor.placement import compute_nodes
@@ -37,7 +37,7 @@ PAGE = "matrix.html"
 # Packages that add a backend to joblib when they are imported, by the backend's name.
 CLUSTERS = {"dask": "distributed", "ray": "ray.util.joblib"}
 
-Status = Literal["built", "gate failed", "failed"]
+Status = Literal["built", "gate failed", "broken", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class Outcome:
     bytes: int | None = None
     gates: tuple[dict[str, Any], ...] = ()
     error: str | None = None
+    verdict: Word | None = None
+    verdict_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
         cell.device,
         cell.precision,
         cell.folder,
-        "built" if built.passed else "gate failed",
+        "built" if built.passed else "broken" if built.verdict == "broken" else "gate failed",
         False,
         seconds,
         sqnr_db=min(noisy, default=None),
@@ -197,6 +199,8 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
         partitions=built.placement.partitions if has_npu else None,
         bytes=sum(a.bytes for a in built.artifacts if a.kind not in ("portable quantized model", MADE_FROM)),
         gates=tuple(asdict(gate) for gate in built.gates),
+        verdict=built.verdict,
+        verdict_reasons=built.verdict_reasons,
     )
 
 

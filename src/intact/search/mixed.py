@@ -20,6 +20,7 @@ from intact.quantize import plan_file, presets
 from intact.report import publish
 from intact.results import Build
 from intact.search.curve import curve_of
+from intact.search.device import first_on_device
 from intact.search.hunt import GOALS, Hunt
 from intact.search.ladder import Assignment
 
@@ -41,7 +42,7 @@ def build(
     A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
     """
     if config.precision != presets.AUTO:
-        return pipeline.build(path, config, output, overwrite=overwrite, events=events)
+        return pipeline.build(path, config, output, overwrite=overwrite, events=events, finder=first_on_device)
     check_settings(config)
     pipeline.check(config, output, overwrite=overwrite)
     log = Log(events or Silence())

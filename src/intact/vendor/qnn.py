@@ -46,9 +46,18 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "assigned": _assignment(session)}
 
 
+def load_model(request: dict[str, Any]) -> dict[str, Any]:
+    """Load `model` in the simulator."""
+    _load(request["model"], session_options(request))
+    return {}
+
+
 def run_samples(request: dict[str, Any]) -> dict[str, Any]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
-    session = _load(request["model"], session_options(request))
+    options = session_options(request)
+    if not request["optimize"]:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = _load(request["model"], options)
     names = [value.name for value in session.get_outputs()]
     results: dict[str, np.ndarray] = {}
     with np.load(request["inputs"], allow_pickle=False) as arrays:

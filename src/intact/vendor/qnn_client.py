@@ -75,18 +75,30 @@ def compile_context(
 
 
 def run(
-    path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float
+    path: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    chip: Chip,
+    *,
+    timeout: float,
+    optimize: bool = True,
 ) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` in the simulator, one dictionary a sample, in their order.
 
-    The model is an EPContext model with its binary beside it, or a QDQ model, which is compiled first. The simulator
-    computes on one core, so that several of them share the samples.
+    The model is an EPContext model with its binary beside it, or a QDQ model, which is compiled first: as ONNX Runtime
+    optimizes it, or, as `compile_context` compiles it, as it stands. The simulator computes on one core, so that
+    several of them share the samples.
     """
     workers = pool.workers(len(samples), _bytes_of_a_simulator(path))
     share = min(max(1, math.ceil(len(samples) / workers)), _MOST_SAMPLES)
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
-    jobs = (_running(path, part, chip, timeout) for part in parts)
+    request = {"model": str(path.resolve()), "verbose": False, "optimize": optimize}
+    jobs = (_running(request, part, chip, timeout) for part in parts)
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
+
+
+def load(path: Path, chip: Chip, *, timeout: float) -> None:
+    """Raise unless the simulator loads the model at `path`; nothing is run."""
+    _call("load_model", {"model": str(path.resolve()), "verbose": False}, chip, timeout)
 
 
 def _bytes_of_a_simulator(path: Path) -> int:
@@ -96,7 +108,7 @@ def _bytes_of_a_simulator(path: Path) -> int:
 
 @contextmanager
 def _running(
-    path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float
+    model: Mapping[str, Any], samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     """A simulator at work on these samples; the function that this gives waits for the outputs."""
     names = list(samples[0])
@@ -106,12 +118,11 @@ def _running(
         # mypy takes the keyword arguments of numpy's stub for its flags.
         np.savez(inputs, **arrays)  # type: ignore[arg-type]
         request = {
-            "model": str(path.resolve()),
+            **model,
             "names": names,
             "samples": len(samples),
             "inputs": str(inputs),
             "outputs": str(outputs),
-            "verbose": False,
         }
 
         def wait() -> list[dict[str, np.ndarray]]:

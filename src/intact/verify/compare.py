@@ -21,11 +21,17 @@ GREATEST = float(np.finfo(np.float32).max)
 # The relative tolerance that an absolute one is found for.
 RTOL = 0.01
 _FEW = 5
+# Rows of an output differ from each other if the differences have at least this share of the signal's energy: less is
+# what float rounding leaves.
+_MOVED = 1e-4
 
 
 @dataclass(slots=True)
 class Difference:
-    """Sums over samples from which every figure is computed; it never holds more than one sample."""
+    """Sums over samples from which every figure is computed.
+
+    It holds one sample, the first, and two numbers for each decision between classes.
+    """
 
     signal: float = 0.0
     noise: float = 0.0
@@ -39,6 +45,14 @@ class Difference:
     among_five: int = 0
     decisions: int = 0
     classes: int = 0
+    nonfinite: int = 0
+    equal: int = 0
+    is_discrete: bool = False
+    _first: tuple[np.ndarray, np.ndarray] | None = None
+    _moved: tuple[float, float] = (0.0, 0.0)
+    _ranges: tuple[float, float, float, float] = (np.inf, -np.inf, np.inf, -np.inf)
+    _margins: list[np.ndarray] = field(default_factory=list)
+    _agreed: list[np.ndarray] = field(default_factory=list)
 
     def add(self, reference: np.ndarray, candidate: np.ndarray) -> None:
         """Take in one sample of one output."""
@@ -48,8 +62,12 @@ class Difference:
         # Equal infinities, as masks have them, are no error; infinity or NaN against a number is the greatest one.
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         finite = np.isfinite(a) & np.isfinite(b)
+        self.nonfinite += int(np.sum(np.isfinite(a) & ~finite))
+        self.equal += int(np.sum(same))
+        self.is_discrete = is_discrete(reference.dtype)
         self._decide(a, b)
         a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+        self._follow(a, b)
         error = np.where(same | finite, np.abs(a - b), GREATEST)
         self.signal += float(np.sum(a * a))
         self.other += float(np.sum(b * b))
@@ -65,12 +83,50 @@ class Difference:
         if a.ndim != 2 or a.shape[1] < 2:
             return
         best = a.argmax(axis=1)
+        agreed = best == b.argmax(axis=1)
         self.classes = a.shape[1]
         self.decisions += a.shape[0]
-        self.agreeing += int(np.sum(best == b.argmax(axis=1)))
+        self.agreeing += int(np.sum(agreed))
+        two = np.partition(np.nan_to_num(a, nan=-GREATEST, posinf=GREATEST, neginf=-GREATEST), -2, axis=1)[:, -2:]
+        self._margins.append(two[:, 1] - two[:, 0])
+        self._agreed.append(agreed)
         # Stable: of equal scores the first counts, as it does for argmax. What is no number is no good score.
         ranked = np.argsort(np.where(np.isnan(b), np.inf, -b), axis=1, kind="stable")[:, :_FEW]
         self.among_five += int(np.sum(ranked == best[:, None]))
+
+    def _follow(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Note how far both outputs reach, and how much they differ from those of the first sample."""
+        if a.size:
+            low, high, other_low, other_high = self._ranges
+            ends = (min(low, a.min()), max(high, a.max()), min(other_low, b.min()), max(other_high, b.max()))
+            self._ranges = (float(ends[0]), float(ends[1]), float(ends[2]), float(ends[3]))
+        if self._first is None:
+            self._first = (a, b)
+            return
+        if a.shape != self._first[0].shape:
+            self._first, self._moved = (a, b), (np.inf, np.inf)  # sizes differ from row to row: so do the rows
+            return
+        moved = (float(np.sum((now - then) ** 2)) for now, then in zip((a, b), self._first, strict=True))
+        self._moved = (self._moved[0] + next(moved), self._moved[1] + next(moved))
+
+    @property
+    def is_constant(self) -> bool:
+        """True if every element has one value, while the reference has several."""
+        low, high, other_low, other_high = self._ranges
+        return other_low == other_high and low < high
+
+    @property
+    def is_unmoved(self) -> bool:
+        """True if every sample gives the same output, while those of the reference differ."""
+        moved, other_moved = self._moved
+        return other_moved == 0.0 and moved > _MOVED * self.signal
+
+    def clear_decisions(self) -> tuple[int, int]:
+        """The decisions whose two best scores are further apart than the RMS error, and how many of them agree."""
+        if not self._margins:
+            return 0, 0
+        clear = np.concatenate(self._margins) > np.sqrt(self.noise / max(self.elements, 1))
+        return int(np.sum(clear)), int(np.sum(np.concatenate(self._agreed) & clear))
 
     @property
     def identical(self) -> bool:
@@ -91,6 +147,11 @@ class Difference:
         """Cosine of the angle between both outputs, over all samples; None where either is all zero."""
         size = np.sqrt(self.signal * self.other)
         return float(self.product / size) if size > 0 and np.isfinite(size) else None
+
+
+def is_discrete(dtype: np.dtype) -> bool:
+    """True for classes, indices and decisions, of which a distance means nothing; small integers are grids."""
+    return dtype == np.bool_ or (np.issubdtype(dtype, np.integer) and dtype.itemsize >= 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +241,7 @@ def compare(
 
 def _row(form: Form, runtime: str, name: str, difference: Difference) -> Accuracy:
     decided = difference.decisions
+    clear, agreed = difference.clear_decisions()
     return Accuracy(
         form=form,
         runtime=runtime,
@@ -192,4 +254,12 @@ def _row(form: Form, runtime: str, name: str, difference: Difference) -> Accurac
         top1_agreement=difference.agreeing / decided if decided else None,
         top5_agreement=difference.among_five / decided if difference.classes > _FEW else None,
         atol_beside_rtol=difference.beyond,
+        clear_decisions=clear,
+        clear_agreement=agreed / clear if clear else None,
+        nonfinite=difference.nonfinite,
+        constant=difference.is_constant,
+        unmoved=difference.is_unmoved,
+        silent=difference.signal == 0.0,
+        elements=difference.elements,
+        equal=difference.equal if difference.is_discrete else None,
     )
