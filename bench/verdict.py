@@ -163,9 +163,8 @@ def sound(folder: Path) -> bool:
         if index % 50 == 49:
             print(f"{index + 1} of {len(wanted)}, {time.monotonic() - start:.0f} s: {dict(words)}", flush=True)
     share = sum(words[word] for word in DOUBTED) / len(wanted)
-    print(
-        f"sound: {len(wanted)} built; {dict(words)}; {100 * share:.1f} % suspect or worse (bar {100 * MOST_SUSPECT:g} %)"
-    )
+    figures = f"{100 * share:.1f} % suspect or worse (bar {100 * MOST_SUSPECT:g} %)"
+    print(f"sound: {len(wanted)} built; {dict(words)}; {figures}")
     return len(wanted) == CASES and share <= MOST_SUSPECT
 
 
@@ -173,7 +172,8 @@ def main() -> int:
     parts = {"faults": faults, "sound": sound}
     asked = sys.argv[1:] or list(parts)
     with tempfile.TemporaryDirectory() as name:
-        return int(not all([parts[part](Path(name)) for part in asked]))
+        held = [parts[part](Path(name)) for part in asked]
+        return int(not all(held))
 
 
 if __name__ == "__main__":
