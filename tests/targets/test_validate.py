@@ -121,26 +121,39 @@ def test_every_violation_of_a_node_is_listed():
     assert {violation.code for violation in found} == {"T104", "T105"}
 
 
+def test_strict_raises_every_violation_of_every_node_at_once():
+    built = two_products("i", "i")
+    target = load_target("qnn", arch=68)
+    found = validate(built, target, strict=False)
+    assert [violation.node for violation in found] == ["m", "n"]
+    with pytest.raises(Violations) as caught:
+        validate(built, target)
+    assert caught.value.violations == found
+    assert "does not take 2 nodes" in str(caught.value)
+    assert all(str(violation) in str(caught.value) for violation in found)
+
+
 TWO_PRODUCTS = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[1,4,8] a, float[1,8,4] b, float[1,4,8] c, float[1,8,4] d) => (float[1,4,4] y, float[1,4,4] z)
 <float s = {0.01}, int16 i = {0}, uint8 u = {7}>
 {
-  aq = QuantizeLinear(a, s, i)  ad = DequantizeLinear(aq, s, i)
-  bq = QuantizeLinear(b, s, i)  bd = DequantizeLinear(bq, s, i)
+  aq = QuantizeLinear(a, s, FIRST)  ad = DequantizeLinear(aq, s, FIRST)
+  bq = QuantizeLinear(b, s, FIRST)  bd = DequantizeLinear(bq, s, FIRST)
   m = MatMul(ad, bd)
-  mq = QuantizeLinear(m, s, i)  y = DequantizeLinear(mq, s, i)
-  cq = QuantizeLinear(c, s, u)  cd = DequantizeLinear(cq, s, u)
-  dq = QuantizeLinear(d, s, u)  dd = DequantizeLinear(dq, s, u)
+  mq = QuantizeLinear(m, s, FIRST)  y = DequantizeLinear(mq, s, FIRST)
+  cq = QuantizeLinear(c, s, SECOND)  cd = DequantizeLinear(cq, s, SECOND)
+  dq = QuantizeLinear(d, s, SECOND)  dd = DequantizeLinear(dq, s, SECOND)
   n = MatMul(cd, dd)
-  nq = QuantizeLinear(n, s, u)  z = DequantizeLinear(nq, s, u)
+  nq = QuantizeLinear(n, s, SECOND)  z = DequantizeLinear(nq, s, SECOND)
 }
 """
 
 
-def two_products():
+def two_products(first="i", second="u"):
     """An int16 product, which V68 does not take, beside a uint8 one, which it does; nodes are named by their output."""
-    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(TWO_PRODUCTS)))
+    written = TWO_PRODUCTS.replace("FIRST", first).replace("SECOND", second)
+    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(written)))
     for node in built.graph:
         node.name = node.outputs[0].name
     return built

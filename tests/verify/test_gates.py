@@ -30,6 +30,20 @@ def test_the_least_cosine_decides_and_none_counts_as_zero(cosines, least, passed
     assert (gate.name, gate.passed) == ("min_cosine", passed)
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["worst first", "worst last"])
+@pytest.mark.parametrize(("least", "passed"), [(29.9, True), (30.0, False), (39.9, False)])
+def test_the_least_sqnr_of_several_rows_decides_and_is_named(order, least, passed):
+    rows = [accuracy(29.9, form="quantized"), accuracy(None, form="rewritten"), accuracy(40.0, form="compiled")]
+    gate = gates.sqnr_gate(rows[::order], least)
+    assert (gate.name, gate.value, gate.passed) == ("min_sqnr", 29.9, passed)
+    assert gate.detail == "the least SQNR is 29.90 dB, at y of the quantized model on npu"
+
+
+def test_identical_outputs_pass_any_sqnr():
+    gate = gates.sqnr_gate([accuracy(sqnr_db=None)], 1000.0)
+    assert gate.passed and gate.value is None
+
+
 def test_identical_outputs_pass_any_cosine():
     assert gates.cosine_gate([accuracy(sqnr_db=None, cosine=None)], 1.0).passed
 
