@@ -71,7 +71,8 @@ class Case:
     """One question: a template with a slot for every operand and the outputs.
 
     `grid` says how the output's grid relates to that of the input: `own`, `same`, `shifted` (a zero point where a
-    fixed output has none), `narrow` (it ends before the values that a fixed output can have), or `apart` (inputs with different grids).
+    fixed output has none), `narrow` (it ends before the values that a fixed output can have), or `apart` (inputs with
+    different grids).
     """
 
     template: Template
