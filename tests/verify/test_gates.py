@@ -64,6 +64,18 @@ def test_latency_is_a_multiple_of_the_original(ratio, most, passed):
     assert gates.latency_gate(ratio, most, what="b.onnx").passed == passed
 
 
+@pytest.mark.parametrize("least", [0.0, 100.0])
+def test_a_placement_without_an_npu_passes_no_gate(least):
+    gate = gates.placement_gate(Placement((), (PlacedNode("a", "Conv"),), 0, place="CPU"), least)
+    assert (gate.passed, gate.value) == (False, 0.0) and "compiled for the CPU" in gate.detail
+
+
+@pytest.mark.parametrize(("least", "passed"), [(50.0, True), (50.1, False)])
+def test_the_share_of_nodes_on_the_npu_is_of_all_that_compute(least, passed):
+    gate = gates.placement_gate(Placement((ON,), (OFF,), 1), least)
+    assert (gate.value, gate.passed) == (50.0, passed) and "b (Loop): no" in gate.detail
+
+
 SET = {"min_sqnr": 30, "min_cosine": 0.99, "labels": "y.npy", "max_accuracy_drop": 1, "require_npu": 100}
 ON, OFF = PlacedNode("a", "Conv"), PlacedNode("b", "Loop", "no")
 
