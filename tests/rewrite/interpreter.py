@@ -221,6 +221,13 @@ def _slice(x, starts, ends, axes=None, steps=None):
     return x[tuple(index)]
 
 
+def _split(x, sizes=None, *, axis=0, num_outputs=0):
+    """Into parts of `sizes`, or into equal parts, of which the last may be smaller."""
+    part = -(-x.shape[axis] // num_outputs) if sizes is None else 0
+    ends = range(part, x.shape[axis], part) if sizes is None else np.cumsum(sizes)[:-1]
+    return tuple(np.split(x, list(ends), axis))
+
+
 def _flatten(x, *, axis=1):
     return x.reshape(int(np.prod(x.shape[:axis], dtype=int)), -1)
 
@@ -351,5 +358,5 @@ KERNELS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "SpaceToDepth"): _space_to_depth,
     ("", "Resize"): _resize,
     ("", "Pad"): _pad,
-    ("", "Split"): lambda x, sizes, *, axis=0: tuple(np.split(x, np.cumsum(sizes)[:-1], axis)),
+    ("", "Split"): _split,
 }
