@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-all mutate lint format bench clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -16,6 +16,10 @@ test: lint
 
 test-all: lint
 	$(PYTEST)
+
+# Goes on where it stopped; output/mutation holds what is known.
+mutate: .venv/test
+	$(BIN)/python -m tests.mutation
 
 lint: .venv/test
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import typer
 
 import intact
 from intact.cli import main as command
+from intact.targets import registry
 from tests.zoo import ZOO
 
 ROOT = Path(intact.__file__).parent
@@ -45,9 +47,21 @@ def test_the_package_and_its_pipeline_need_no_torch_and_no_vendor_library():
     assert child(code) == "[]\n"
 
 
-def test_one_target_does_not_load_another():
-    code = "import sys, intact; intact.load_target('cpu'); print([m for m in sys.modules if 'targets.qnn' in m])"
-    assert child(code) == "[]\n"
+@pytest.mark.parametrize("name", registry.known_backends())
+def test_one_target_does_not_load_another(name):
+    """A target is its table: of all tables only its own is opened, and no toolchain is loaded."""
+    code = f"""
+import json, pathlib, sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+import intact
+intact.load_target({name!r})
+root = pathlib.Path(intact.__file__).parent
+tables = sorted({{str(pathlib.Path(path).relative_to(root)) for path in opened if path.endswith(".toml")}})
+print(json.dumps([tables, sorted({{"onnxruntime_qnn", "openvino"}} & set(sys.modules))]))
+"""
+    (table,), toolchains = json.loads(child(code))
+    assert name in table and toolchains == []
 
 
 def test_importing_the_package_is_free():
@@ -96,13 +110,29 @@ NAMES = (
     r"(?i:resnet|mobilenet|efficientnet|\bbert\b|distilbert|roberta|\bvit\b|whisper|yolo|ultraface|squeezenet|swin\b)"
     r"|encoder\.layer|/conv\d*/|\blayers?\.\d|\bfc\d\b|\b[qkv]_proj\b|lm_head|patch_embed|backbone"
 )
-TEXTS = sorted(path for kind in ("py", "toml", "j2") for path in (ROOT / "src").rglob(f"*.{kind}"))
+TEXTS = sorted(path for kind in ("py", "toml", "j2") for path in ROOT.rglob(f"*.{kind}"))
+
+
+def named(text):
+    """The lines that name an architecture, or a layer as exporters write it."""
+    return [line for line in text.splitlines() if re.search(NAMES, line)]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_model_or_layer_name_is_written_anywhere(path):
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if re.search(NAMES, line)] == []
+    assert named(path.read_text(encoding="utf-8")) == []
+
+
+def test_names_are_looked_for_in_code_tables_and_templates():
+    assert {path.suffix for path in TEXTS} == {".py", ".toml", ".j2"}
+    assert set(FILES) < set(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "text", ["# of a ResNet-50", 'if "encoder.layer" in name:', "fc1 = 3", "name == '/conv1/Conv'"]
+)
+def test_a_name_would_be_found(text):
+    assert named(f"x = 1\n{text}\n") == [text]
 
 
 def test_a_code_means_one_thing():

@@ -157,8 +157,7 @@ def _quantize(
         details.update(
             nodes_quantized=len(result.plan.nodes),
             tensors_quantized=len(result.plan.tensors),
-            calibration_time_seconds=round(result.calibration_seconds, 4),
-            qdq_insertion_time_seconds=round(result.insertion_seconds, 4),
+            **{f"{phase}_time_seconds": round(seconds, 4) for phase, seconds in result.seconds.items()},
             notes=list(result.notes),
             kept_in_float32={kept.node: kept.reason for kept in result.kept},
         )

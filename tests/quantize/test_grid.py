@@ -97,6 +97,15 @@ def test_rounding_is_half_to_even_and_saturates(dtype, values):
     assert grid.quantize(np.array(values), encoding).tolist() == expected
 
 
+@pytest.mark.parametrize("zero_point", [128, 127])
+def test_a_value_halfway_between_two_steps_goes_to_the_even_one_before_the_zero_point_is_added(zero_point):
+    encoding = Encoding("uint8", np.float32(0.5), np.int64(zero_point))
+    halves = np.array([-1.25, -0.75, -0.25, 0.25, 0.75, 1.25])
+    whole = [-2, -2, 0, 0, 2, 2]
+    assert (grid.quantize(halves, encoding) - zero_point).tolist() == whole
+    assert (grid.stored(halves, encoding).astype(int) - zero_point).tolist() == whole
+
+
 def test_an_encoding_has_one_zero_point_per_scale_and_an_axis_for_several():
     with pytest.raises(AssertionError, match="one zero point per scale"):
         Encoding("int8", np.ones(2, np.float32), np.zeros(1, np.int64), 0)

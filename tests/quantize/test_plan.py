@@ -9,6 +9,7 @@ from intact import quantize
 from intact.config import QuantConfig
 from intact.errors import SettingsError, TargetError
 from intact.targets.registry import load_target
+from intact.targets.validate import validate
 from tests.quantize.models import model, quantized, read, rows, written
 
 F = np.float32
@@ -174,3 +175,30 @@ class TestOverrides:
     def test_a_tensor_that_nothing_quantizes_is_an_error(self):
         with pytest.raises(SettingsError, match="x: its override has no effect"):
             quantized(net(), FEEDS, nodes=["d"], overrides={"x": {"low": 0.0, "high": 1.0}})
+
+
+def test_a_grid_that_the_device_insists_on_is_not_given_up_for_a_shared_one():
+    """Values of the other input reach far beyond 1: one grid for both would take the Softmax its own range."""
+    body = "s = Softmax(x)  t = Transpose<perm=[0,1,2]>(s)  r = LeakyRelu(y)  z = Concat<axis=1>(t, r)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    feeds = rows({"x": (1, 4, 16), "y": (1, 4, 16)})
+    result = quantized(float_model, feeds, "qnn").model
+    softmax, moved, joined = (written(result, name) for name in ("s", "t", "z"))
+    assert validate(result, load_target("qnn"), strict=False) == ()
+    assert {(float(grid.scale), int(grid.zero_point)) for grid in (softmax, moved)} == {(1 / 256, 0)}
+    reach = max(float(feed["y"].max()) for feed in feeds)
+    assert reach > 2 and (255 - int(joined.zero_point)) * float(joined.scale) == pytest.approx(reach, rel=0.01)
+
+
+def test_grids_that_the_device_does_not_insist_on_are_shared():
+    body = "s = Sigmoid(x)  r = LeakyRelu(y)  z = Concat<axis=1>(s, r)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    result = quantized(float_model, rows({"x": (1, 4, 16), "y": (1, 4, 16)}), "qnn").model
+    assert len({float(written(result, name).scale) for name in ("s", "r", "z")}) == 1
+
+
+def test_grids_that_the_device_insists_on_are_shared_where_they_are_the_same():
+    body = "s = Softmax(x)  t = Softmax(y)  z = Concat<axis=1>(s, t)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    result = quantized(float_model, rows({"x": (1, 4, 16), "y": (1, 4, 16)}), "qnn").model
+    assert {float(written(result, name).scale) for name in ("s", "t", "z")} == {1 / 256}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 
 import jsonschema
@@ -80,6 +81,37 @@ def test_a_manifest_is_valid_by_its_published_schema_and_pure_json(tmp_path):
     validator.check_schema(manifest.schema())
     validator.validate(read)
     assert read == values()
+
+
+def deployed(folder, content=b"the model", kind=manifest.DEPLOYABLE):
+    """A folder with a model of this content, beside the manifest of a build of b"the model"."""
+    digest = hashlib.sha256(b"the model").hexdigest()
+    manifest.write(values(artifacts=(Artifact("model.onnx", kind, 9, digest),)), folder)
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    return path
+
+
+def test_a_deployed_model_has_the_manifest_beside_it(tmp_path):
+    found = manifest.of_deployed(deployed(tmp_path))
+    assert found == json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"content": b"another"}, {"kind": manifest.MADE_FROM}], ids=["changed since", "not deployable"]
+)
+def test_a_model_that_the_manifest_does_not_vouch_for_has_none(tmp_path, changes):
+    assert manifest.of_deployed(deployed(tmp_path, **changes)) is None
+
+
+@pytest.mark.parametrize("beside", [None, "{}", "not JSON"])
+def test_a_model_without_a_manifest_of_ours_has_none(tmp_path, beside):
+    path = deployed(tmp_path)
+    if beside is None:
+        (tmp_path / "manifest.json").unlink()
+    else:
+        (tmp_path / "manifest.json").write_text(beside, encoding="utf-8")
+    assert manifest.of_deployed(path) is None
 
 
 @pytest.mark.parametrize("key", ["source", "config", "stages", "artifacts"])

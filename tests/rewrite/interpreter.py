@@ -5,6 +5,7 @@ Sums of products of floats are taken in float64 and rounded once, so that no ord
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,12 @@ Arrays = dict[str, np.ndarray]
 
 def evaluate(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
     """The outputs of a model, by name."""
+    every = tensors(model, feeds)
+    return {value.name: every[value.name] for value in model.graph.outputs}
+
+
+def tensors(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Every tensor that the nodes of a model compute, by name, in their order; and outputs that are inputs as well."""
     known: dict[ir.Value | None, Any] = {None: None}
     known |= {value: value.const_value.numpy() for value in model.graph.initializers.values()}
     known |= {value: feeds[value.name] for value in model.graph.inputs if value.name in feeds}
@@ -28,7 +35,8 @@ def evaluate(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
         result = kernel(*(known[value] for value in node.inputs), **attributes)
         for value, array in zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False):
             known[value] = array
-    return {value.name: known[value] for value in model.graph.outputs}
+    computed = [value for node in model.graph for value in node.outputs if value in known]
+    return {value.name: known[value] for value in (*computed, *model.graph.outputs)}
 
 
 def _pad(x, pads, value=None, axes=None, *, mode="constant"):
@@ -98,7 +106,7 @@ def _batch_norm(x, gamma, beta, mean, var, *, epsilon=1e-5, **_):
     return (x * factor.reshape(shape) + (beta - mean * factor).reshape(shape)).astype(np.float32)
 
 
-def _layer_norm(x, scale, bias=None, *, axis=-1, epsilon=1e-5):
+def _layer_norm(x, scale, bias=None, *, axis=-1, epsilon=1e-5, stash_type=1):
     axes, real = tuple(range(axis % x.ndim, x.ndim)), x.astype(np.float64)
     centred = real - real.mean(axis=axes, keepdims=True)
     spread = np.sqrt((centred**2).mean(axis=axes, keepdims=True) + epsilon)
@@ -149,6 +157,32 @@ def _sigmoid(x):
     return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
 
 
+def _hard_sigmoid(x, *, alpha=0.2, beta=0.5):
+    return np.clip(x.astype(np.float64) * alpha + beta, 0, 1).astype(np.float32)
+
+
+def _hard_swish(x):
+    return (x.astype(np.float64) * np.clip(x.astype(np.float64) / 6 + 0.5, 0, 1)).astype(np.float32)
+
+
+def _erf(x):
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(np.float32)
+
+
+def _gelu(x, *, approximate="none"):
+    real = x.astype(np.float64)
+    if approximate == "tanh":
+        return (real / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (real + 0.044715 * real**3)))).astype(np.float32)
+    return (real / 2 * (1 + _erf(real / np.sqrt(2)))).astype(np.float32)
+
+
+def _dynamic_quantize(x):
+    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
+    scale = np.float32((high - low) / 255) if high > low else np.float32(1)
+    zero = np.clip(np.rint(np.float32(-low) / scale), 0, 255).astype(np.uint8)
+    return integer.quantize(x, scale, zero), scale, zero
+
+
 def _leaky_relu(x, *, alpha=0.01):
     return np.where(x < 0, x * np.float32(alpha), x)
 
@@ -185,6 +219,13 @@ def _slice(x, starts, ends, axes=None, steps=None):
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         index[int(axis)] = slice(int(start), None if end < -x.shape[axis] and step < 0 else int(end), int(step))
     return x[tuple(index)]
+
+
+def _split(x, sizes=None, *, axis=0, num_outputs=0):
+    """Into parts of `sizes`, or into equal parts, of which the last may be smaller."""
+    part = -(-x.shape[axis] // num_outputs) if sizes is None else 0
+    ends = range(part, x.shape[axis], part) if sizes is None else np.cumsum(sizes)[:-1]
+    return tuple(np.split(x, list(ends), axis))
 
 
 def _flatten(x, *, axis=1):
@@ -288,6 +329,13 @@ KERNELS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "Clip"): lambda x, *ends: (_clip if x.dtype.kind == "f" else _integer_clip)(x, *ends),
     ("", "Sigmoid"): _sigmoid,
     ("", "LeakyRelu"): _leaky_relu,
+    ("", "HardSigmoid"): _hard_sigmoid,
+    ("", "HardSwish"): _hard_swish,
+    ("", "Erf"): _erf,
+    ("", "Gelu"): _gelu,
+    ("", "Tanh"): lambda x: np.tanh(x.astype(np.float64)).astype(np.float32),
+    ("", "Pow"): lambda x, power: np.power(x.astype(np.float64), power).astype(np.float32),
+    ("", "DynamicQuantizeLinear"): _dynamic_quantize,
     ("", "Softmax"): _softmax,
     ("", "AveragePool"): _average_pool,
     ("", "GlobalAveragePool"): _global_average_pool,
@@ -310,5 +358,5 @@ KERNELS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "SpaceToDepth"): _space_to_depth,
     ("", "Resize"): _resize,
     ("", "Pad"): _pad,
-    ("", "Split"): lambda x, sizes, *, axis=0: tuple(np.split(x, np.cumsum(sizes)[:-1], axis)),
+    ("", "Split"): _split,
 }

@@ -58,9 +58,17 @@ def pair(op, a=X, b=X2, y=Y2, shape=(2, 8), **attributes):
 
 
 TWELVE = np.arange(6, dtype=F32)
+
+
+def off_by(share):
+    """Biases that lie `share` of a step beside the steps of the accumulator, each of which is 0.0002."""
+    return ((np.arange(6) * 10 + share) * 0.0002).astype(F32)
+
+
 FIRES = [
     (to_qlinear.ConvToQLinear, conv(), ["QLinearConv"]),
     (to_qlinear.ConvToQLinear, conv(bias=TWELVE, pads=[1, 1, 1, 1], strides=[2, 2]), ["QLinearConv"]),
+    (to_qlinear.ConvToQLinear, conv(bias=off_by(0.24), y=(1e-4, U8(4))), ["QLinearConv"]),
     (to_qlinear.MatMulToQLinear, matmul(), ["QLinearMatMul"]),
     (to_qlinear.MatMulToQLinear, matmul(shape=(3, 5, 6)), ["QLinearMatMul"]),
     (to_qlinear.GemmToQGemm, gemm(bias=TWELVE), ["QGemm"]),
@@ -95,6 +103,11 @@ REFUSES = [
         to_qlinear.ConvToQLinear,
         conv(bias=TWELVE + F32(0.00007), y=(1e-5, U8(4))),
         "more than half a step of the output",
+    ),
+    (
+        to_qlinear.ConvToQLinear,
+        conv(bias=off_by(0.26), y=(1e-4, U8(4))),
+        "would move by 5.2e-05, more than half a step",
     ),
     (to_qlinear.ConvToQLinear, conv(w_grid=(0.0, I8(0))), "not a positive number"),
     (to_qlinear.MatMulToQLinear, matmul(b_grid=(SCALES[:5], np.zeros(5, I8)), axis=0), "of axis 0, not of axis 1"),

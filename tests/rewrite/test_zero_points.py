@@ -370,13 +370,41 @@ class TestRefusals:
 
 
 class TestBias:
-    @pytest.mark.parametrize("size", [2**23, 2**30])
-    def test_a_bias_that_floats_do_not_hold_is_added_to_the_integers(self, size):
-        rng = np.random.default_rng(0)
-        case = convolution(rng, U8, I8, "depthwise", 2)
-        bias = case.model.graph.node(0).inputs[8]
-        bias.const_value = ir.tensor(rng.integers(size - 9, size, 8).astype(np.int32), name=bias.name)
+    """Of a convolution whose sums come close to 2^24, beyond which float32 does not hold every whole number.
+
+    The bias takes the sums back to where the grid of the output is, so that an error of one is seen there.
+    """
+
+    TAPS = 258
+    LARGEST = TAPS * 255 * 255
+    """The largest sum without a bias: just below 2^24."""
+
+    def far(self, biases: np.ndarray) -> Case:
+        """Depthwise, with sums of almost `LARGEST`; the last channel has another zero point, and smaller sums."""
+        net, channels = Net(), len(biases) + 1
+        weight, zeros = np.full((channels, 1, self.TAPS), 255, U8), np.zeros(channels, U8)
+        zeros[-1] = 1
+        x = np.full((1, channels, 1200), 255, U8)
+        x[:, :, ::300] = 254
+        levels = np.append(biases, biases[-1] + self.TAPS * 255).astype(np.int32)
+        scales, one = np.full(channels, 0.17, np.float32), np.float32(1)
+        y = net.op("QLinearConv", "x", one, U8(0), weight, scales, zeros, one, U8(255), levels, group=channels)
+        return Case("far", net.model({"x": x}, y), [{"x": x}])
+
+    def test_a_bias_that_floats_do_not_hold_is_added_to_the_integers(self):
+        case = self.far(-(2**24) - np.arange(1, 200, 2))
+        (expected,) = evaluate(case.model, case.feeds[0]).values()
+        assert np.mean((expected > 0) & (expected < 255)) == 1 and np.unique(expected).size > 40
         hold(case)
+
+    @pytest.mark.parametrize(("above", "inside"), [(-1, True), (0, False)])
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_the_bias_counts_among_what_floats_have_to_hold(self, above, inside, sign):
+        case = self.far(np.array([sign * (2**24 - self.LARGEST + above)]))
+        bias = case.model.graph.node(0).inputs[8]
+        bias.const_value = ir.tensor(bias.const_value.numpy() * np.array([1, 0], np.int32), name=bias.name)
+        left = fired(depthwise.ConvThroughFloat(), case.model)
+        assert ("Add" not in left) is inside
 
 
 class TestMatrices:

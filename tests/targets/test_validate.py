@@ -32,6 +32,12 @@ LIMITS = [
     ("T104", (PRODUCT, 73), ("MatMul: both dynamic (uint16, int16) -> uint16", 73)),
     ("T105", (FOUR_BITS, 68), (FOUR_BITS.replace("channel ", ""), 68)),
     ("T107", ("Softmax (uint8) -> uint8", 73), ("Softmax (uint8) -> uint8, shifted grid", 73)),
+    ("T107", ("Softmax (uint8) -> uint8", 73), ("Softmax (uint8) -> uint8, narrow grid", 73)),
+    ("T107", ("Softmax (int8) -> int8", 73), ("Softmax (int8) -> int8, narrow grid", 73)),
+    ("T109", ("HardSigmoid (uint8) -> uint8, shifted grid", 73), ("HardSigmoid (uint8) -> uint8, narrow grid", 73)),
+    ("T109", ("Sigmoid (uint16) -> uint16, shifted grid", 73), ("Sigmoid (uint16) -> uint16, narrow grid", 73)),
+    ("T109", ("Sigmoid (int16) -> int16", 73), ("Sigmoid (int16) -> int16, narrow grid", 73)),
+    ("T109", ("Tanh (int16) -> int16", 73), ("Tanh (int16) -> int16, narrow grid", 73)),
     ("T108", ("Reshape (uint8, ints) -> uint8, same grid", 73), ("Reshape (uint8, ints) -> uint8", 73)),
     (
         "T109",
@@ -67,6 +73,36 @@ def test_strict_raises_what_lenient_returns(code, limit, past):
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, TargetError)
     assert caught.value.status == 4 and code in str(caught.value)
     assert validate(model(limit[0])[0], load_target("qnn", arch=limit[1])) == ()
+
+
+def with_scale(name, scale):
+    """The model of a case, whose output has another scale."""
+    built, node = model(name)
+    for conversion in (node.outputs[0].consumers()[0], node.outputs[0].consumers()[0].outputs[0].consumers()[0]):
+        conversion.inputs[1].const_value = ir.tensor(np.array(scale, np.float32), name=conversion.inputs[1].name)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"), [("Softmax (uint8) -> uint8", {"T107"}), ("Sigmoid (uint8) -> uint8", set())]
+)
+@pytest.mark.parametrize("steps", [253, 254.9, 257.1, 300])
+def test_a_softmax_has_the_range_that_the_device_computes_it_in(name, codes, steps):
+    found = validate(with_scale(name, 1 / steps), load_target("qnn"), strict=False)
+    assert {violation.code for violation in found} == codes
+    assert all("scale 0.00390625 and zero point 0" in violation.requirement for violation in found)
+
+
+@pytest.mark.parametrize("steps", [255, 256])
+@pytest.mark.parametrize("name", ["Softmax (uint8) -> uint8", "HardSigmoid (uint8) -> uint8"])
+def test_a_range_up_to_one_may_be_written_in_255_steps_or_in_256(name, steps):
+    assert validate(with_scale(name, 1 / steps), load_target("qnn"), strict=False) == ()
+
+
+@pytest.mark.parametrize(("steps", "codes"), [(65536, set()), (65537, {"T109"}), (32768, set())])
+def test_a_sigmoid_of_16_bits_ends_no_more_than_a_step_before_one(steps, codes):
+    found = validate(with_scale("Sigmoid (uint16) -> uint16", 1 / steps), load_target("qnn"), strict=False)
+    assert {violation.code for violation in found} == codes
 
 
 def test_sixteen_by_sixteen_bits_on_v68_names_v73():
@@ -121,26 +157,39 @@ def test_every_violation_of_a_node_is_listed():
     assert {violation.code for violation in found} == {"T104", "T105"}
 
 
+def test_strict_raises_every_violation_of_every_node_at_once():
+    built = two_products("i", "i")
+    target = load_target("qnn", arch=68)
+    found = validate(built, target, strict=False)
+    assert [violation.node for violation in found] == ["m", "n"]
+    with pytest.raises(Violations) as caught:
+        validate(built, target)
+    assert caught.value.violations == found
+    assert "does not take 2 nodes" in str(caught.value)
+    assert all(str(violation) in str(caught.value) for violation in found)
+
+
 TWO_PRODUCTS = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[1,4,8] a, float[1,8,4] b, float[1,4,8] c, float[1,8,4] d) => (float[1,4,4] y, float[1,4,4] z)
 <float s = {0.01}, int16 i = {0}, uint8 u = {7}>
 {
-  aq = QuantizeLinear(a, s, i)  ad = DequantizeLinear(aq, s, i)
-  bq = QuantizeLinear(b, s, i)  bd = DequantizeLinear(bq, s, i)
+  aq = QuantizeLinear(a, s, FIRST)  ad = DequantizeLinear(aq, s, FIRST)
+  bq = QuantizeLinear(b, s, FIRST)  bd = DequantizeLinear(bq, s, FIRST)
   m = MatMul(ad, bd)
-  mq = QuantizeLinear(m, s, i)  y = DequantizeLinear(mq, s, i)
-  cq = QuantizeLinear(c, s, u)  cd = DequantizeLinear(cq, s, u)
-  dq = QuantizeLinear(d, s, u)  dd = DequantizeLinear(dq, s, u)
+  mq = QuantizeLinear(m, s, FIRST)  y = DequantizeLinear(mq, s, FIRST)
+  cq = QuantizeLinear(c, s, SECOND)  cd = DequantizeLinear(cq, s, SECOND)
+  dq = QuantizeLinear(d, s, SECOND)  dd = DequantizeLinear(dq, s, SECOND)
   n = MatMul(cd, dd)
-  nq = QuantizeLinear(n, s, u)  z = DequantizeLinear(nq, s, u)
+  nq = QuantizeLinear(n, s, SECOND)  z = DequantizeLinear(nq, s, SECOND)
 }
 """
 
 
-def two_products():
+def two_products(first="i", second="u"):
     """An int16 product, which V68 does not take, beside a uint8 one, which it does; nodes are named by their output."""
-    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(TWO_PRODUCTS)))
+    written = TWO_PRODUCTS.replace("FIRST", first).replace("SECOND", second)
+    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(written)))
     for node in built.graph:
         node.name = node.outputs[0].name
     return built

@@ -30,6 +30,20 @@ def test_the_least_cosine_decides_and_none_counts_as_zero(cosines, least, passed
     assert (gate.name, gate.passed) == ("min_cosine", passed)
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["worst first", "worst last"])
+@pytest.mark.parametrize(("least", "passed"), [(29.9, True), (30.0, False), (39.9, False)])
+def test_the_least_sqnr_of_several_rows_decides_and_is_named(order, least, passed):
+    rows = [accuracy(29.9, form="quantized"), accuracy(None, form="rewritten"), accuracy(40.0, form="compiled")]
+    gate = gates.sqnr_gate(rows[::order], least)
+    assert (gate.name, gate.value, gate.passed) == ("min_sqnr", 29.9, passed)
+    assert gate.detail == "the least SQNR is 29.90 dB, at y of the quantized model on npu"
+
+
+def test_identical_outputs_pass_any_sqnr():
+    gate = gates.sqnr_gate([accuracy(sqnr_db=None)], 1000.0)
+    assert gate.passed and gate.value is None
+
+
 def test_identical_outputs_pass_any_cosine():
     assert gates.cosine_gate([accuracy(sqnr_db=None, cosine=None)], 1.0).passed
 
@@ -48,6 +62,18 @@ def test_points_lost_are_counted_against_the_original(correct, most, passed, los
 @pytest.mark.parametrize(("ratio", "most", "passed"), [(1.0, 1.0, True), (1.001, 1.0, False), (0.4, 0.5, True)])
 def test_latency_is_a_multiple_of_the_original(ratio, most, passed):
     assert gates.latency_gate(ratio, most, what="b.onnx").passed == passed
+
+
+@pytest.mark.parametrize("least", [0.0, 100.0])
+def test_a_placement_without_an_npu_passes_no_gate(least):
+    gate = gates.placement_gate(Placement((), (PlacedNode("a", "Conv"),), 0, place="CPU"), least)
+    assert (gate.passed, gate.value) == (False, 0.0) and "compiled for the CPU" in gate.detail
+
+
+@pytest.mark.parametrize(("least", "passed"), [(50.0, True), (50.1, False)])
+def test_the_share_of_nodes_on_the_npu_is_of_all_that_compute(least, passed):
+    gate = gates.placement_gate(Placement((ON,), (OFF,), 1), least)
+    assert (gate.value, gate.passed) == (50.0, passed) and "b (Loop): no" in gate.detail
 
 
 SET = {"min_sqnr": 30, "min_cosine": 0.99, "labels": "y.npy", "max_accuracy_drop": 1, "require_npu": 100}

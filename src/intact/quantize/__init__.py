@@ -6,7 +6,6 @@ Where activations have no grids, the model is brought to half precision (`float1
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from intact.config import QuantConfig
 from intact.events import Events, Silence
 from intact.quantize import blocks, encodings, float16, plan_file, weight_only
 from intact.quantize.improve import improve
-from intact.quantize.improve.effort import DEPTHS
+from intact.quantize.improve.effort import DEPTHS, Effort
 from intact.quantize.improve.migrate import describe, migrate
 from intact.quantize.insert import insert
 from intact.quantize.observe import Rows, observe
@@ -25,6 +24,7 @@ from intact.quantize.plan import plan
 from intact.quantize.rescue import Rescue, rescue
 from intact.quantize.resolve import check_constants, resolve
 from intact.quantize.sketch import Sketch
+from intact.quantize.stopwatch import Phase, Stopwatch
 from intact.results import QuantPlan, Range
 from intact.targets.spec import Target
 
@@ -40,8 +40,7 @@ class QuantizedModel:
     plan: QuantPlan
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    calibration_seconds: float
-    insertion_seconds: float
+    seconds: Mapping[Phase, float]
     kept: tuple[float16.Kept, ...] = ()
 
 
@@ -61,7 +60,7 @@ def quantize(
     events = events or Silence()
     if not config.has_grids:
         return _without_grids(model, target, config, rows, events)
-    start = time.perf_counter()
+    stopwatch = Stopwatch()
     notes: list[str] = []
     types: dict[str, str] = dict(config.types)
     if config.plan is not None:
@@ -72,55 +71,60 @@ def quantize(
     free = config.encodings is None
     first = plan(model, target, config, types)
     check_constants(model, first)
+    stopwatch.lap("planning")
     if free and config.effort != "fast":
         model, moved = migrate(model, first, rows, by_nodes=not target.npu)
         notes += describe(moved)
+        stopwatch.lap("smoothing")
     given = encodings.planned(model, target, config, types, ranges)
     eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
     watched = _on_grids(model, given.plan) if eight_bits else ()
-    began = time.perf_counter()
+    stopwatch.lap("planning")
     with events.stage("observe", len(rows)) as advance:
         seen = observe(model, given.plan, rows, watched=watched, progress=advance)
-    run_seconds = time.perf_counter() - began
+    stopwatch.lap("calibration")
+    run_seconds = stopwatch.seconds["calibration"]
     rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
     if rescued is not None:
         notes.append(str(rescued))
         # What a plan says of a node stands; rescue decides about the others.
         given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
+        stopwatch.lap("planning")
         if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
             seen |= observe(model, given.plan, rows)
-    calibrated = time.perf_counter()
+            stopwatch.lap("calibration")
     blocked = blocks.split(model, given.plan, target, config)
     notes += blocked.notes
     if free and config.effort != "fast":
-        depth = DEPTHS[config.effort]
-        model, resolved = improve(
-            model, blocked.rest, seen, rows, blocked=blocked, depth=depth, events=events, run_seconds=run_seconds
-        )
+        effort = Effort(DEPTHS[config.effort], run_seconds, events, stopwatch)
+        model, resolved = improve(model, blocked.rest, seen, rows, blocked=blocked, effort=effort)
     else:
         resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, seen, given.weights))
+        stopwatch.lap("rounding")
     notes += _substitutes(given.plan, config, types, rescued)
     notes += _other_weights(model, given.plan, config)
+    stopwatch.lap("planning")
     result = insert(model, given.plan, resolved)
+    stopwatch.lap("qdq_insertion")
     warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
-    return QuantizedModel(
-        result, given.plan, tuple(notes), warnings, calibrated - start, time.perf_counter() - calibrated
-    )
+    return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds)
 
 
 def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: Rows, events: Events) -> QuantizedModel:
     """`model` in half precision, or with weights in few bits beside float activations."""
-    start = time.perf_counter()
+    stopwatch = Stopwatch()
     kept: tuple[float16.Kept, ...] = ()
     if config.activation_type == "float16":
         with events.stage("observe", len(rows)) as advance:
             half = float16.convert(model, config, rows, progress=advance)
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
+        stopwatch.lap("calibration")
     else:
         packed = weight_only.pack(model, target, config, rows, events)
         result, nodes, notes = packed.model, packed.nodes, packed.notes
+        stopwatch.lap("rounding")
     plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())
-    return QuantizedModel(result, plan, notes, (), time.perf_counter() - start, 0.0, kept)
+    return QuantizedModel(result, plan, notes, (), stopwatch.seconds, kept)
 
 
 def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str], rescued: Rescue | None) -> list[str]:

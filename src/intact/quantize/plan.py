@@ -154,6 +154,7 @@ class _Draft:
     parent: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, tuple[float, int]] = field(default_factory=dict)
+    rigid: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
     uses: dict[str, tuple[int, ...]] = field(default_factory=dict)
     weights: list[WeightPlan] = field(default_factory=list)
@@ -179,11 +180,12 @@ class _Draft:
             self.unclipped.update(tensors[:1])
         if node.op_type in BOUNDED:
             self.bounded.update(outputs)
-        if spec.grid != "own":
+        if spec.grid != "own" and not (spec.grid == "common" and not spec.must_share and self._clash(tensors)):
             self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
             self.moved.update(outputs)
         elif choice.activation in spec.fixed:
             self.fixed.update(dict.fromkeys(outputs, spec.fixed[choice.activation]))
+            self.rigid.update(outputs if spec.must_have_fixed(choice.activation) else ())
         self._keep_with_producer(choice)
 
     def _entry(self, key: str, dtype: str) -> str:
@@ -269,6 +271,15 @@ class _Draft:
         first, *others = [self._root(name) for name in names]
         for root in others:
             self.parent[root] = first
+
+    def _clash(self, tensors: list[str]) -> bool:
+        """Whether one of the tensors has a fixed grid that the target insists on, and another does not have the same.
+
+        Where the target lets them, each then keeps a grid of its own.
+        """
+        roots = {self._root(key) for key in tensors}
+        fixed = {self.fixed.get(key) for key in self.parent if key not in self.moved and self._root(key) in roots}
+        return len(fixed) > 1 and any(self._root(key) in roots for key in self.rigid)
 
     def _root(self, name: str) -> str:
         while self.parent[name] != name:

@@ -81,10 +81,13 @@ def _inside(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
+_MUSTS = {"": "", "zero_point": " (the zero point is a must)", "both": " (both are a must)"}
+
+
 def _rules(spec: OpSpec) -> Iterator[str]:
     yield _GRIDS[spec.grid] if spec.must_share or spec.grid == "own" else f"{_GRIDS[spec.grid]} It need not."
     for dtype, (scale, zero_point) in spec.fixed.items():
-        must = " (the zero point is a must)" if spec.must_fix.get(dtype) == "zero_point" else ""
+        must = _MUSTS[spec.must_fix.get(dtype, "")]
         yield f"A {dtype} output has scale {scale:g} and zero point {zero_point}{must}."
     yield from (predicates.requirement(rule) for rule in spec.require)
     if spec.absorbed:

@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from intact.errors import SettingsError
 from intact.graph import query, windows
+from intact.targets.operands import use_of
+from intact.targets.spec import bounds
 
 Predicate = Callable[..., str | None]
 
@@ -197,3 +199,17 @@ def fixed_shapes(node: ir.Node) -> str | None:
     """Every dimension is known beforehand."""
     free = [v.name for v in (*node.inputs, *node.outputs) if v is not None and v.shape and not v.shape.is_static()]
     return f"dimensions of {free[0]} are free" if free else None
+
+
+@predicate
+def output_grid_holds(node: ir.Node, *, low: float, high: float, types: list[str]) -> str | None:
+    """The grid of a {types} output holds every value from {low} to {high}."""
+    for output in use_of(node, frozenset()).outputs:
+        if output.type not in types or output.scale is None or output.zero_point is None:
+            continue
+        scale, zero_point = float(output.scale.reshape(-1)[0]), int(output.zero_point.reshape(-1)[0])
+        ends = [(edge - zero_point) * scale for edge in bounds(output.type)]
+        # Tools write a range up to 1 in 255 steps or in 256: the last value may be one step short of it.
+        if ends[0] > low + 1.01 * scale or ends[1] < high - 1.01 * scale:
+            return f"the grid of {output.name} goes from {ends[0]:g} to {ends[1]:g}"
+    return None

@@ -146,6 +146,11 @@ class OpSpec:
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"
 
+    def must_have_fixed(self, dtype: str) -> bool:
+        """Whether a grid that is shared with other tensors may not take the place of the fixed one."""
+        held = [rule for rule in self.require if rule["check"] == "output_grid_holds" and dtype in rule["types"]]
+        return dtype in self.fixed and (dtype in self.must_fix or bool(held))
+
 
 @dataclass(frozen=True, slots=True)
 class Soc:

@@ -12,7 +12,7 @@ from intact.results import Violation
 from intact.targets import predicates
 from intact.targets.match import Kind, Mismatch, nearest
 from intact.targets.operands import FREE, Operand, Use, describe, use_of
-from intact.targets.spec import OpSpec, Signature, Target
+from intact.targets.spec import OpSpec, Signature, Target, bounds
 
 # A code a kind of requirement, and what to do about it.
 _CODES: dict[Kind, str] = {
@@ -202,14 +202,18 @@ def _fixed(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
         if grid is None or must is None or output.scale is None or output.zero_point is None:
             continue
         scale, zero_point = float(output.scale.reshape(-1)[0]), int(output.zero_point.reshape(-1)[0])
-        # A scale that was stored as float32 and one that was written as a decimal may differ in the last bit.
-        wrong_scale = must == "both" and abs(scale - grid[0]) > grid[0] * 1e-6
-        if wrong_scale or zero_point != grid[1]:
+        if (must == "both" and not _same_range(scale, grid[0], output.type)) or zero_point != grid[1]:
             wanted = f"scale {grid[0]:g} and " if must == "both" else ""
             required = f"the output of {use.op} has {wanted}zero point {grid[1]}"
             found = f"{output.name} has scale {scale:g} and zero point {zero_point}"
             fix = f"quantize with --device {target.backend}, which fixes this grid; {_LENIENT}"
             yield _violation(use, FIXED, required, found, spec.source, fix)
+
+
+def _same_range(scale: float, fixed: float, dtype: str) -> bool:
+    """Whether grids with these scales end at the same value, to a step: tools write [0, 1] in 255 steps or in 256."""
+    least, greatest = bounds(dtype)
+    return abs(scale - fixed) * (greatest - least) <= 1.01 * fixed
 
 
 def _shared(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from intact.events import Events, Silence
 from intact.quantize import blocks
 from intact.quantize.blocks import Blocked
-from intact.quantize.improve.effort import NORMAL, Depth, expected_seconds
+from intact.quantize.improve.effort import Effort, expected_seconds
 from intact.quantize.improve.rounding import correct_biases, round_weights
 from intact.quantize.improve.scales import COARSE, least_error_scales
 from intact.quantize.improve.study import best_candidates, studies
@@ -28,23 +27,21 @@ def improve(
     rows: Rows,
     *,
     blocked: Blocked | None = None,
-    depth: Depth = NORMAL,
-    events: Events | None = None,
-    run_seconds: float = 0.0,
+    effort: Effort | None = None,
 ) -> tuple[ir.Model, Resolved]:
     """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected.
 
     `blocked` are the weights in blocks that were taken out of `plan`: they are rounded with feedback too.
-    `run_seconds` is how long one run over `rows` took before; what all this will take is told beforehand.
     """
-    events = events or Silence()
+    effort = effort or Effort()
+    events = effort.events
     blocked = blocked or Blocked(plan, ())
     tries = candidates(plan, seen)
     every = replace(plan, weights=(*plan.weights, *blocked.weights))
-    found = studies(model, every, tries, len(rows), depth)
+    found = studies(model, every, tries, len(rows), effort.depth)
     layers = sum(len(study.layers) for study in found)
     if layers:
-        seconds = run_seconds + expected_seconds(found, len(rows))
+        seconds = effort.run_seconds + expected_seconds(found, len(rows))
         events.note(f"rounding the weights of {layers} layers with feedback: about {max(1, round(seconds))} s")
     watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
     for study in found:
@@ -58,11 +55,14 @@ def improve(
     scales = _coarse_scales(model, plan, nearest)
     if scales:
         nearest = resolve(model, plan, seen, scales, chosen)
+    effort.stopwatch.lap("study")
     with events.stage("round the weights", layers) as advance:
         rounded = round_weights(blocks.resolve(model, blocked, nearest), found, advance)
+    effort.stopwatch.lap("rounding")
     corrected, changed = correct_biases(model, plan, rounded, found, best)
     final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
     final = blocks.resolve(corrected, blocked, final)
+    effort.stopwatch.lap("correction")
     return corrected, replace(final, constants={**final.constants, **_same_grids(every, rounded, final)})
 
 

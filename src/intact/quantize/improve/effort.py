@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from intact.events import Events, Silence
+from intact.quantize.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from intact.quantize.improve.study import Study
@@ -36,6 +39,20 @@ class Depth:
 NORMAL = Depth(columns_per_input=8, together=2048, directions=32)
 HIGH = Depth(columns_per_input=32, together=8192, directions=256)
 DEPTHS: Mapping[str, Depth] = {"normal": NORMAL, "high": HIGH}
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How closely to look, who hears of it, and the stopwatch that runs.
+
+    `run_seconds` is how long one run over the calibration data took: what the rest will take is told beforehand.
+    """
+
+    depth: Depth = NORMAL
+    run_seconds: float = 0.0
+    events: Events = field(default_factory=Silence)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
 
 # Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
 _ROUNDING_FACTOR = 6.0

@@ -23,7 +23,8 @@ _EXPONENTS = [
     *((exponent, 0.0) for exponent in (0.25, 0.5, 0.75, 1.0)),
 ]
 # How many times less error must be expected on samples that the scales do not come from. Between the many
-# convolutions of a ResNet-50 smaller gains than two did not add up on unseen images; those across attention did.
+# convolutions of a deep residual network smaller gains than two did not add up on unseen images; those across
+# attention did.
 _WORTH_IT = 1.5
 _WORTH_IT_BETWEEN_CONVOLUTIONS = 2.0
 

@@ -71,7 +71,8 @@ class Case:
     """One question: a template with a slot for every operand and the outputs.
 
     `grid` says how the output's grid relates to that of the input: `own`, `same`, `shifted` (a zero point where a
-    fixed output has none), or `apart` (inputs with different grids).
+    fixed output has none), `narrow` (it ends before the values that a fixed output can have), or `apart` (inputs with
+    different grids).
     """
 
     template: Template
@@ -202,7 +203,7 @@ def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
     if template.apart:
         yield replace(plain, grid="apart")
     if template.fixed:
-        yield replace(plain, grid="shifted")
+        yield from (replace(plain, grid=grid) for grid in ("shifted", "narrow"))
     if template.outs and _is_plain(template, slots):
         yield from (replace(plain, output=other) for other in _OTHER_OUTPUTS.get(output, ()))
 

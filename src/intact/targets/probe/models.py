@@ -134,6 +134,8 @@ class _Writer:
             return self.grids[self.case.template.out_of]
         if self.case.grid == "shifted":
             low -= (high - low) / 4
+        if self.case.grid == "narrow":
+            low, high = low / 2, high / 2
         return self._grid(f"result{index}", slot, low, high)
 
     def _grid(self, name: str, slot: Slot, low: float, high: float) -> _Grid:

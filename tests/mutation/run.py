@@ -1,0 +1,235 @@
+"""Draws faults, gives each to a child, remembers what came of it, and sums up."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import random
+import signal
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy  # noqa: F401
+import onnx  # noqa: F401
+import onnx_ir  # noqa: F401
+import onnxruntime  # noqa: F401
+import pydantic  # noqa: F401
+
+from tests.mutation import child
+from tests.mutation.imports import ROOT, SOURCES, TESTS, module_name, tests_of
+from tests.mutation.mutants import Mutant, mutants
+
+# The modules that rewrite, verify, validate, plan, resolve, round and insert.
+SUBJECTS = (
+    "intact.rewrite.*",
+    "intact.verify.*",
+    "intact.targets.validate",
+    "intact.targets.match",
+    "intact.targets.operands",
+    "intact.quantize.plan",
+    "intact.quantize.choose",
+    "intact.quantize.grid",
+    "intact.quantize.resolve",
+    "intact.quantize.insert",
+    "intact.quantize.improve.rounding",
+)
+LEAST_SCORE = 0.95
+# What one fault may cost: seconds of tests without a fault, twice; of the processor with one; and by the clock.
+TEST_SECONDS, CPU_SECONDS, WALL_SECONDS = 10.0, 60, 600
+# A test that takes longer than this is left out, and of files that import a module so many are looked at.
+LONGEST_TEST, MOST_FILES = 2.0, 8
+
+FOLDER = ROOT / "output" / "mutation"
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault of a module."""
+
+    module: str
+    source: str
+    mutant: Mutant
+
+    @property
+    def key(self) -> str:
+        return f"{self.module.rpartition('.')[2]}.{self.mutant.key}"
+
+
+def main(count: int, seed: int, workers: int, only: str) -> int:
+    """Plant the faults, print the score and the survivors; 0 if enough were noticed."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    drawn = draw(count, seed, only)
+    results = run(drawn, workers)
+    equivalent = equivalents()
+    survivors = [planted for planted in drawn if not results[planted.key]]
+    unexplained = [planted for planted in survivors if planted.key not in equivalent]
+    for planted in survivors:
+        reason = equivalent.get(planted.key)
+        mark = f"equivalent: {reason}" if reason else "survived"
+        print(f"{planted.module}:{planted.mutant.lineno}: {planted.key}\n    {mark}")
+    counted = len(drawn) - (len(survivors) - len(unexplained))
+    score = 1 - len(unexplained) / max(counted, 1)
+    print(f"{len(drawn)} faults, {len(survivors)} survived, {len(survivors) - len(unexplained)} of them equivalent")
+    print(f"score: {100 * score:.1f} % ({100 * LEAST_SCORE:g} % is the least)")
+    return 0 if score >= LEAST_SCORE else 1
+
+
+def draw(count: int, seed: int, only: str = "") -> list[Planted]:
+    """Faults of all subjects alike, drawn with a fixed seed."""
+    found = [planted for module in subjects() if only in module for planted in _planted(module)]
+    return random.Random(seed).sample(found, min(count, len(found)))
+
+
+def subjects() -> list[str]:
+    """The modules that faults are planted in; a pattern that fits none is an error, because modules move."""
+    names = [module_name(path) for path in sorted(SOURCES.rglob("*.py"))]
+    for pattern in SUBJECTS:
+        assert fnmatch.filter(names, pattern), f"no module fits {pattern!r}: correct SUBJECTS in {__file__}"
+    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in SUBJECTS)]
+
+
+def _planted(module: str) -> list[Planted]:
+    path = SOURCES.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = path.read_text(encoding="utf-8")
+    return [Planted(module, source, mutant) for mutant in mutants(source)]
+
+
+def equivalents() -> Mapping[str, str]:
+    """Faults that change nothing that anyone could see, by key, with the reason of each."""
+    rows = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8")).get("equivalent", [])
+    return {row["key"]: row["reason"] for row in rows}
+
+
+def run(drawn: Sequence[Planted], workers: int) -> dict[str, bool]:
+    """Whether each fault is noticed, by key."""
+    known = _Results(FOLDER / "results.jsonl")
+    waiting = [planted for planted in drawn if known.get(planted) is None]
+    done = len(drawn) - len(waiting)
+    running: dict[int, tuple[Planted, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            planted = waiting.pop(0)
+            _control(planted.module, planted.source)
+            work = functools.partial(_survives, planted, tests_for(planted.module))
+            running[child.start(work, CPU_SECONDS)] = planted, time.monotonic()
+        for pid, status in _ended(running):
+            planted, start = running.pop(pid)
+            assert os.waitstatus_to_exitcode(status) != child.BROKEN, f"a child broke down at {planted.key}"
+            known.put(planted, status != 0, time.monotonic() - start)
+            done += 1
+            print(f"{done}/{len(drawn)} {'killed' if status else 'SURVIVED'} {planted.key}", flush=True)
+        time.sleep(0.05)
+    return {planted.key: bool(known.get(planted)) for planted in drawn}
+
+
+@functools.cache
+def _control(module: str, source: str) -> None:
+    """Assert that the tests of a module pass, in their order, as long as there is no fault."""
+    tests = tests_for(module)
+    proof = FOLDER / "control" / f"{module}-{_digest(json.dumps([source, tests]).encode())}"
+    if proof.exists():
+        return
+    status = wait(child.start(lambda: child.passes(module, ast.parse(source), tests), 10 * CPU_SECONDS))
+    assert status == child.SURVIVED, f"the tests of {module} fail without a fault when they are run on their own"
+    proof.parent.mkdir(exist_ok=True)
+    proof.touch()
+
+
+def wait(pid: int) -> int:
+    """How a child ended: SURVIVED, KILLED or BROKEN, or less than 0 for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _survives(planted: Planted, tests: Sequence[Sequence[str]]) -> bool:
+    return child.passes(planted.module, planted.mutant.tree(planted.source), tests)
+
+
+def _ended(running: Mapping[int, tuple[Planted, float]]) -> Iterator[tuple[int, int]]:
+    for pid in list(running):
+        if time.monotonic() - running[pid][1] > WALL_SECONDS:
+            os.killpg(pid, signal.SIGKILL)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            yield pid, status
+
+
+def files_for(module: str) -> list[list[Path]]:
+    """The test files of a module: those that import it, then those of its folder that import what imports it."""
+    rings = [*tests_of(module), [], []]
+    folder = module.split(".")[1:-1]
+    near = [path for path in rings[1] if [*path.relative_to(TESTS).parts[:-1]][:1] == folder[:1]]
+    return [rings[0][:MOST_FILES], near]
+
+
+@functools.cache
+def tests_for(module: str) -> list[list[str]]:
+    """The tests of a module that pass without a fault, nearest and quickest first, as far as the time goes."""
+    return [_quickest(files) for files in files_for(module)]
+
+
+def _quickest(files: Sequence[Path]) -> list[str]:
+    rows = [(taken, name) for path in files for name, (passed, taken) in _without_fault(path).items() if passed]
+    chosen, seconds = [], 0.0
+    for taken, name in sorted(rows):
+        seconds += taken
+        if taken <= LONGEST_TEST and seconds <= TEST_SECONDS:
+            chosen.append(name)
+    return chosen
+
+
+@functools.cache
+def _without_fault(path: Path) -> Mapping[str, tuple[bool, float]]:
+    """How the tests of a file end as they are; kept until the file changes."""
+    folder = FOLDER / "baseline"
+    folder.mkdir(parents=True, exist_ok=True)
+    answer = folder / f"{module_name(path)}-{_digest(path.read_bytes())}.json"
+    if not answer.exists():
+        print(f"timing {path.relative_to(ROOT)}", flush=True)
+        status = wait(child.start(lambda: child.record(path, answer), 10 * CPU_SECONDS))
+        assert status == child.SURVIVED, f"the tests of {path} cannot be timed"
+    found = json.loads(answer.read_text(encoding="utf-8"))
+    return {name: (bool(passed), float(seconds)) for name, (passed, seconds) in found.items()}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+class _Results:
+    """What is known of faults, in a file of JSON lines that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.rows = {row["key"]: row for row in map(json.loads, lines)}
+
+    def get(self, planted: Planted) -> bool | None:
+        """Whether the fault is noticed; None where that is not known of this module, or of these tests."""
+        row = self.rows.get(planted.key)
+        if row is None or row["source"] != _digest(planted.source.encode()):
+            return None
+        return None if not row["killed"] and row["tests"] != self._tests(planted) else bool(row["killed"])
+
+    def put(self, planted: Planted, killed: bool, seconds: float) -> None:
+        row = {"key": planted.key, "killed": killed, "seconds": round(seconds, 2)}
+        row |= {"source": _digest(planted.source.encode()), "tests": self._tests(planted)}
+        self.rows[planted.key] = row
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    @staticmethod
+    @functools.cache
+    def _digest_of_tests(module: str) -> str:
+        return _digest(b"".join(path.read_bytes() for files in files_for(module) for path in files))
+
+    def _tests(self, planted: Planted) -> str:
+        return self._digest_of_tests(planted.module)
