@@ -29,7 +29,7 @@ from intact.rewrite.operand import (
     read,
     written,
 )
-from intact.rewrite.product import product
+from intact.rewrite.product import CONVOLUTIONS, MATRICES, matches, product
 from intact.rewrite.saturation import SaturationRule, weight_of
 from intact.rewrite.signs import not_shifted, shifted, shifted_zero
 from intact.targets.spec import Forms
@@ -253,6 +253,32 @@ def _channel_axis(node: ir.Node) -> int:
     return linear.gemm_axis(node) if node.op_type == "QGemm" else 0 if node.op_type == "QLinearConv" else -1
 
 
+class UnsignWeight(SaturationRule):
+    """x · (w - z) = x · ((w + 128) - (z + 128)): uint8 instead of int8 weights, where uint8 × int8 would saturate."""
+
+    exactness = EXACT
+
+    def is_needed(self, forms: Forms) -> bool:
+        return forms.saturates
+
+    def pattern(self, op: Patterns) -> Any:
+        return matches(op, (*CONVOLUTIONS, *MATRICES))
+
+    def check(self, node: ir.Node) -> str | None:
+        found = product(node)
+        if (found.x.dtype, found.w.dtype) != (UINT8, INT8) or not query.is_constant(found.w.q):
+            return "it is not a product of uint8 activations with a constant int8 weight"
+        if found.w.zero_point is not None and not query.is_constant(found.w.zero_point):
+            return "the zero point of the weight is computed"
+        safe = self.pairs_saturate(query.constant(found.w.q), found.w.axis) is None
+        return "its sums of two products stay within 16 bits" if safe else None
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        found = product(node)
+        integers, zero_point = op.constant(shifted(query.constant(found.w.q)), "weight"), shifted_zero(op, found.w)
+        return _like(op, node, {**dict(enumerate(node.inputs)), **found.weight_places(integers, zero_point)})
+
+
 class SignSecondOperand(SaturationRule):
     """a · move(Q(b, s, z)) = a · move(Q(b, s, z - 128)) in int8 instead of uint8, where a is uint8."""
 
@@ -292,4 +318,4 @@ class SignSecondOperand(SaturationRule):
         return _like(op, node, {**dict(enumerate(node.inputs)), place[0]: value, place[2]: zero_point})
 
 
-RULES: tuple[Rule, ...] = (UnsignProduct(), UnsignOperator(), UnsignConcat(), SignWeight(), SignSecondOperand())
+RULES: tuple[Rule, ...] = (UnsignProduct(), UnsignOperator(), UnsignConcat(), SignWeight(), UnsignWeight(), SignSecondOperand())

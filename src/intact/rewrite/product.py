@@ -77,6 +77,11 @@ class Product:
         attributes: dict[str, Any] = dict(self.node.attributes)
         return op.node(self.node.op_type, *inputs, _domain=self.node.domain, **attributes)
 
+    def weight_places(self, integers: ir.Value, zero_point: ir.Value) -> dict[int, ir.Value | None]:
+        """These integers of a weight and their zero point, by the input of the operator that reads each."""
+        place, _, zero = _PLACES[self.node.op_type][1]
+        return {place: integers, zero: zero_point}
+
     def _one_zero_point(self, op: Builder, middle: np.ndarray) -> ir.Value | None:
         """Zero points that are all the same, in the shape that they had; ConvInteger has no kernel for several."""
         zeros = query.constant(self.w.zero_point)

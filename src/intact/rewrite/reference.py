@@ -16,7 +16,8 @@ from intact.graph.builder import Builder
 from intact.graph.pattern import Patterns
 from intact.graph.rewriter import EXACT, LocalRule, Rule
 from intact.rewrite.operand import INT32, not_one_grid, produced
-from intact.rewrite.product import Product, matches, not_distinct, product
+from intact.rewrite.operator_signs import UnsignWeight
+from intact.rewrite.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rewrite.zero_points import UniteZeroPoints
 from intact.targets.registry import load_target
 
@@ -84,12 +85,23 @@ _RULES: dict[str, tuple[Rule, ...]] = {
 }
 
 
+# Operators whose kernels saturate on some processors.
+_PRODUCTS = {op for _, op in (*CONVOLUTIONS, *MATRICES)}
+
+
 def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
-    """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the same integers."""
-    refused = load_target("cpu", ort=version).rewrite.refuses_distinct
-    if not any(node.op_type in refused for node in query.all_nodes(model)):
+    """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the integers that it stands for.
+
+    Where the processor's kernels for uint8 × int8 saturate, weights are uint8: a model means the same everywhere.
+    """
+    forms = load_target("cpu", ort=version).rewrite
+    refused = forms.refuses_distinct
+    rules = [rule for op, some in _RULES.items() if op in refused for rule in some]
+    exact = [UnsignWeight(saturates=True)] if forms.saturates else []
+    wanted = set(refused) | (_PRODUCTS if exact else set())
+    if not any(node.op_type in wanted for node in query.all_nodes(model)):
         return model
     copy = model.clone()
     # A model as it was given may have constants of no known type.
     shapes.infer_shapes(copy)
-    return rewriter.apply(copy, [rule for op, rules in _RULES.items() if op in refused for rule in rules]).model
+    return rewriter.apply(copy, [*rules, *exact]).model
