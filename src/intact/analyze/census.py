@@ -26,12 +26,16 @@ _FLOATS = ("float", "float16", "bfloat16", "double")
 
 @dataclass(frozen=True, slots=True)
 class NodeTypes:
-    """The types that one node computes in; `weights` is None where it has none."""
+    """The types that one node computes in; `weights` is None where it has none.
+
+    `given` are the names of the nodes of the given model that it came from.
+    """
 
     node: str
     op: str
     activations: str
     weights: str | None
+    given: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,9 @@ def _types(node: ir.Node) -> NodeTypes | None:
         return None
     weights = _weights(node)
     activations = _on_grid(node, weights) or _own_type(node)
-    return None if activations is None else NodeTypes(node.name or "", node.op_type, activations, weights)
+    if activations is None:
+        return None
+    return NodeTypes(node.name or "", node.op_type, activations, weights, query.origin(node))
 
 
 def _on_grid(node: ir.Node, weights: str | None) -> str | None:
