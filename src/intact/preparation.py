@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact import data, lint, loading, optimize, quantize
+from intact.analyze.census import census
 from intact.config import BuildConfig, CompileConfig, QuantConfig
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log, Silence
@@ -159,6 +160,7 @@ def _quantize(
             tensors_quantized=len(result.plan.tensors),
             **{f"{phase}_time_seconds": round(seconds, 4) for phase, seconds in result.seconds.items()},
             notes=list(result.notes),
+            types=[group.to_dict() for group in census(result.model)],
             kept_in_float32={kept.node: kept.reason for kept in result.kept},
         )
     for note in result.notes:

@@ -103,9 +103,9 @@ def test_a_weight_type_that_the_target_does_not_take_there_is_the_nearest_that_i
 def test_sixteen_bit_weights_come_with_the_architecture_that_has_them():
     quant = QuantConfig(activation_type="uint16", weight_type="int16")
     new = quantize.plan(net(), load_target("qnn", arch="v73"), quant)
-    old = quantize.plan(net(), load_target("qnn", arch="v68"), quant)
     assert {plan.dtype for plan in new.weights} == {"int16"}
-    assert {plan.dtype for plan in old.weights} == {"int8"}
+    with pytest.raises(TargetError, match=r"int16 weights beside uint16 activations from v73 on"):
+        quantize.plan(net(), load_target("qnn", arch="v68"), quant)
 
 
 @pytest.mark.parametrize("wanted", ["uint16", "int16"])

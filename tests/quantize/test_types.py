@@ -10,7 +10,7 @@ import pytest
 
 from intact import quantize, rewrite
 from intact.config import QuantConfig
-from intact.errors import SettingsError
+from intact.errors import SettingsError, TargetError
 from intact.targets.registry import load_target
 from intact.vendor import cpu
 from tests.quantize.models import model, quantized, read, rows
@@ -82,7 +82,33 @@ def test_fewer_bits_than_a_target_takes_are_refused_before_anything_runs(device,
     assert "int8" in caught.value.allowed
 
 
-def test_more_bits_than_a_target_takes_are_noted():
-    config = QuantConfig(activation_type="uint16", weight_type="int16", effort="fast")
-    result = quantize.quantize(net(), load_target("qnn", arch="v68"), config, FEEDS)
-    assert result.notes == ("weights that the target does not take as int16: c (int8), y (int8)",)
+def test_a_precision_that_no_layer_can_have_is_refused_with_the_architecture_that_has_it():
+    with pytest.raises(TargetError, match="qnn/v68 takes no int16 weights beside uint16 activations") as caught:
+        wide_on("v68", net())
+    error = caught.value
+    assert (error.code, error.status) == ("T116", 4)
+    assert "c (Conv) would have int8 weights" in error.message
+    assert "int8 weights" in error.allowed and "int16 weights beside uint16 activations from v73 on" in error.allowed
+    assert "targets/qnn.toml [op.Conv]" in error.source and "--arch v73" in error.fix
+    assert {w.dtype for w in wide_on("v73", net()).plan.weights if w.node == "c"} == {"int16"}
+
+
+def test_more_bits_than_a_target_takes_of_some_layers_are_noted():
+    deep = np.random.default_rng(0).standard_normal((3, 4, 1, 1, 1)).astype(np.float32)
+    body = "h = Conv (x, w)  r = Reshape (h, s)  y = Conv (r, v)"
+    shape = np.array([1, 3, 4, 4, 1], np.int64)
+    constants = {"w": deep[..., 0].copy().reshape(3, 4, 1, 1), "s": shape, "v": deep[:, :3].copy()}
+    found = wide_on("v73", model("float[1,4,4,4] x", "float[1,3,4,4,1] y", body, **constants), {"x": (1, 4, 4, 4)})
+    assert {w.node: w.dtype for w in found.plan.weights} == {"h": "int16", "y": "int8"}
+    assert found.notes == ("weights that the target does not take as int16: y (int8)",)
+
+
+def test_types_of_single_nodes_are_what_is_asked_for_there():
+    found = wide_on("v68", net(), activation_type="uint8", weight_type="int8", types={"c": "uint16", "y": "uint16"})
+    assert {found.plan.nodes[name] for name in ("c", "y")} == {"uint16"}
+
+
+def wide_on(arch, float_model, shapes=None, **settings):
+    wide = {"activation_type": "uint16", "weight_type": "int16", "effort": "fast", **settings}
+    feeds = FEEDS if shapes is None else rows(shapes)
+    return quantize.quantize(float_model, load_target("qnn", arch=arch), QuantConfig.from_dict(wide), feeds)

@@ -143,3 +143,15 @@ def test_any_backend_of_joblib_can_build(zoo, tmp_path):
     cells = matrix.cells(["cpu"], ["uint8"], config(zoo))
     outcome = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", cluster="threading")[0]
     assert outcome.status == "built"
+
+
+@pytest.mark.qnn
+def test_a_precision_that_the_architecture_lacks_is_no_other_one_under_its_name(zoo, tmp_path):
+    cells = matrix.cells(["qnn:v68"], ["w8a16", "int16"], config(zoo))
+    eight, sixteen = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", workers=1)
+    assert eight.status == "built" and sixteen.status == "failed" and not (tmp_path / "out" / sixteen.folder).exists()
+    assert "error[T116]: qnn/v68 takes no int16 weights" in sixteen.error and "from v73 on" in sixteen.error
+    assert "source: targets/qnn.toml [op.Conv]" in sixteen.error
+    manifest = json.loads((tmp_path / "out" / eight.folder / "manifest.json").read_text())
+    types = next(stage["types"] for stage in manifest["stages"] if stage["name"] == "quantize")
+    assert {group["weights"] for group in types} == {"int8", None} and {g["activations"] for g in types} == {"uint16"}

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from intact.analyze import census
 from intact.cli.console import print_json, verdict_line
 from intact.report.figures import size
 from intact.results import Accuracy, Build, TaskAccuracy
@@ -150,10 +151,8 @@ def _quantized(built: Build) -> str:
         return f"{stage.details['nodes_quantized']} nodes in half precision, {kept} in float32"
     if quant["activation_type"] == "float":
         return f"weights of {stage.details['nodes_quantized']} nodes packed to {quant['weight_type']}"
-    return (
-        f"{stage.details['nodes_quantized']} nodes quantized: activations {quant['activation_type']}, "
-        f"weights {quant['weight_type']}, {quant['method']}"
-    )
+    types = stage.details["types"]
+    return f"{census.quantized(types)} nodes quantized: {census.describe(types)}"
 
 
 def _placed(built: Build) -> str:

@@ -12,9 +12,10 @@ from intact.config import QuantConfig, TensorOverride, nearest
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.graph import query
 from intact.graph.collecting import no_collection
+from intact.quantize import unmet
 from intact.quantize.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
-from intact.targets.spec import Slot, Target, bounds
+from intact.targets.spec import Slot, Target, bits
 
 # They divide by the size of what they read, so that cutting off its largest values would shift every other.
 NORMALIZATIONS = {
@@ -67,6 +68,7 @@ def _plan(
     result = draft.finish(chosen)
     _check_overrides(result, config)
     _refuse_wider_weights(model, result, target, config)
+    unmet.refuse(model, result, target, config, types)
     return result
 
 
@@ -75,16 +77,11 @@ def _refuse_wider_weights(model: ir.Model, result: QuantPlan, target: Target, co
     matrices = [weight for weight in result.weights if len(model.graph.initializers[weight.tensor].shape or ()) > 1]
     if not matrices or any(weight.tensor in config.overrides for weight in matrices):
         return
-    if min(_bits(weight.dtype) for weight in matrices) > _bits(config.weight_type):
+    if min(bits(weight.dtype) for weight in matrices) > bits(config.weight_type):
         beside = f"{config.weight_type} weights beside {config.activation_type} activations"
         allowed = ", ".join(dict.fromkeys(weight.dtype for weight in matrices))
         fix = "choose another --weight-type, or a --precision that it is for"
         raise SettingsError("S159", f"{target.name} takes no {beside} in this model", allowed=allowed, fix=fix)
-
-
-def _bits(dtype: str) -> int:
-    low, high = bounds(dtype)
-    return (high - low).bit_length()
 
 
 def _refuse_half_precision(model: ir.Model) -> None:

@@ -283,6 +283,8 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
         return label, "identical" if value is None else f"{decibels(value)} dB"
     if isinstance(value, float):
         return key.replace("_", " "), figure(value)
+    if key == "types":
+        return "types of nodes", ", ".join(f"{g['nodes']} {g['activations']} × {g['weights'] or '–'}" for g in value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return key.replace("_", " "), MISSING if value is None else text
 

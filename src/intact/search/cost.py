@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.graph import query
 from intact.search.groups import Structure
-from intact.targets.spec import Costs
+from intact.targets.spec import Costs, Level
 
 _PRODUCTS = ("MatMul", "Gemm")
 
@@ -80,8 +80,11 @@ class Prices:
     def of_tensor(self, index: int, levels: Sequence[int]) -> float:
         """Writing a tensor, reading it, and converting it once for each other type that it is read in."""
         tensor, rows = self.structure.tensors[index], self.costs.levels
-        read = [rows[levels[group]] for group in tensor.readers]
         written = rows[levels[tensor.writer]] if tensor.writer is not None else None
+        return self.moved(index, written, [rows[levels[group]] for group in tensor.readers])
+
+    def moved(self, index: int, written: Level | None, read: Sequence[Level]) -> float:
+        """The price of a tensor that is written at one level, or comes as float, and read at others."""
         moved = sum(row.bytes[0] for row in read) + (written.bytes[0] if written is not None else 0.0)
         others = {row.activation: row for row in read if written is not None and row.activation != written.activation}
         converted = sum(row.bytes[0] + (written.bytes[0] if written is not None else 0.0) for row in others.values())

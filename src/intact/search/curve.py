@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from intact import preparation, quantize
 from intact.config import BuildConfig, QuantConfig, TensorOverride
 from intact.errors import TargetError
@@ -14,7 +16,8 @@ from intact.graph import shapes
 from intact.preparation import Prepared
 from intact.quantize.improve.migrate import migrate
 from intact.results import Sensitivity
-from intact.search import groups, sensitivity, unseen
+from intact.search import groups, precisions, sensitivity, unseen
+from intact.search.bill import Bill, bill
 from intact.search.cost import Prices, work
 from intact.search.groups import FLOAT, Structure
 from intact.search.ladder import Assignment, Ladder
@@ -26,16 +29,18 @@ from intact.targets.spec import Level
 class Curve:
     """Assignments of which each is more accurate than all that cost less, and what they were found from.
 
-    Costs are multiples of that of the lowest precision throughout.
+    Costs are multiples of that of the lowest precision throughout. `uniform` are the precisions of the target that
+    have everything at one level, cheapest first, and `model` is the float model that is priced.
     """
 
     front: Sequence[Assignment]
+    uniform: Sequence[Assignment]
     ladder: Ladder
     cheapest: float
     found: Structure
     levels: Sequence[Level]
     alone: Sequence[Alone]
-    uniform: dict[str, float]
+    model: ir.Model
     source: str
 
     def __str__(self) -> str:
@@ -54,6 +59,15 @@ class Curve:
         """The cheapest assignment found with at most so much more noise than another."""
         found = self.ladder.descend(start, allowed)
         return replace(found, cost=found.cost / self.cheapest)
+
+    def bill(self, written: ir.Model) -> Bill:
+        """What a model costs that was made with an assignment, or with any other types."""
+        found = bill(self.ladder.prices, self.model, written)
+        return replace(found, cost=found.cost / self.cheapest)
+
+    def throughout(self) -> dict[str, float]:
+        """The cost of everything at one level, as far as groups have it, by the name of the level."""
+        return {level.name: self.ladder.uniform(k).cost / self.cheapest for k, level in enumerate(self.levels)}
 
     def groups_of(self, chosen: Assignment) -> dict[str, int]:
         """How many groups have each precision."""
@@ -80,8 +94,13 @@ def curve_of(begun: Prepared) -> Curve:
     front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
     while len(front) > 1 and not _quantizes(begun, found, front[-1]):
         front.pop()
-    uniform = {level.name: ladder.uniform(k).cost / cheapest for k, level in enumerate(target.costs.levels)}
-    return Curve(front, ladder, cheapest, found, target.costs.levels, alone, uniform, target.costs.source)
+    uniform = [
+        replace(ladder.uniform(k), cost=ladder.uniform(k).cost / cheapest, precision=name)
+        for name, k in precisions.throughout(begun.target, begun.config).items()
+    ]
+    uniform.sort(key=lambda assignment: assignment.cost)
+    levels, source = target.costs.levels, target.costs.source
+    return Curve(front, uniform, ladder, cheapest, found, levels, alone, shaped, source)
 
 
 def _quantizes(begun: Prepared, found: Structure, chosen: Assignment) -> bool:
@@ -98,6 +117,8 @@ def settings(begun: Prepared, found: Structure, chosen: Assignment) -> BuildConf
     """The settings of a build with an assignment: types of nodes and of weights, under what the user set."""
     assert begun.target.costs is not None, "assignments are of the levels in the target's costs"
     config, quant = begun.config, quant_of(begun.config)
+    if chosen.precision is not None:
+        return _with_quant(config, precisions.quantization(quant, chosen.precision))
     types: dict[str, str] = {}
     weights: dict[str, TensorOverride] = {}
     for group, position in zip(found.groups, chosen.levels, strict=True):
@@ -106,10 +127,11 @@ def settings(begun: Prepared, found: Structure, chosen: Assignment) -> BuildConf
         if level.activation != FLOAT and level.weight != quant.weight_type:
             weights |= {name: TensorOverride.from_dict({"dtype": level.weight}) for name in group.weights}
     types = {n: t for n, t in moved_as_read(begun, types).items() if t != quant.activation_type}
-    changed = QuantConfig.from_dict(
-        quant.to_dict()
-        | {"types": types, "overrides": {n: o.to_dict() for n, o in (weights | quant.overrides).items()}}
-    )
+    overrides = {name: override.to_dict() for name, override in (weights | quant.overrides).items()}
+    return _with_quant(config, QuantConfig.from_dict(quant.to_dict() | {"types": types, "overrides": overrides}))
+
+
+def _with_quant(config: BuildConfig, changed: QuantConfig) -> BuildConfig:
     if config.quant is not None:
         return config.model_copy(update={"quant": changed})
     return config.model_copy(update={"compile": config.compile.model_copy(update={"quant": changed})})

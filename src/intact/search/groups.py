@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -79,7 +80,10 @@ def structure(
     lowest = plan(model, target, config, ranges=ranges)
     nodes = {node.name or "": node for node in model.graph if node.name in lowest.nodes}
     members = _grouped(nodes, lowest, target)
-    plans = {position: _uniform(model, target, config, level) for position, level in enumerate(levels)}
+    plans = {}
+    for position, level in enumerate(levels):
+        with suppress(TargetError):  # a level that the target has nothing of is none
+            plans[position] = _uniform(model, target, config, level)
     groups = tuple(_group([nodes[name] for name in names], plans, lowest, target) for names in members)
     home = {name: index for index, group in enumerate(groups) for name in group.nodes}
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
@@ -88,14 +92,11 @@ def structure(
 
 
 def _uniform(model: ir.Model, target: Target, config: QuantConfig, level: Level) -> QuantPlan | None:
-    """The plan with everything at one level; None for float, and where the target takes nothing of it."""
+    """The plan with everything at one level; None for float."""
     if level.activation == FLOAT:
         return None
     types = {"activation_type": level.activation, "weight_type": level.weight}
-    try:
-        return plan(model, target, config.model_copy(update=types))
-    except TargetError:
-        return None
+    return plan(model, target, config.model_copy(update=types))
 
 
 @dataclass(slots=True)

@@ -23,11 +23,15 @@ Change = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A level for every group, what it costs, and the noise expected at the worst output, as a share of the signal."""
+    """A level for every group, what it costs, and the noise expected at the worst output, as a share of the signal.
+
+    `precision` names what `--precision` would give throughout, where the assignment stands for that.
+    """
 
     levels: Levels
     cost: float
     noise: float
+    precision: str | None = None
 
     @property
     def predicted_db(self) -> float:

@@ -1,12 +1,13 @@
 """Mixed precision: the cheapest assignment of precisions that meets the gates of a build.
 
 The noise of every group of nodes is measured once, on rows of the calibration. It gives a curve: assignments of which
-each is more accurate than all that cost less. A point of the curve is then looked for by quantizing and running on the
-CPU, compiled, and verified where the model will run; where that falls short, the next point that should do is built.
+each is more accurate than all that cost less. A point of the curve that costs less than every one precision throughout
+that meets the gates is then looked for (see `hunt`), compiled, and verified where the model will run.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from dataclasses import replace
@@ -16,17 +17,22 @@ from intact import pipeline, preparation, quantize
 from intact.config import BuildConfig, QuantConfig
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
+from intact.preparation import Prepared
 from intact.quantize import plan_file, presets
 from intact.report import publish
-from intact.results import Build
-from intact.search.curve import curve_of
+from intact.results import Artifact, Build, Search, SearchPoint
+from intact.search import sensitivity
+from intact.search.curve import Curve, curve_of
 from intact.search.device import first_on_device
-from intact.search.hunt import GOALS, Hunt
+from intact.search.hunt import Hunt
 from intact.search.ladder import Assignment
+from intact.search.workbench import GOALS, Workbench
 
 # What the search decides itself.
 _DECIDED = {"activation_type", "weight_type", "types", "plan", "encodings"}
 PLAN = "plan.toml"
+# Points of the curve that the manifest keeps, beside those that were tried.
+POINTS_KEPT = 40
 
 
 def build(
@@ -49,16 +55,17 @@ def build(
     begun = preparation.begin(path, config, log)
     if begun.source.quantized is not None:
         raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
-    with log.stage("search") as (_, details):
-        found = curve_of(begun)
-        log.events.note(str(found))
-        hunt = Hunt(begun, found, log)
-        details["groups"] = len(found.found.groups)
-        chosen = hunt.find()
-        details["assignments_tried"] = len(hunt.tried)
     with tempfile.TemporaryDirectory(prefix="intact-") as folder:
-        chosen, built, where = hunt.build(chosen, Path(folder))
-        return _publish(chosen, built, where, hunt, output, overwrite=overwrite)
+        with log.stage("search") as (_, details):
+            found = curve_of(begun)
+            log.events.note(str(found))
+            bench = Workbench(begun, found, log, Path(folder))
+            hunt = Hunt(found.front, found.uniform, bench, config.min_sqnr)
+            chosen = hunt.find() or bench.nearest()
+            details["groups"] = len(found.found.groups)
+            details["assignments_tried"] = len(hunt.tried)
+            details["builds"] = len(bench.builds) + len(bench.errors)
+        return _publish(chosen, hunt, bench, output, overwrite=overwrite)
 
 
 def check_settings(config: BuildConfig) -> None:
@@ -72,19 +79,63 @@ def check_settings(config: BuildConfig) -> None:
         raise SettingsError("S108", f"--precision auto decides about {', '.join(settled)}", fix="leave them out")
 
 
-def _publish(chosen: Assignment, built: Build, where: Path, hunt: Hunt, output: Path, *, overwrite: bool) -> Build:
+def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, overwrite: bool) -> Build:
     """Put a build in its place, with its plan, and with the search in its manifest and report."""
-    begun = hunt.begun
-    for warning in built.warnings[len(hunt.log.warnings) :]:
-        hunt.log.events.warn(warning)
-    quant = QuantConfig.from_dict(built.config["quant"] or built.config["compile"]["quant"])
-    planned = quantize.plan(begun.model, begun.target, quant, quant.types)
+    built, where = bench.builds[chosen]
+    for warning in built.warnings[len(bench.log.warnings) :]:
+        bench.log.events.warn(warning)
     with publish.staged(output, overwrite=overwrite) as folder:
         shutil.copytree(where, folder, dirs_exist_ok=True)
-        (folder / PLAN).write_text(plan_file.to_text(planned, begun.target, quant), encoding="utf-8")
-        plan_of_it = publish.artifacts(folder, {PLAN: "plan of the mix, for --plan"})
-        stages = (*hunt.log.stages, *(stage for stage in built.stages if stage not in hunt.log.stages))
-        artifacts = (*built.artifacts, *plan_of_it)
-        result = replace(built, stages=stages, search=hunt.record(chosen), artifacts=artifacts)
+        artifacts = (*built.artifacts, *_plan(built, bench.begun, folder))
+        stages = (*bench.log.stages, *(stage for stage in built.stages if stage not in bench.log.stages))
+        result = replace(built, stages=stages, search=_record(chosen, hunt, bench.curve), artifacts=artifacts)
         pipeline.write_down(result, folder)
     return result
+
+
+def _plan(built: Build, begun: Prepared, folder: Path) -> tuple[Artifact, ...]:
+    """Write the plan of a build beside it; half precision throughout has no grids to plan."""
+    quant = QuantConfig.from_dict(built.config["quant"] or built.config["compile"]["quant"])
+    if not quant.has_grids:
+        return ()
+    planned = quantize.plan(begun.model, begun.target, quant, quant.types)
+    (folder / PLAN).write_text(plan_file.to_text(planned, begun.target, quant), encoding="utf-8")
+    return tuple(publish.artifacts(folder, {PLAN: "plan of the mix, for --plan"}))
+
+
+def _record(chosen: Assignment, hunt: Hunt, curve: Curve) -> Search:
+    """The search as the manifest has it; what was tried has the cost of the model that was written."""
+    step = max(1, math.ceil(len(curve.front) / POINTS_KEPT))
+    kept = list(dict.fromkeys([*curve.front[::step], curve.front[-1], chosen, *hunt.tried]))
+    points = {assignment: _point(assignment, hunt, curve) for assignment in kept}
+    kept.sort(key=lambda assignment: (points[assignment].cost, points[assignment].predicted_db))
+    uniform = curve.throughout()
+    for assignment in reversed(hunt.uniform):
+        if assignment in hunt.tried:
+            uniform[_level(assignment, curve)] = hunt.tried[assignment].cost
+    return Search(
+        tuple(points[assignment] for assignment in kept),
+        kept.index(chosen),
+        {name: round(cost, 6) for name, cost in uniform.items()},
+        curve.sensitivity(sensitivity.NAMED),
+        curve.source,
+    )
+
+
+def _level(uniform: Assignment, curve: Curve) -> str:
+    """The name of the level that a precision throughout has."""
+    return curve.levels[max(uniform.levels)].name
+
+
+def _point(found: Assignment, hunt: Hunt, curve: Curve) -> SearchPoint:
+    trial, predicted = hunt.tried.get(found), round(found.predicted_db, 4)
+    if trial is None:
+        return SearchPoint(round(found.cost, 6), predicted, curve.groups_of(found))
+    return SearchPoint(
+        cost=round(trial.cost, 6),
+        predicted_db=predicted,
+        groups=trial.groups,
+        measured_db=trial.measured_db,
+        compiled_db=trial.compiled_db,
+        passed=trial.passed,
+    )

@@ -31,10 +31,15 @@ GRANULARITIES = ("tensor", "channel", "block")
 UNKNOWN = "unknown"
 
 
+def bits(dtype: str) -> int:
+    """The number of bits of a quantized type."""
+    return int(dtype.lstrip("uint"))
+
+
 def bounds(dtype: str) -> tuple[int, int]:
     """The least and the greatest integer of a quantized type."""
-    bits = int(dtype.lstrip("uint"))
-    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    width = bits(dtype)
+    return (0, 2**width - 1) if dtype.startswith("u") else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
 def middle(dtype: str) -> int:
