@@ -16,7 +16,7 @@ from intact import acceptance, data, execution, lint, loading, preparation, quan
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
-from intact.data import text
+from intact.data import doctor, text
 from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
@@ -178,7 +178,7 @@ def verify_files(
     config = config or BuildConfig()
     log = Log(events or Silence())
     acceptance.check_labels(config)
-    inputs = _inputs(reference, data_path, config, log, test_path=test_path)
+    inputs = _examined(reference, _inputs(reference, data_path, config, log, test_path=test_path), config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     runners = [execution.runner(path, config.compile) for path in (reference, *candidates)]
     first = replace(runners[0], form="original")
@@ -236,6 +236,13 @@ def _inputs(
     # Nothing is calibrated here: where test inputs are given, the others do not matter.
     log.warn(*(inputs.warnings if test_path is None else inputs.test.source.warnings))
     return inputs
+
+
+def _examined(path: Path, inputs: data.CalibrationAndTest, config: BuildConfig, log: Log) -> data.CalibrationAndTest:
+    """`inputs` with what is wrong with the rows to test on, and the user told so."""
+    symptoms = doctor.examine(execution.described(path), inputs.test, images=config.images)
+    log.warn(*(symptom.message for symptom in symptoms))
+    return replace(inputs, symptoms=symptoms)
 
 
 def inspect_file(path: Path) -> dict[str, Any]:

@@ -67,6 +67,11 @@ _PASSES_ON: dict[str, tuple[int, ...] | None] = {
     "Where": (1, 2),
 }
 
+# Ops whose output holds every value of their first slot, and nothing else.
+_KEEPS_ALL = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+# Ops that refuse what is outside of the dimension that they index.
+_LOOKS_UP = {"Gather", "GatherElements", "EmbedLayerNormalization"}
+
 # Slots whose values decide shapes or positions: made-up values would not even run.
 _DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
@@ -85,13 +90,26 @@ _DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
 
 def roles(model: ir.Model) -> dict[str, Role]:
     """The role of every input that a caller has to feed."""
-    fed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
-    return {value.name or "": _role(value) for value in fed}
+    inputs = fed_inputs(model)
+    for value in inputs:
+        _refuse_shapes(value)
+    return {value.name or "": role(value) for value in inputs}
 
 
-def _role(value: ir.Value) -> Role:
+def fed_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller has to feed."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def decides_shapes(value: ir.Value) -> Meeting | None:
+    """The first node for which an input's values decide a shape or a position, or None."""
+    deciding = (met for met in _meetings(value) if met.slot in _DECIDES_SHAPES.get(met.node.op_type, ()))
+    return next(deciding, None)
+
+
+def role(value: ir.Value) -> Role:
+    """The role of one input."""
     meetings = list(_meetings(value))
-    _refuse_shapes(value, meetings)
     dtype = value.dtype
     assert dtype is not None, "inputs have a type"
     if dtype == ir.DataType.BOOL:
@@ -105,6 +123,22 @@ def _role(value: ir.Value) -> Role:
     if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
         return Signal()
     return Mask()
+
+
+def entries(value: ir.Value) -> int | None:
+    """The entries of the smallest table that every value of an input looks up as it is, or None."""
+    sizes: list[int] = []
+    waiting = [value]
+    while waiting:
+        for node, slot in waiting.pop().uses():
+            # A branch of If may not run.
+            if node.graph is not value.graph:
+                continue
+            if node.op_type in _KEEPS_ALL and slot == 0:
+                waiting += node.outputs
+            elif node.op_type in _LOOKS_UP:
+                sizes += [size for size in _indexed_sizes(node, slot) or () if size is not None]
+    return min(sizes, default=None)
 
 
 def _meetings(value: ir.Value) -> Iterator[Meeting]:
@@ -202,13 +236,14 @@ def _hides_zeros(node: ir.Node, slot: int) -> bool:
     return False
 
 
-def _refuse_shapes(value: ir.Value, meetings: list[Meeting]) -> None:
-    for meeting in meetings:
-        if meeting.slot in _DECIDES_SHAPES.get(meeting.node.op_type, ()):
-            raise DataError(
-                "D120",
-                f"input {value.name} decides a shape or a position in {meeting.node.name} "
-                f"({meeting.node.op_type}), so its values cannot be made up",
-                allowed="synthetic inputs for ids, masks and data",
-                fix="give --data with real values for it",
-            )
+def _refuse_shapes(value: ir.Value) -> None:
+    meeting = decides_shapes(value)
+    if meeting is None:
+        return
+    raise DataError(
+        "D120",
+        f"input {value.name} decides a shape or a position in {meeting.node.name} "
+        f"({meeting.node.op_type}), so its values cannot be made up",
+        allowed="synthetic inputs for ids, masks and data",
+        fix="give --data with real values for it",
+    )

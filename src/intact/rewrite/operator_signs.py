@@ -318,4 +318,11 @@ class SignSecondOperand(SaturationRule):
         return _like(op, node, {**dict(enumerate(node.inputs)), place[0]: value, place[2]: zero_point})
 
 
-RULES: tuple[Rule, ...] = (UnsignProduct(), UnsignOperator(), UnsignConcat(), SignWeight(), UnsignWeight(), SignSecondOperand())
+RULES: tuple[Rule, ...] = (
+    UnsignProduct(),
+    UnsignOperator(),
+    UnsignConcat(),
+    SignWeight(),
+    UnsignWeight(),
+    SignSecondOperand(),
+)
