@@ -80,6 +80,11 @@ class CalibrationAndTest:
     warnings: tuple[str, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The sentences of symptoms that make the accuracy of a build doubtful."""
+        return tuple(symptom.message for symptom in self.symptoms if symptom.doubtful)
+
 
 def held_back(rows: int) -> int:
     """How many of `rows` are kept for verification: the last quarter, 4 to 16 of them, none of fewer than 8."""
