@@ -19,7 +19,7 @@ from intact.data import first_layers
 from intact.data.dataset import Dataset
 from intact.data.masks import hiding_value
 from intact.data.profile import Extent
-from intact.data.roles import Index, Mask, Real, Role, Signal, decides_shapes, entries, fed_inputs, role
+from intact.data.roles import Index, Mask, Real, Role, Signal, entries, fed_inputs, role
 from intact.data.symptom import Symptom
 from intact.graph import query
 
@@ -83,7 +83,7 @@ def examine(
 
     Inputs that were made up are as they should be, and are left out.
     """
-    inputs = [Given(value, role(value)) for value in fed_inputs(model) if decides_shapes(value) is None]
+    inputs = [Given(value, role(value)) for value in fed_inputs(model)]
     real = [rows for rows in (calibration, test) if rows is not None and rows.kind != "synthetic"]
     # Rows that were held back are few, and what is wrong with a file shows in the others.
     others = [rows for rows in real[1:] if rows.source is not calibration.source]

@@ -101,12 +101,6 @@ def fed_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
-def decides_shapes(value: ir.Value) -> Meeting | None:
-    """The first node for which an input's values decide a shape or a position, or None."""
-    deciding = (met for met in _meetings(value) if met.slot in _DECIDES_SHAPES.get(met.node.op_type, ()))
-    return next(deciding, None)
-
-
 def role(value: ir.Value) -> Role:
     """The role of one input."""
     meetings = list(_meetings(value))
@@ -237,13 +231,12 @@ def _hides_zeros(node: ir.Node, slot: int) -> bool:
 
 
 def _refuse_shapes(value: ir.Value) -> None:
-    meeting = decides_shapes(value)
-    if meeting is None:
-        return
-    raise DataError(
-        "D120",
-        f"input {value.name} decides a shape or a position in {meeting.node.name} "
-        f"({meeting.node.op_type}), so its values cannot be made up",
-        allowed="synthetic inputs for ids, masks and data",
-        fix="give --data with real values for it",
-    )
+    for meeting in _meetings(value):
+        if meeting.slot in _DECIDES_SHAPES.get(meeting.node.op_type, ()):
+            raise DataError(
+                "D120",
+                f"input {value.name} decides a shape or a position in {meeting.node.name} "
+                f"({meeting.node.op_type}), so its values cannot be made up",
+                allowed="synthetic inputs for ids, masks and data",
+                fix="give --data with real values for it",
+            )
