@@ -16,7 +16,7 @@ from intact import acceptance, data, execution, lint, loading, preparation, quan
 from intact.analyze import inspection
 from intact.analyze import report as analysis
 from intact.config import BuildConfig, QuantConfig, merge
-from intact.data import text
+from intact.data import doctor, text
 from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
@@ -178,7 +178,10 @@ def verify_files(
     config = config or BuildConfig()
     log = Log(events or Silence())
     acceptance.check_labels(config)
-    inputs = _inputs(reference, data_path, config, log, test_path=test_path)
+    described = execution.described(reference)
+    inputs = _inputs(described, data_path, config, log, test_path=test_path)
+    inputs = replace(inputs, symptoms=doctor.examine(described, inputs.test, images=config.images))
+    log.warn(*(symptom.message for symptom in inputs.symptoms))
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     runners = [execution.runner(path, config.compile) for path in (reference, *candidates)]
     first = replace(runners[0], form="original")
@@ -193,7 +196,7 @@ def verify_files(
     original = VerifiedModel(str(reference), runners[0].form, first.runtime, (), base.task)
     rows = tuple(row for one in found for row in one.accuracy)
     unchecked = [name for name in acceptance.unchecked(config) if name not in {gate.name for gate in checked}]
-    judged = verdict.judge(verdict.Evidence(rows, checked, unchecked), config.verdict)
+    judged = verdict.judge(verdict.Evidence(rows, checked, unchecked, doubts=inputs.doubts), config.verdict)
     return Verification(len(inputs.test), original, models, checked, tuple(log.warnings), judged)
 
 
@@ -211,7 +214,7 @@ def perf_files(
     plugins = execution.plugins(paths)
     for path in (path for path in paths if path not in plugins):
         performance.refuse_compiled(path)
-    inputs = _inputs(paths[0], data_path, config, log)
+    inputs = _inputs(execution.described(paths[0]), data_path, config, log)
     rows = list(islice(inputs.test, acceptance.ROWS_TO_TIME))
     with log.stage("perf", rounds) as (advance, _):
         found = performance.measure(paths, rows, plugins=plugins, threads=threads, rounds=rounds, advance=advance)
@@ -223,10 +226,10 @@ def perf_files(
 
 
 def _inputs(
-    path: Path, data_path: str | None, config: BuildConfig, log: Log, *, test_path: str | None = None
+    model: ir.Model, data_path: str | None, config: BuildConfig, log: Log, *, test_path: str | None = None
 ) -> data.CalibrationAndTest:
     inputs = data.load(
-        execution.described(path),
+        model,
         data_path,
         samples=QuantConfig().samples,
         test_source=test_path,

@@ -350,7 +350,7 @@ def _judge(prepared: Prepared, found: Verified, gates: Sequence[Gate]) -> Verdic
         gates,
         [name for name in unchecked if name not in checked],
         found.unrun,
-        found.doubts,
+        (*prepared.inputs.doubts, *found.doubts),
         found.parted,
     )
     return verdict.judge(evidence, prepared.config.verdict)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intact import data, lint, loading, optimize, quantize
 from intact.analyze.census import census
 from intact.config import BuildConfig, CompileConfig, QuantConfig
+from intact.data import doctor
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log, Silence
 from intact.graph.rewriter import Rewritten
@@ -137,12 +138,16 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
         images=config.images,
         tokenizer=config.tokenizer,
     )
+    observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
     if inputs.calibration.kind == "synthetic" and config.quantization is not None:
-        observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
         what = "ranges come from" if observes else "models are compared on"
         log.warn(f"no --data: {what} synthetic inputs, so the accuracy of this build says little about real ones")
     log.warn(*inputs.warnings)
-    return inputs
+    # Where no range is measured, the rows to compare models on are all that counts.
+    pair = (inputs.calibration, inputs.test) if observes else (inputs.test, None)
+    symptoms = doctor.examine(model, *pair, images=config.images)
+    log.warn(*(symptom.message for symptom in symptoms))
+    return replace(inputs, symptoms=symptoms)
 
 
 def _quantize(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.data import Source, held_back, load
-from intact.data.dataset import digest, split
+from intact.data.dataset import split
+from intact.data.profile import digest
 from tests.data.models import IMAGE
 
 

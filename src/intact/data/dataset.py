@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
+from intact.data.profile import Profile, Record, record
 from intact.data.spec import Feeds, check_values
+from intact.data.symptom import Symptom
 
 Kind = Literal["npz", "callable", "images", "text", "synthetic"]
 
@@ -31,11 +30,11 @@ class Source(ABC):
     def read(self, start: int, stop: int) -> Iterator[Feeds]:
         """The samples from `start` up to `stop`."""
 
-    def digests(self, start: int, stop: int) -> Iterator[bytes]:
-        """One digest for each of these samples, after a check of all its values."""
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        """The figures of each of these samples, after a check of all its values."""
         for row, feed in enumerate(self.read(start, stop), start):
             check_values(feed, f"{self.where}, sample {row}")
-            yield digest(feed)
+            yield record(feed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,13 @@ class Dataset:
     start: int
     stop: int
     sha256: str
+    profile: Profile = field(repr=False, compare=False)
 
     @classmethod
     def checked(cls, source: Source, start: int, stop: int) -> Dataset:
         """These samples of `source`, after one pass over them that checks and digests every value."""
-        whole = hashlib.sha256()
-        for part in source.digests(start, stop):
-            whole.update(part)
-        return cls(source, start, stop, whole.hexdigest())
+        profile = Profile.of(source.records(start, stop))
+        return cls(source, start, stop, profile.sha256, profile)
 
     @property
     def kind(self) -> Kind:
@@ -80,6 +78,12 @@ class CalibrationAndTest:
     calibration: Dataset
     test: Dataset
     warnings: tuple[str, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The sentences of symptoms that make the accuracy of a build doubtful."""
+        return tuple(symptom.message for symptom in self.symptoms if symptom.doubtful)
 
 
 def held_back(rows: int) -> int:
@@ -107,13 +111,3 @@ def split(source: Source, samples: int, test: Source | None = None) -> Calibrati
         f"rows; give {FEWEST_TO_SPLIT} or more, or separate test data"
     )
     return CalibrationAndTest(calibration, calibration, (*source.warnings, few))
-
-
-def digest(feed: Mapping[str, np.ndarray]) -> bytes:
-    """SHA-256 of one sample: names, types, shapes and values, in the order of the names."""
-    result = hashlib.sha256()
-    for name in sorted(feed):
-        array = np.ascontiguousarray(feed[name])
-        result.update(f"{name}\0{array.dtype.name}\0{feed[name].shape}\0".encode())
-        result.update(array.reshape(-1).view(np.uint8).data)
-    return result.digest()

@@ -25,7 +25,8 @@ import numpy as np
 
 from intact.config import nearest
 from intact.data.arrays import ArraySource, InMemory
-from intact.data.dataset import Source, digest
+from intact.data.dataset import Source
+from intact.data.profile import Record, digest, record
 from intact.data.spec import Feeds, InputSpec, check_feed, check_values
 from intact.errors import DataError
 
@@ -35,22 +36,22 @@ _END = object()
 
 
 class CallableSource(Source):
-    """The first `limit` samples of a function; they are checked and digested once, when the source is made."""
+    """The first `limit` samples of a function; they are checked and recorded once, when the source is made."""
 
     kind = "callable"
 
     def __init__(self, reference: str, specs: tuple[InputSpec, ...], limit: int) -> None:
         self.where = reference
         self._specs = specs
-        self._digests = [self._checked_digest(feed, row) for row, feed in enumerate(islice(self._feeds(), limit))]
-        self.rows = len(self._digests)
+        self._records = [self._checked(feed, row) for row, feed in enumerate(islice(self._feeds(), limit))]
+        self.rows = len(self._records)
         if self.rows == 0:
             raise DataError("D109", f"{reference}: no samples", allowed="at least one", fix="yield at least one sample")
 
     def read(self, start: int, stop: int) -> Iterator[Feeds]:
         count = 0
         for row, feed in enumerate(islice(self._feeds(), stop)):
-            if digest(feed) != self._digests[row]:
+            if digest(feed) != self._records[row].digest:
                 raise self._not_repeatable(f"sample {row} differs from one call to the next")
             count = row + 1
             if row >= start:
@@ -58,8 +59,8 @@ class CallableSource(Source):
         if count < stop:
             raise self._not_repeatable(f"it gave {self.rows} samples or more at first, and then {count}")
 
-    def digests(self, start: int, stop: int) -> Iterator[bytes]:
-        return iter(self._digests[start:stop])
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        return iter(self._records[start:stop])
 
     def _feeds(self) -> Iterator[Feeds]:
         samples = _call(self.where)
@@ -84,9 +85,9 @@ class CallableSource(Source):
             fix="yield dicts of numpy arrays",
         )
 
-    def _checked_digest(self, feed: Feeds, row: int) -> bytes:
+    def _checked(self, feed: Feeds, row: int) -> Record:
         check_values(feed, f"{self.where}, sample {row}")
-        return digest(feed)
+        return record(feed)
 
     def _not_repeatable(self, what: str) -> DataError:
         return DataError(

@@ -67,6 +67,11 @@ _PASSES_ON: dict[str, tuple[int, ...] | None] = {
     "Where": (1, 2),
 }
 
+# Ops whose output holds every value of their first slot, and nothing else.
+_KEEPS_ALL = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+# Ops that refuse what is outside of the dimension that they index.
+_LOOKS_UP = {"Gather", "GatherElements", "EmbedLayerNormalization"}
+
 # Slots whose values decide shapes or positions: made-up values would not even run.
 _DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
@@ -85,13 +90,20 @@ _DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
 
 def roles(model: ir.Model) -> dict[str, Role]:
     """The role of every input that a caller has to feed."""
-    fed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
-    return {value.name or "": _role(value) for value in fed}
+    inputs = fed_inputs(model)
+    for value in inputs:
+        _refuse_shapes(value)
+    return {value.name or "": role(value) for value in inputs}
 
 
-def _role(value: ir.Value) -> Role:
+def fed_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller has to feed."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def role(value: ir.Value) -> Role:
+    """The role of one input."""
     meetings = list(_meetings(value))
-    _refuse_shapes(value, meetings)
     dtype = value.dtype
     assert dtype is not None, "inputs have a type"
     if dtype == ir.DataType.BOOL:
@@ -105,6 +117,22 @@ def _role(value: ir.Value) -> Role:
     if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
         return Signal()
     return Mask()
+
+
+def entries(value: ir.Value) -> int | None:
+    """The entries of the smallest table that every value of an input looks up as it is, or None."""
+    sizes: list[int] = []
+    waiting = [value]
+    while waiting:
+        for node, slot in waiting.pop().uses():
+            # A branch of If may not run.
+            if node.graph is not value.graph:
+                continue
+            if node.op_type in _KEEPS_ALL and slot == 0:
+                waiting += node.outputs
+            elif node.op_type in _LOOKS_UP:
+                sizes += [size for size in _indexed_sizes(node, slot) or () if size is not None]
+    return min(sizes, default=None)
 
 
 def _meetings(value: ir.Value) -> Iterator[Meeting]:
@@ -202,8 +230,8 @@ def _hides_zeros(node: ir.Node, slot: int) -> bool:
     return False
 
 
-def _refuse_shapes(value: ir.Value, meetings: list[Meeting]) -> None:
-    for meeting in meetings:
+def _refuse_shapes(value: ir.Value) -> None:
+    for meeting in _meetings(value):
         if meeting.slot in _DECIDES_SHAPES.get(meeting.node.op_type, ()):
             raise DataError(
                 "D120",
