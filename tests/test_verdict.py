@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact import files, pipeline, verdict
+from intact import files, pipeline
 from intact.config import BuildConfig, VerdictConfig
 from intact.errors import DataError, ModelError
 from intact.results import Accuracy, Gate
