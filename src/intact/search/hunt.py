@@ -2,8 +2,8 @@
 
 Precisions throughout are tried on the CPU, cheapest first, until one meets the gates; that is the most a mix may cost.
 The curve below it is bisected on the CPU. What is found is compiled and verified; where it falls short, the loss of
-compiling, and more each time, is added to what is asked of the next one. Nothing that is returned costs more than a precision throughout
-that meets the gates.
+compiling, and more each time, is added to what is asked of the next one. Nothing that is returned costs more than a
+precision throughout that meets the gates.
 """
 
 from __future__ import annotations
