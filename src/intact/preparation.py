@@ -111,7 +111,9 @@ def target_of(config: CompileConfig) -> Target:
 def announce(config: BuildConfig, target: Target, events: Events) -> None:
     quant = config.quantization
     events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
-    if quant is not None:
+    if config.precision == presets.AUTO:
+        events.note("precision auto: the cheapest types that meet the gates are searched for")
+    elif quant is not None:
         events.note(f"precision {config.precision}: {presets.describe(quant)}")
     events.note(f"settings: {config.line()}")
 

@@ -258,6 +258,21 @@ def test_figures_of_accuracy_ports_files_and_stages_are_shown() -> None:
     assert "compile ran 1 min 1 s" in shown
 
 
+def test_the_types_that_a_build_has_are_shown_in_place_of_those_that_auto_began_with() -> None:
+    values = manifest()
+    values["config"]["precision"] = "auto"
+    types = [
+        {"activations": "uint16", "weights": "int8", "nodes": 12, "ops": {"Conv": 12}},
+        {"activations": "float", "weights": None, "nodes": 2, "ops": {"Softmax": 2}},
+    ]
+    next(stage for stage in values["stages"] if stage["name"] == "quantize")["types"] = types
+    shown = text(html.render(values))
+
+    assert "types of nodes 12 uint16 × int8, 2 float × –" in shown
+    assert "auto: 12 uint16 × int8, 2 float × – (activations × weights)" in shown
+    assert "activations uint8" not in shown
+
+
 def test_the_lowest_output_and_those_below_the_gate_are_marked() -> None:
     values = manifest()
     values["config"]["min_sqnr"] = 30.0

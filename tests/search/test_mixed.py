@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,11 +11,13 @@ import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
-from intact import pipeline
+from intact import pipeline, preparation
 from intact.cli.main import app
 from intact.config import BuildConfig, merge
 from intact.errors import SettingsError
-from intact.search import curve, mixed
+from intact.events import Log, Silence
+from intact.graph import io
+from intact.search import curve, mixed, precisions
 from intact.targets.registry import load_target
 
 # More than 8 bits give on these rows, some of which lie beyond what was seen.
@@ -120,6 +123,86 @@ def test_a_mix_for_the_npu_is_one_partition_and_cheaper_than_16_bits(zoo, tmp_pa
     assert result.passed and min(compiled) >= 26.0
     assert result.placement.partitions == 1 and not result.placement.cpu_nodes
     assert result.search.points[result.search.chosen].cost < result.search.uniform["w8a16"]
+
+
+def cost_of(begun, folder) -> float:
+    """The cost of a build, from the model that it wrote."""
+    return curve.curve_of(begun).bill(io.load(folder / "model.qdq.onnx")).cost
+
+
+def no_dearer_than_one_precision(zoo, tmp_path, name, goal, precisions, compiled_for) -> None:
+    """Build a model with `auto` and with each precision, and compare the costs of what was written."""
+    settings = config(zoo, name, min_sqnr=goal, compile=compiled_for)
+    result = mixed.build(zoo.model(name), settings, tmp_path / "auto")
+    begun = preparation.begin(zoo.model(name), settings, Log(Silence()))
+    point = result.search.points[result.search.chosen]
+    assert result.passed and point.cost == pytest.approx(cost_of(begun, tmp_path / "auto"), abs=1e-6)
+    costs = {}
+    for precision in precisions:
+        asked = settings.model_copy(update={"precision": precision})
+        built = pipeline.build(zoo.model(name), asked, tmp_path / precision)
+        if built.passed:
+            costs[precision] = cost_of(begun, tmp_path / precision)
+    assert costs and point.cost <= min(costs.values()) + 1e-6
+    assert next(stage for stage in result.stages if stage.name == "search").details["builds"] <= 12
+
+
+@pytest.mark.parametrize("goal", [15.0, 20.0])
+def test_no_precision_throughout_that_meets_the_goal_costs_less_on_a_cpu(zoo, tmp_path, goal):
+    no_dearer_than_one_precision(zoo, tmp_path, "residual_cnn", goal, ("uint8", "int8"), {"device": "cpu"})
+
+
+@pytest.mark.qnn
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "goal"), [("residual_cnn", GOAL), ("bert", 30.0), ("bert", 34.0)])
+def test_no_precision_throughout_that_meets_the_goal_costs_less_on_an_npu(zoo, tmp_path, name, goal):
+    compiled_for = {"device": "qnn", "arch": "v73"}
+    no_dearer_than_one_precision(zoo, tmp_path, name, goal, ("uint8", "int8", "w8a16", "int16"), compiled_for)
+
+
+@pytest.mark.qnn
+def test_half_precision_is_taken_where_nothing_cheaper_does(zoo, tmp_path, monkeypatch):
+    # Mixes with float nodes may do as well: without them only half precision throughout is left.
+    plain = curve.curve_of
+    monkeypatch.setattr(mixed, "curve_of", lambda begun: replace(found := plain(begun), front=found.front[:1]))
+    settings = config(zoo, min_sqnr=50.0, compile={"device": "qnn", "arch": "v73"})
+    result = mixed.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
+    point = result.search.points[result.search.chosen]
+    assert result.passed and point.groups == {"float": sum(point.groups.values())}
+    assert result.config["quant"]["activation_type"] == "float16" and not (tmp_path / "out" / "plan.toml").exists()
+    assert point.cost == result.search.uniform["float"]
+
+
+@pytest.mark.parametrize("precision", ["uint8", "w8a16", "int16"])
+def test_a_model_as_written_costs_what_its_levels_cost(zoo, precision):
+    settings = config(zoo, min_sqnr=GOAL, compile={"device": "qnn", "arch": "v73"})
+    begun = preparation.begin(zoo.model("residual_cnn"), settings, Log(Silence()))
+    found = curve.curve_of(begun)
+    uniform = next(u for u in found.uniform if u.precision == precision)
+    changed = curve.settings(begun, found.found, uniform)
+    quant = changed.quant.model_copy(update={"rescue": False})
+    prepared = preparation.quantized(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
+    assert found.bill(prepared.model).cost == pytest.approx(uniform.cost, rel=1e-9)
+    # Another type for one node is on the bill, whoever gave it.
+    first = found.found.groups[0].nodes[0]
+    other = "uint8" if precision != "uint8" else "uint16"
+    quant = quant.model_copy(update={"types": {first: other}})
+    prepared = preparation.quantized(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
+    changed_cost = found.bill(prepared.model).cost
+    assert changed_cost < uniform.cost if precision != "uint8" else changed_cost > uniform.cost
+
+
+@pytest.mark.parametrize(
+    ("device", "names"), [("cpu", ["uint8", "int8"]), ("qnn", ["uint8", "int8", "int16", "w8a16", "fp16"])]
+)
+def test_precisions_throughout_are_those_that_the_costs_of_the_target_price(device, names):
+    target = load_target(device)
+    settings = BuildConfig.from_dict({"precision": "auto", "compile": {"device": device}, "quant": {}})
+    found = precisions.throughout(target, settings)
+    assert list(found) == names
+    for name, position in found.items():
+        level = target.costs.levels[position]
+        assert level.name == {"uint8": "w8a8", "int8": "w8a8", "fp16": "float"}.get(name, name)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,9 @@ def _precision(config: Record, stages: Record) -> dict[str, str]:
     if quant["activation_type"] == "float":
         words = f"activations float, weights {quant['weight_type']} in blocks of {quant['block_size']}"
         return {"name": name or "set by hand", "words": words}
+    types = stages.get("quantize", {}).get("types")
+    if name == "auto" and types is not None:
+        return {"name": name, "words": f"{_types(types)} (activations × weights), ranges by {quant['method']}"}
     weights = "per channel" if quant["per_channel"] else "per tensor"
     words = (
         f"activations {quant['activation_type']} ({_symmetry(quant['activation_symmetric'])}), "
@@ -284,9 +287,14 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
     if isinstance(value, float):
         return key.replace("_", " "), figure(value)
     if key == "types":
-        return "types of nodes", ", ".join(f"{g['nodes']} {g['activations']} × {g['weights'] or '–'}" for g in value)
+        return "types of nodes", _types(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return key.replace("_", " "), MISSING if value is None else text
+
+
+def _types(groups: Sequence[Record]) -> str:
+    """How many nodes have each type of activations and weights."""
+    return ", ".join(f"{group['nodes']} {group['activations']} × {group['weights'] or '–'}" for group in groups)
 
 
 def _percent(value: float, of: float) -> float:
