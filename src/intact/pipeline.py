@@ -149,11 +149,13 @@ def _load_adopted(prepared: Prepared, compiled: compiling.Compiled) -> None:
     """Refuse a compiled model that its device does not load: what is in its binary is not known otherwise."""
     try:
         compiling.load(compiled.path, execution.device_of(prepared.target, prepared.config.compile))
-    except ToolchainError as error:
-        if isinstance(error, NotAvailable):
-            raise
+    except NotAvailable:
+        raise
+    except (ToolchainError, ModelError) as error:
         found = f"{prepared.source.path}: {prepared.target.name} does not load it: {error.message}"
-        raise ModelError("M163", found, fix="compile the model again, for this device") from error
+        raise ModelError(
+            "M163", found, fix="give the --device that it was compiled for, or compile it again"
+        ) from error
 
 
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:

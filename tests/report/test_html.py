@@ -174,31 +174,33 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gates", "said", "not_said"),
+    ("verdict", "gates", "said"),
     [
-        ([], "Built no gates were set", "FAILED"),
-        ([gate(passed=True)], "Passed 1 gate passed", "FAILED"),
-        ([gate(passed=False)], "FAILED 1 of 1 gate failed", "Passed"),
-        ([gate(passed=True), gate(passed=False)], "FAILED 1 of 2 gates failed", "Passed"),
+        ("good", [], "good every form computes what the original does"),
+        ("passed", [gate(passed=True)], "passed the gates that were set hold"),
+        ("failed", [gate(passed=True), gate(passed=False)], "failed a gate does not hold or could not be checked"),
+        ("suspect", [], "suspect something is doubtful"),
+        ("broken", [], "broken the result is wrong"),
+        ("unverified", [], "unverified what is deployed was not compared"),
     ],
 )
-def test_the_verdict_is_what_the_gates_say(gates: list[dict[str, Any]], said: str, not_said: str) -> None:
-    shown = text(html.render(manifest() | {"gates": gates}))
-
-    assert said in shown
-    assert not_said not in shown
-    assert shown.count("the least SQNR is 27.50 dB") == len(gates)
-
-
-def test_a_gate_that_was_not_checked_is_not_passed_over() -> None:
-    values = manifest()
-    compile_only(values)
-    values["config"]["min_sqnr"] = 30.0
+def test_the_verdict_comes_first_with_its_meaning_its_reasons_and_the_gates(
+    verdict: str, gates: list[dict[str, Any]], said: str
+) -> None:
+    values = manifest() | {"gates": gates, "verdict": verdict, "verdict_reasons": ["the conv is <off>"]}
 
     shown = text(html.render(values))
 
-    assert "Built the gate min_sqnr 30 was NOT checked" in shown
-    assert "no gates were set" not in shown
+    assert said in shown and shown.index(said) < shown.index("Placement")
+    assert "the conv is <off>" in shown
+    assert shown.count("the least SQNR is 27.50 dB") == len(gates)
+
+
+def test_a_manifest_of_schema_1_has_no_verdict_and_its_gates_decide() -> None:
+    values = manifest() | {"gates": [gate(passed=False)], "status": "failed"}
+    assert "verdict" not in values
+
+    assert "failed a gate does not hold" in text(html.render(values))
 
 
 def test_every_warning_is_shown_above_the_details() -> None:

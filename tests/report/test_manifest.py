@@ -41,9 +41,14 @@ def values(**changes):
     return manifest.to_manifest(dataclasses.replace(BUILD, **changes), "2030-01-01T00:00:00+00:00", "0.1")
 
 
-def test_a_manifest_has_the_keys_and_values_of_schema_1():
-    written = values()
-    assert written["intact"] == {"version": "0.1", "schema": 1}
+def test_a_manifest_has_the_keys_and_values_of_schema_2():
+    written = values(verdict="suspect", verdict_reasons=("it is doubtful",))
+    assert written["intact"] == {"version": "0.1", "schema": 2}
+    assert (written["verdict"], written["verdict_reasons"], written["status"]) == (
+        "suspect",
+        ["it is doubtful"],
+        "passed",
+    )
     assert written["source"] == {"path": "m.onnx", "sha256": "ab" * 32, "opset": 17, "huggingface": None}
     assert written["calibration"] == {"kind": "npz", "samples": 18, "sha256": "cd" * 32}
     assert written["config"] == BUILD.config
@@ -54,6 +59,13 @@ def test_a_manifest_has_the_keys_and_values_of_schema_1():
         {"path": "model.onnx", "kind": "deployable model", "bytes": 12, "sha256": "ef" * 32}
     ]
     assert written["warnings"] == ["no --data"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("good", "passed"), ("unverified", "passed"), ("failed", "failed"), ("broken", "failed")]
+)
+def test_the_status_follows_the_verdict(verdict, status):
+    assert values(verdict=verdict)["status"] == status
 
 
 def test_figures_of_a_stage_stand_beside_its_time():
