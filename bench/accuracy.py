@@ -37,11 +37,12 @@ FACE_CALIBRATED = 24
 
 
 def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
-    from intact import loading, optimize, preparation, quantize
-    from intact.config import BuildConfig
-    from intact.graph import io
-    from intact.optimize.settle import settle_masks
-    from intact.quantize import presets
+    from intact.model import io
+    from intact.pipeline import loading, preparation, presets
+    from intact.quantization import quantizing as quantize
+    from intact.rules.float import optimization as optimize
+    from intact.rules.float.settle import settle_masks
+    from intact.settings.config import BuildConfig
     from intact.targets.registry import load_target
 
     config = presets.resolve(BuildConfig.from_dict({"precision": precision}), quantized=None).quantization

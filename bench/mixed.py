@@ -23,12 +23,13 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import execution, preparation  # noqa: E402
-from intact.config import BuildConfig, merge  # noqa: E402
 from intact.events import Log  # noqa: E402
-from intact.search import mixed, unseen  # noqa: E402
-from intact.search.curve import Curve, curve_of  # noqa: E402
-from intact.verify.compare import compare  # noqa: E402
+from intact.pipeline import execution, preparation  # noqa: E402
+from intact.search.mixed import cheapest as mixed  # noqa: E402
+from intact.search.mixed import unseen  # noqa: E402
+from intact.search.mixed.curve import Curve, curve_of  # noqa: E402
+from intact.settings.config import BuildConfig, merge  # noqa: E402
+from intact.verification.compare import compare  # noqa: E402
 from tests.zoo import ZOO, data, transformer  # noqa: E402
 
 GOAL_DB = 30.0

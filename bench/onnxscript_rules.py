@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import pattern as other
 
-from intact.graph import query
-from intact.graph.pattern import AnyOf, Each, Output, Pattern, ValuePattern, Var, names
-from intact.graph.rewriter import Rule
+from intact.matching.pattern import AnyOf, Each, Output, Pattern, ValuePattern, Var, names
+from intact.matching.rewriter import Rule
+from intact.model import query
 
 
 def apply(model: ir.Model, rules: Sequence[Rule]) -> int:

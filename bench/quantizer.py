@@ -41,8 +41,8 @@ def peak_bytes() -> int:
 
 
 def by_intact(model: Path, rows: Path, method: str) -> None:
-    from intact import files
-    from intact.config import BuildConfig
+    from intact.pipeline import files
+    from intact.settings.config import BuildConfig
 
     quant = {"effort": "fast", "method": method, "load_path": str(rows)}
     files.quantize_file(
@@ -102,7 +102,7 @@ def measure(job: str, model: Path, rows: Path, method: str = "") -> tuple[float,
 def run_job(job: str, model: str, rows: str, method: str) -> None:
     import onnxruntime  # noqa: F401
 
-    import intact.files  # noqa: F401
+    import intact.pipeline.files  # noqa: F401
 
     start = time.perf_counter()
     JOBS[job](Path(model), Path(rows), method)
@@ -172,12 +172,12 @@ def chain(nodes: int) -> onnx.ModelProto:
 
 def graph(folder: Path) -> list[bool]:
     """Planning and inserting, without load, run and save, at three sizes."""
-    from intact.config import QuantConfig
-    from intact.graph import io, normalize, upgrade
-    from intact.quantize import plan
-    from intact.quantize.insert import insert
-    from intact.quantize.observe import observe
-    from intact.quantize.resolve import resolve
+    from intact.model import io, normalize, upgrade
+    from intact.quantization.calibration.observe import observe
+    from intact.quantization.calibration.resolve import resolve
+    from intact.quantization.insert import insert
+    from intact.quantization.quantizing import plan
+    from intact.settings.config import QuantConfig
     from intact.targets.registry import load_target
 
     config, seconds = QuantConfig(effort="fast"), {}

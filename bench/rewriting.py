@@ -27,12 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import onnxscript_rules  # noqa: E402
-from intact import files, rewrite  # noqa: E402
-from intact.config import BuildConfig  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
-from intact.graph import io, rewriter  # noqa: E402
+from intact.matching import rewriter  # noqa: E402
+from intact.model import io  # noqa: E402
+from intact.pipeline import files  # noqa: E402
+from intact.rules.quantized import families as rewrite  # noqa: E402
+from intact.runtime import ort_cpu as cpu  # noqa: E402
+from intact.settings.config import BuildConfig  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
-from intact.vendor import cpu  # noqa: E402
 from tests.zoo import ZOO, data  # noqa: E402
 from tests.zoo.net import Net  # noqa: E402
 

@@ -25,11 +25,11 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import files  # noqa: E402
-from intact.config import BuildConfig  # noqa: E402
-from intact.search import matrix  # noqa: E402
-from intact.search.debug import debug_files  # noqa: E402
-from tests.search.faults import narrowed_gelu, spoiled_grid  # noqa: E402
+from intact.pipeline import files  # noqa: E402
+from intact.search.debug.debugging import debug_files  # noqa: E402
+from intact.search.matrix import cells as matrix  # noqa: E402
+from intact.settings.config import BuildConfig  # noqa: E402
+from tests.search.debug.faults import narrowed_gelu, spoiled_grid  # noqa: E402
 from tests.zoo import ZOO, data, transformer  # noqa: E402
 
 MOST_SECONDS = 60.0
@@ -43,9 +43,9 @@ RUN = """
 import sys
 from pathlib import Path
 from intact import data, execution
-from intact.config import BuildConfig
-from intact.graph import io
-from intact.search.debug import ROWS, debug_files
+from intact.settings.config import BuildConfig
+from intact.model import io
+from intact.search.debug.debugging import ROWS, debug_files
 what, reference, candidate, inputs = sys.argv[1:]
 if what == "debug":
     debug_files(Path(reference), Path(candidate), BuildConfig(), data_path=inputs)

@@ -25,10 +25,10 @@ import onnxruntime as ort
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import files  # noqa: E402
-from intact.config import BuildConfig  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
-from intact.search import mixed  # noqa: E402
+from intact.pipeline import files  # noqa: E402
+from intact.search.mixed import cheapest as mixed  # noqa: E402
+from intact.settings.config import BuildConfig  # noqa: E402
 from tests.planted import FAULTS, planted  # noqa: E402
 from tests.zoo import cnn, data, transformer, variants  # noqa: E402
 

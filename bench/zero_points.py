@@ -21,10 +21,10 @@ import onnx_ir as ir
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact import rewrite  # noqa: E402
+from intact.rules.quantized import families as rewrite  # noqa: E402
+from intact.runtime import ort_cpu as cpu  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
-from intact.vendor import cpu  # noqa: E402
-from tests.rewrite.harness import Net, integers  # noqa: E402
+from tests.rules.proof.harness import Net, integers  # noqa: E402
 
 ROUNDS = 31
 KINDS = ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))

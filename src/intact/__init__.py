@@ -9,25 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intact.config import BuildConfig, CompileConfig, QuantConfig, TensorOverride
     from intact.errors import IntactError
-    from intact.graph.io import load, save
-    from intact.pipeline import build
+    from intact.model.io import load, save
+    from intact.pipeline.stages import build
     from intact.results import Build
+    from intact.settings.config import BuildConfig, CompileConfig, QuantConfig, TensorOverride
     from intact.targets.registry import load_target
     from intact.targets.validate import validate
 
 _HOMES = {
     "Build": "intact.results",
-    "BuildConfig": "intact.config",
-    "CompileConfig": "intact.config",
+    "BuildConfig": "intact.settings.config",
+    "CompileConfig": "intact.settings.config",
     "IntactError": "intact.errors",
-    "QuantConfig": "intact.config",
-    "TensorOverride": "intact.config",
-    "build": "intact.search.mixed",
-    "load": "intact.graph.io",
+    "QuantConfig": "intact.settings.config",
+    "TensorOverride": "intact.settings.config",
+    "build": "intact.search.mixed.cheapest",
+    "load": "intact.model.io",
     "load_target": "intact.targets.registry",
-    "save": "intact.graph.io",
+    "save": "intact.model.io",
     "validate": "intact.targets.validate",
 }
 

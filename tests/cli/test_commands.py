@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from intact.cli import main as command
-from intact.report import manifest
+from intact.reports import manifest
 
 BIN = Path(sys.executable).parent
 
@@ -182,7 +182,7 @@ class TestBuild:
         assert third["config"]["quant"] == first["config"]["quant"] | {"method": "mse"}
 
     def test_an_internal_error_is_a_sentence_too(self, build, monkeypatch):
-        from intact import pipeline
+        from intact.pipeline import stages as pipeline
 
         monkeypatch.setattr(pipeline, "build", lambda *_, **__: 1 / 0)
         status, _, err = build()
@@ -191,7 +191,7 @@ class TestBuild:
             build("--debug")
 
     def test_an_interruption_is_status_130(self, build, monkeypatch):
-        from intact import pipeline
+        from intact.pipeline import stages as pipeline
 
         def interrupt(*_, **__):
             raise KeyboardInterrupt

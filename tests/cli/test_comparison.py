@@ -3,9 +3,9 @@
 import pytest
 
 from intact.cli.comparison import show_performance
-from intact.perf.measure import Measurement, Performance
-from intact.perf.profile import Blame, OpTime
-from intact.perf.timing import Latency
+from intact.profiling.measure import Measurement, Performance
+from intact.profiling.profile import Blame, OpTime
+from intact.profiling.timing import Latency
 
 BLOCK = ("QLinearConv", "QLinearGlobalAveragePool", "QLinearSigmoid", "QLinearMul", "DequantizeLinear", "Transpose")
 

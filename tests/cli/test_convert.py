@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from intact.cli.main import app
 from intact.errors import SettingsError
-from intact.graph import io
-from intact.rewrite import conversion
-from intact.vendor import cpu
-from tests.rewrite.harness import Net, integers
+from intact.model import io
+from intact.rules.quantized.families import conversion
+from intact.runtime import ort_cpu as cpu
+from tests.rules.proof.harness import Net, integers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)

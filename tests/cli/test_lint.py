@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.graph import io
-from intact.vendor import cpu
+from intact.model import io
+from intact.runtime import ort_cpu as cpu
 from tests.conftest import SavedZoo
-from tests.lint.wrong import CASES, SOUND, feeds
+from tests.linting.wrong import CASES, SOUND, feeds
 
 
 def intact(*arguments: object, status: int = 0) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from intact.cli import main as command
-from intact.graph import io
+from intact.model import io
 from tests.targets.test_registry import TABLE
 from tests.targets.test_validate import two_products
 

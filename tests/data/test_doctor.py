@@ -7,8 +7,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact.config import ImageConfig
 from intact.data import doctor, load
+from intact.settings.config import ImageConfig
 from tests.data.models import model
 from tests.zoo import ZOO
 from tests.zoo import data as zoo_data

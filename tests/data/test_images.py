@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from intact.config import BuildConfig, ImageConfig
 from intact.data import images, load
 from intact.errors import DataError, NotAvailable, SettingsError
+from intact.settings.config import BuildConfig, ImageConfig
 from tests.data.models import model
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (extra: images)")

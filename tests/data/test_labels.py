@@ -8,7 +8,7 @@ import pytest
 from intact import data
 from intact.data.labels import load_labels
 from intact.errors import DataError
-from intact.graph import io
+from intact.model import io
 from tests.conftest import ROWS
 
 HELD_BACK = data.held_back(ROWS)

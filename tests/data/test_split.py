@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intact.data import Source, held_back, load
 from intact.data.dataset import split
-from intact.data.profile import digest
+from intact.data.input_profile import digest
 from tests.data.models import IMAGE
 
 

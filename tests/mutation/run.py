@@ -28,17 +28,17 @@ from tests.mutation.mutants import Mutant, mutants
 
 # The modules that rewrite, verify, validate, plan, resolve, round and insert.
 SUBJECTS = (
-    "intact.rewrite.*",
-    "intact.verify.*",
+    "intact.rules.quantized.families.*",
+    "intact.verification.*",
     "intact.targets.validate",
     "intact.targets.match",
     "intact.targets.operands",
-    "intact.quantize.plan",
-    "intact.quantize.choose",
-    "intact.quantize.grid",
-    "intact.quantize.resolve",
-    "intact.quantize.insert",
-    "intact.quantize.improve.rounding",
+    "intact.quantization.planning.planner",
+    "intact.quantization.planning.choose",
+    "intact.numbers.grid",
+    "intact.quantization.calibration.resolve",
+    "intact.quantization.insert",
+    "intact.quantization.improve.rounding",
 )
 LEAST_SCORE = 0.95
 # What one fault may cost: seconds of tests without a fault, twice; of the processor with one; and by the clock.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from intact.search.hunt import MOST_BUILDS, MOST_TRIES, Hunt, Trial
-from intact.search.ladder import Assignment
+from intact.search.mixed.hunt import MOST_BUILDS, MOST_TRIES, Hunt, Trial
+from intact.search.mixed.ladder import Assignment
 
 GOAL = 35.0
 

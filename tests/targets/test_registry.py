@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from intact.config import CompileConfig
 from intact.errors import SettingsError
+from intact.settings.config import CompileConfig
 from intact.targets.registry import known_archs, known_backends, known_socs, load_target
 from intact.targets.spec import Slot
 

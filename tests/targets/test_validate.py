@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import TargetError
-from intact.graph import normalize
+from intact.model import normalize
 from intact.targets.registry import load_target
 from intact.targets.validate import Violations, validate
-from tests.lint.wrong import pool
-from tests.targets.cases import model
+from tests.backends.probing.cases import model
+from tests.linting.wrong import pool
 
 CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
 PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"

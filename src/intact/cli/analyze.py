@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, Option, takes
 
 NAME = "analyze"
@@ -28,8 +28,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact analyze model.onnx --device qnn --soc SM8550
     """
-    from intact import files
     from intact.cli import console, summary
+    from intact.pipeline import files
 
     every = values["device"] == EVERY_DEVICE
     if every:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import (
     COMPILE,
     CONFIG,
@@ -44,7 +44,7 @@ def run(values: dict[str, Any]) -> None:
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     from intact.cli import console, summary
-    from intact.search import mixed
+    from intact.search.mixed import cheapest as mixed
 
     config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])

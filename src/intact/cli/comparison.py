@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from intact.cli.console import verdict_line
-from intact.files import Verification, VerifiedModel
-from intact.perf.measure import Measurement, Performance
-from intact.report.figures import MISSING, decibels, figure, share, size
+from intact.pipeline.files import Verification, VerifiedModel
+from intact.profiling.measure import Measurement, Performance
+from intact.reports.figures import MISSING, decibels, figure, share, size
 from intact.results import Accuracy, Gate
-from intact.verify.tolerance import Tolerance, tolerance
+from intact.verification.tolerance import Tolerance, tolerance
 
 OPS_SHOWN = 5
 BLAMED_SHOWN = 4

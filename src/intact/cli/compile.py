@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "compile"
@@ -17,8 +17,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
-    from intact import pipeline
     from intact.cli import console, summary
+    from intact.pipeline import stages as pipeline
 
     config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])

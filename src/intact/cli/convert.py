@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Option, takes
 
 NAME = "convert"
@@ -28,8 +28,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
-    from intact import rewriting
     from intact.cli import console, summary
+    from intact.pipeline import rewriting
 
     result = rewriting.convert_file(
         typed.model_path(values),

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "debug"
@@ -68,8 +68,8 @@ def run(values: dict[str, Any]) -> None:
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
     from intact.cli import console
-    from intact.search.debug import debug_files, is_compiled_file
-    from intact.search.device import SIMULATED
+    from intact.search.debug.debugging import debug_files, is_compiled_file
+    from intact.search.debug.device import SIMULATED
 
     compiled = values["candidate"] is not None and is_compiled_file(values["candidate"])
     device = values["device"] is not None or compiled

@@ -37,9 +37,9 @@ def export(
     Example: intact encodings export output/model.qdq.onnx --format aimet -o encodings.json
     """
     from intact.cli import console
-    from intact.graph import io
-    from intact.quantize import encodings
-    from intact.report import publish
+    from intact.model import io
+    from intact.quantization import encodings
+    from intact.reports import publish
 
     publish.check_file(output, overwrite=overwrite, ours=False)
     given = encodings.of_model(io.load(model))
@@ -67,7 +67,7 @@ def diff(
     from dataclasses import asdict
 
     from intact.cli import console
-    from intact.quantize import encodings
+    from intact.quantization import encodings
 
     found = encodings.differences(encodings.load(a), encodings.load(b))
     if as_json:

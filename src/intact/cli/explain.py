@@ -17,8 +17,8 @@ def run(
 
     Example: intact explain Q103
     """
-    from intact import lint
     from intact.errors import SettingsError
+    from intact.linting import linter as lint
 
     if everything == (code is not None):
         raise SettingsError("S183", "give one code, or --all", fix="intact explain Q103")

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, HF, IMAGES, OUTPUT, TALK, Option, takes
 
 NAME = "export"
@@ -28,8 +28,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact export organisation/model -o model.onnx
     """
-    from intact import files
     from intact.cli import console
+    from intact.pipeline import files
 
     result = files.export_file(
         values["source"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import MODEL, TALK, takes
 
 NAME = "inspect"
@@ -16,8 +16,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact inspect model.onnx
     """
-    from intact import files
     from intact.cli import console, summary
+    from intact.pipeline import files
 
     facts = files.inspect_file(typed.model_path(values))
     if values["as_json"]:

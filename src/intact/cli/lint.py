@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import MODEL, TALK, Option, takes
 
 NAME = "lint"
@@ -32,10 +32,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact lint model.onnx --fix -o fixed.onnx
     """
-    from intact import files
     from intact.cli import console
     from intact.errors import SettingsError
-    from intact.lint import Severity
+    from intact.linting.linter import Severity
+    from intact.pipeline import files
 
     if values["fix"] != (values["output"] is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
@@ -52,7 +52,7 @@ def run(values: dict[str, Any]) -> None:
 
 def _severity(given: str | None) -> Any:
     from intact.errors import SettingsError
-    from intact.lint import Severity
+    from intact.linting.linter import Severity
 
     try:
         return Severity(given or Severity.WARNING)

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Option, takes
 
 NAME = "matrix"
@@ -56,7 +56,7 @@ def run(values: dict[str, Any]) -> None:
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
     from intact.cli import console
-    from intact.search import matrix
+    from intact.search.matrix import cells as matrix
 
     path = typed.model_path(values)
     wanted = matrix.cells(_listed(values["devices"]), _listed(values["precisions"]), typed.settings(values, *SETTINGS))
@@ -88,7 +88,7 @@ def _show(outcomes: list[Any], say: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from intact.report.figures import decibels, size
+    from intact.reports.figures import decibels, size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("device", "precision", "verdict"):

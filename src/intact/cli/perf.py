@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import IMAGES, LATENCY, TALK, TEXT, Option, takes
 
 NAME = "perf"
@@ -63,9 +63,9 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
     """
-    from intact import files, verdict
     from intact.cli import comparison, console
     from intact.errors import SettingsError
+    from intact.pipeline import files, verdict
 
     config = typed.settings(values, *SETTINGS)
     if config.max_latency_ratio is not None and len(values["models"]) < 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "plan"
@@ -17,8 +17,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
     """
-    from intact import files
     from intact.cli import console
+    from intact.pipeline import files
 
     config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])

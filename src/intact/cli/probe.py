@@ -28,12 +28,12 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json
     """
+    from intact.backends import probing as probe
+    from intact.backends.probing.answers import Probed
+    from intact.backends.probing.cases import cases
+    from intact.backends.probing.libraries import library_of
     from intact.cli import console
     from intact.errors import SettingsError
-    from intact.targets import probe
-    from intact.targets.probe.answers import Probed
-    from intact.targets.probe.cases import cases
-    from intact.targets.probe.libraries import library_of
 
     device = values["device"] or DEFAULT
     library = library_of(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "quantize"
@@ -17,8 +17,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
     """
-    from intact import files
     from intact.cli import console
+    from intact.pipeline import files
 
     config = typed.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Option, takes
 
 NAME = "rewrite"
@@ -42,8 +42,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
-    from intact import rewriting
     from intact.cli import console, summary
+    from intact.pipeline import rewriting
 
     result = rewriting.rewrite_file(
         typed.model_path(values),

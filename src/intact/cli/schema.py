@@ -15,9 +15,9 @@ def run(
 ) -> None:
     """Print the JSON Schema of the settings file or of the manifest."""
     from intact.cli import console
-    from intact.config import BuildConfig
     from intact.errors import SettingsError
-    from intact.report import manifest
+    from intact.reports import manifest
+    from intact.settings.config import BuildConfig
 
     schemas = {"config": BuildConfig.model_json_schema, "manifest": manifest.schema}
     if what not in schemas:

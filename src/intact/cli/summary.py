@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from intact.analyze import census
 from intact.cli.console import print_json, verdict_line
-from intact.report.figures import size
+from intact.model import census
+from intact.reports.figures import size
 from intact.results import Accuracy, Build, TaskAccuracy
 
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")

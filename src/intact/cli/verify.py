@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import typed
+from intact.cli import arguments as typed
 from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "verify"
@@ -55,8 +55,8 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
-    from intact import files
     from intact.cli import comparison, console
+    from intact.pipeline import files
 
     reference, *candidates = _models(values)
     found = files.verify_files(

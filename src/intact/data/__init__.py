@@ -14,15 +14,15 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from intact.config import Distribution, ImageConfig
 from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
 from intact.data.images import open_images
+from intact.data.input_specs import Feeds, InputSpec, input_specs
 from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
-from intact.data.spec import Feeds, InputSpec, input_specs
 from intact.data.synthetic import SyntheticSource
 from intact.data.text import SUFFIX, open_text
 from intact.errors import DataError
+from intact.settings.config import Distribution, ImageConfig
 
 __all__ = ["CalibrationAndTest", "Dataset", "Feeds", "InputSpec", "Source", "held_back", "input_specs", "load"]
 

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from intact.data.dataset import Kind, Source
-from intact.data.spec import Feeds, InputSpec, check_dtype, check_names, looks_like, shape_text
-from intact.data.spec import fits as shape_fits
+from intact.data.input_specs import Feeds, InputSpec, check_dtype, check_names, looks_like, shape_text
+from intact.data.input_specs import fits as shape_fits
 from intact.errors import DataError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from intact.data.profile import Profile, Record, record
-from intact.data.spec import Feeds, check_values
+from intact.data.input_profile import Profile, Record, record
+from intact.data.input_specs import Feeds, check_values
 from intact.data.symptom import Symptom
 
 Kind = Literal["npz", "callable", "images", "text", "synthetic"]

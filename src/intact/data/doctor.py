@@ -14,14 +14,14 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from intact.config import ImageConfig
 from intact.data import first_layers
 from intact.data.dataset import Dataset
-from intact.data.masks import hiding_value
-from intact.data.profile import Extent
+from intact.data.input_profile import Extent
+from intact.data.mask_values import hiding_value
 from intact.data.roles import Index, Mask, Real, Role, Signal, entries, fed_inputs, role
 from intact.data.symptom import Symptom
-from intact.graph import query
+from intact.model import query
+from intact.settings.config import ImageConfig
 
 __all__ = ["Symptom", "examine"]
 

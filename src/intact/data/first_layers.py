@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from intact.data.dataset import Dataset
 from intact.data.gauges import gauge, gauge_doubts
-from intact.data.profile import Extent
+from intact.data.input_profile import Extent
 from intact.data.symptom import Symptom
-from intact.graph import query
+from intact.model import query
 
 # Of rows that leave the grid of the input by more than this share of its width, more than half make a symptom.
 BEYOND_GRID = 0.5

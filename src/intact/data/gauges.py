@@ -17,8 +17,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from intact.data.dataset import Dataset
 from intact.data.symptom import Symptom
 from intact.errors import ModelError
-from intact.graph import query
-from intact.vendor import cpu
+from intact.model import query
+from intact.runtime import ort_cpu as cpu
 
 # The factor by which the median channel may differ from running statistics.
 NORM_FACTOR = 16.0

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from intact.config import ImageConfig
 from intact.data.arrays import ArraySource
-from intact.data.spec import InputSpec
+from intact.data.input_specs import InputSpec
 from intact.errors import DataError, NotAvailable
+from intact.settings.config import ImageConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image

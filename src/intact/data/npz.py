@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from intact.data.arrays import ArraySource
-from intact.data.spec import InputSpec
+from intact.data.input_specs import InputSpec
 from intact.errors import DataError
 
 SKIP_BYTES = 1 << 20

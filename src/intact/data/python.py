@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from intact.config import nearest
 from intact.data.arrays import ArraySource, InMemory
 from intact.data.dataset import Source
-from intact.data.profile import Record, digest, record
-from intact.data.spec import Feeds, InputSpec, check_feed, check_values
+from intact.data.input_profile import Record, digest, record
+from intact.data.input_specs import Feeds, InputSpec, check_feed, check_values
 from intact.errors import DataError
+from intact.settings.config import nearest
 
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.errors import DataError
-from intact.graph import query
+from intact.model import query
 
 
 @dataclass(frozen=True, slots=True)

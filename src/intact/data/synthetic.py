@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.config import Distribution
 from intact.data.dataset import Source
+from intact.data.input_specs import Feeds, InputSpec, input_specs, shape_text
 from intact.data.roles import Index, Mask, Real, Role, Signal, roles
-from intact.data.spec import Feeds, InputSpec, input_specs, shape_text
 from intact.errors import DataError
+from intact.settings.config import Distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from intact.data.arrays import ArraySource, InMemory
-from intact.data.spec import InputSpec
+from intact.data.input_specs import InputSpec
 from intact.errors import DataError
-from intact.vendor import hub, process
+from intact.runtime import hub, process
 
 SUFFIX = ".txt"
 _SECONDS = 600.0
@@ -83,7 +83,7 @@ def _tokenized(
             "inputs": [spec.name for spec in specs],
             "output": str(output),
         }
-        found = process.call("intact.vendor.hub:tokenize", request, timeout=_SECONDS).result
+        found = process.call("intact.runtime.hub:tokenize", request, timeout=_SECONDS).result
         with np.load(output, allow_pickle=False) as arrays:
             # Ids and masks are whole numbers far below 2³¹, so that the width of the integer changes nothing.
             types = {spec.name: spec.dtype for spec in specs}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import query
+from intact.model import query
 from intact.targets.spec import UNKNOWN, bounds, middle
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

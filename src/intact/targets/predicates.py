@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.graph import query, windows
+from intact.model import query, windows
 from intact.targets.operands import use_of
 from intact.targets.spec import bounds
 

@@ -11,22 +11,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from intact.config import TARGET_ENTRY_POINTS, nearest
 from intact.errors import SettingsError
-from intact.targets.spec import (
-    Axis,
-    Costs,
-    Disagreement,
-    Forms,
-    Level,
-    OpSpec,
-    Packing,
-    Signature,
-    Slot,
-    Soc,
-    Target,
-)
+from intact.settings.config import TARGET_ENTRY_POINTS, nearest
+from intact.targets.spec import Axis, Costs, Disagreement, Forms, Level, OpSpec, Packing, Signature, Slot, Soc, Target
 
+_BACKENDS = resources.files("intact") / "backends"
+_TABLE = "table.toml"
 NEVER = "never"
 """The version from which on a runtime does what no version does."""
 
@@ -66,7 +56,7 @@ def load_target(
 
 def known_backends() -> list[str]:
     """Names that `load_target` takes without a path."""
-    shipped = [p.name.removesuffix(".toml") for p in resources.files(__package__).iterdir() if p.name.endswith(".toml")]
+    shipped = [folder.name for folder in _BACKENDS.iterdir() if (folder / _TABLE).is_file()]
     return sorted({*shipped, *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))})
 
 
@@ -94,9 +84,9 @@ def _table(name: str) -> tuple[dict[str, Any], str]:
 
 @cache
 def _installed(name: str) -> tuple[dict[str, Any], str]:
-    shipped = resources.files(__package__) / f"{name}.toml"
+    shipped = _BACKENDS / name / _TABLE
     if shipped.is_file():
-        return _read(shipped.read_text(encoding="utf-8"), name), f"targets/{name}.toml"
+        return _read(shipped.read_text(encoding="utf-8"), name), f"backends/{name}/{_TABLE}"
     for point in entry_points(group=TARGET_ENTRY_POINTS, name=name):
         path = Path(str(point.load()))
         return _read(path.read_text(encoding="utf-8"), name), str(path)
@@ -200,7 +190,7 @@ def _from_version(first: Mapping[str, str], assumed: str | None) -> frozenset[st
     if not first:
         return frozenset()
     if assumed is None:
-        from intact.vendor import cpu
+        from intact.runtime import ort_cpu as cpu
 
         assumed = cpu.version()
     return frozenset(op for op, since in first.items() if since != NEVER and _parts(since) <= _parts(assumed))
@@ -217,7 +207,7 @@ def _lacks_vnni(assumed: bool | None) -> bool:
     """What the user says of the machine that will run the model, or what is true of this one."""
     if assumed is not None:
         return not assumed
-    from intact.targets import cpu
+    from intact.runtime import host_cpu as cpu
 
     return cpu.adds_pairs_in_16_bits()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from intact.errors import TargetError
-from intact.graph import query
+from intact.model import query
 from intact.results import Violation
 from intact.targets import predicates
 from intact.targets.match import Kind, Mismatch, nearest

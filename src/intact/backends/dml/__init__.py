@@ -1,0 +1,1 @@
+"""DirectML, through ONNX Runtime on Windows."""

@@ -1,0 +1,1 @@
+"""Intel CPUs, GPUs and NPUs, through OpenVINO."""

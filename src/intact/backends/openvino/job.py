@@ -1,0 +1,145 @@
+"""OpenVINO models. Everything here runs in the worker; `backends.openvino.client` is the side that calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from intact.errors import NotAvailable, SettingsError, ToolchainError
+
+BLOB = ".blob"
+
+# Where in its sources an exception passed through; the reason stands behind them.
+_PASSED = re.compile(r"Exception from \S+:\d+:|Check '.*?' failed at \S+:\d+:|\[CPU\] ")
+
+
+def list_devices(request: dict[str, Any]) -> dict[str, Any]:
+    """The devices that OpenVINO finds on this machine, by what it calls them, with their full names."""
+    core = openvino.Core()
+    return {"devices": {name: core.get_property(name, "FULL_DEVICE_NAME") for name in core.available_devices}}
+
+
+def check_plugin(request: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a device that is not here, and options that it does not have."""
+    _check(request["device"], request["options"])
+    return {}
+
+
+def compile_blob(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile `model` for `device`, and write what came of it to `blob` unless that is None."""
+    _check(request["device"], request["options"])
+    try:
+        compiled = compile_model(request["model"], request["device"], request["options"])
+    # OpenVINO raises RuntimeError, and others where a value of an option does not convert.
+    except Exception as error:
+        return {"error": sentence(error), "layers": []}
+    if request["blob"] is not None:
+        Path(request["blob"]).write_bytes(compiled.export_model().getvalue())
+    return {"error": None, "layers": layers(compiled)}
+
+
+def run_samples(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the ONNX model or blob `model` on every sample of `inputs` (an .npz), and save the results in `outputs`."""
+    compiled = load(request["model"], request["device"], request["options"])
+    results: dict[str, np.ndarray] = {}
+    with np.load(request["inputs"], allow_pickle=False) as arrays:
+        for row in range(request["samples"]):
+            feeds = {name: arrays[f"{row}.{index}"] for index, name in enumerate(request["names"])}
+            results |= {f"{row}.{index}": value for index, value in enumerate(_run(compiled, feeds))}
+    # mypy takes the keyword arguments of numpy's stub for its flags.
+    np.savez(request["outputs"], **results)  # type: ignore[arg-type]
+    return {"outputs": len(compiled.outputs)}
+
+
+def compile_model(path: str, device: str, options: Mapping[str, str]) -> openvino.CompiledModel:
+    """The ONNX model at `path` for `device`."""
+    core = openvino.Core()
+    return core.compile_model(core.read_model(path), device, dict(options))
+
+
+def load(path: str, device: str, options: Mapping[str, str]) -> openvino.CompiledModel:
+    """The blob (by its suffix) or ONNX model at `path`, ready to run."""
+    try:
+        if not path.endswith(BLOB):
+            return compile_model(path, device, options)
+        return openvino.Core().import_model(Path(path).read_bytes(), device, dict(options))
+    # OpenVINO raises RuntimeError, and others where a value of an option does not convert.
+    except Exception as error:
+        raise ToolchainError("E141", f"{path}: OpenVINO does not load it: {sentence(error)}") from error
+
+
+def infer(compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a compiled model, in the order of the graph."""
+    values = compiled.create_infer_request().infer(dict(feeds))
+    # Copied, because what OpenVINO returns may be its own memory, which the next inference overwrites.
+    return [np.array(values[index]) for index in range(len(compiled.outputs))]
+
+
+def inputs(compiled: openvino.CompiledModel) -> dict[str, np.dtype[Any]]:
+    """The inputs of a compiled model and their types."""
+    return {port.any_name: port.get_element_type().to_dtype() for port in compiled.inputs}
+
+
+def layer_times(
+    compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray], *, warm_up: int, runs: int
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds of each layer, by name and kind, in each of `runs`; the model was loaded with PERF_COUNT.
+
+    A clock of microseconds may miss a layer in a run; that counts as no time.
+    """
+    request = compiled.create_infer_request()
+    found: dict[tuple[str, str], list[float]] = {}
+    for number in range(warm_up + runs):
+        request.infer(dict(feeds))
+        for row in request.get_profiling_info() if number >= warm_up else ():
+            if row.status == row.Status.EXECUTED:
+                times = found.setdefault((row.node_name, row.node_type), [0.0] * runs)
+                times[number - warm_up] = row.real_time.total_seconds()
+    return found
+
+
+def layers(compiled: openvino.CompiledModel) -> list[dict[str, Any]]:
+    """What runs, in order: the kind of each layer, its kernel and precision, and the nodes that it was made of."""
+    operations = compiled.get_runtime_model().get_ordered_ops()
+    facts = [{key: str(found.value) for key, found in op.get_rt_info().items()} for op in operations]
+    return [
+        {
+            "kind": fact["layerType"],
+            "kernel": fact["primitiveType"],
+            "precision": fact["runtimePrecision"],
+            "nodes": [name for name in fact["originalLayersNames"].split(",") if name],
+        }
+        for fact in facts
+    ]
+
+
+def sentence(error: Exception) -> str:
+    """The message of an error that OpenVINO raised, on one line and without the places that it came through."""
+    return " ".join(_PASSED.sub("", str(error)).split())
+
+
+def _check(device: str, options: Mapping[str, str]) -> None:
+    """Refuse a device that is not here, and options that it does not have."""
+    core = openvino.Core()
+    here = core.available_devices
+    if device not in {*here, *(name.split(".")[0] for name in here)}:
+        found = ", ".join(f"{name} ({core.get_property(name, 'FULL_DEVICE_NAME')})" for name in here)
+        raise NotAvailable("E143", f"OpenVINO finds no device {device} on this machine", allowed=found)
+    taken = sorted(core.get_property(device, "SUPPORTED_PROPERTIES"))
+    unknown = [name for name in options if name not in taken]
+    if unknown:
+        raise SettingsError(
+            "S188", f"option {unknown[0]}: OpenVINO has none such for {device}", allowed=", ".join(taken)
+        )
+
+
+def _run(compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    try:
+        return infer(compiled, feeds)
+    except Exception as error:
+        raise ToolchainError("E142", f"OpenVINO stopped while running the model: {sentence(error)}") from error

@@ -1,0 +1,131 @@
+"""Asks a vendor's library what it takes: one small model a question, in child processes, some at a time."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+from intact.backends.probing.answers import NO_ARCH, Answer, Probed
+from intact.backends.probing.cases import Case
+from intact.backends.probing.libraries import Library, library_of
+from intact.backends.probing.models import inputs_of, model_of
+from intact.errors import IntactError, ToolchainError
+from intact.model import io
+from intact.runtime import process
+from intact.targets.registry import known_archs, load_target
+
+# One child answers this many questions: enough to make its start cheap, few enough to lose little with it.
+BATCH = 200
+SECONDS_A_QUESTION = 10.0
+WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A case for one architecture."""
+
+    case: Case
+    arch: int
+    soc_id: int | None
+
+
+def probe(
+    backend: str,
+    cases: Sequence[Case],
+    archs: Sequence[int] | None = None,
+    *,
+    known: Probed | None = None,
+    progress: Callable[[int, int, Probed], None] = lambda done, total, so_far: None,
+    workers: int = WORKERS,
+) -> Probed:
+    """The answers to every case on every architecture; what `known` answers already is not asked again.
+
+    Answers of another version of the library do not count. `progress` is called after each batch with the number
+    of questions answered, the total, and the answers so far, which a caller may write down to go on from.
+    """
+    library = library_of(backend)
+    asked = str(library)
+    answers = {name: dict(row) for name, row in known.answers.items()} if known and known.library == asked else {}
+    questions = [
+        Question(case, arch, _soc_id(backend, arch))
+        for case in cases
+        for arch in archs or known_archs(backend) or [NO_ARCH]
+        if arch not in answers.get(case.name, {})
+    ]
+    batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
+    total, done = len(questions), 0
+    pool = joblib.Parallel(n_jobs=workers, prefer="threads", return_as="generator_unordered")
+    for batch in pool(joblib.delayed(ask)(library, batch) for batch in batches):
+        for question, answer in batch:
+            answers.setdefault(question.case.name, {})[question.arch] = answer
+        done += len(batch)
+        progress(done, total, Probed(asked, answers))
+    return Probed(asked, answers)
+
+
+def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
+    """The answers to some questions. Where the library dies of one, the rest is asked in a new process."""
+    with tempfile.TemporaryDirectory(prefix="intact-probe-") as name:
+        folder = Path(name)
+        orders = [_write(folder, number, question) for number, question in enumerate(questions)]
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(orders):
+            answers |= dict(_ask(library, folder, [order for order in orders if order["id"] not in answers]))
+    return [(question, answers[number]) for number, question in enumerate(questions)]
+
+
+def _soc_id(backend: str, arch: int) -> int | None:
+    soc = load_target(backend, arch=arch).soc if arch != NO_ARCH else None
+    return soc.id if soc is not None else None
+
+
+def _write(folder: Path, number: int, question: Question) -> dict[str, Any]:
+    model, inputs = folder / f"{number}.onnx", folder / f"{number}.npz"
+    io.save(model_of(question.case), model)
+    # mypy takes the keyword arguments of numpy's stub for its flags.
+    np.savez(inputs, **inputs_of(question.case))  # type: ignore[arg-type]
+    return {
+        "id": number,
+        "model": str(model),
+        "inputs": str(inputs),
+        "arch": question.arch,
+        "soc_id": question.soc_id,
+    }
+
+
+def _ask(library: Library, folder: Path, orders: list[dict[str, Any]]) -> Iterator[tuple[int, Answer]]:
+    """Answers as far as the child got; the question that it died of is answered too."""
+    file = folder / "answers.jsonl"
+    file.unlink(missing_ok=True)
+    request = {"library": library.module, "questions": orders, "answers": str(file)}
+    log, death = "", None
+    try:
+        timeout = 60 + SECONDS_A_QUESTION * len(orders)
+        limit = process.default_memory_limit()
+        job = "intact.backends.probing.probe_job:ask_all"
+        log = process.call(job, request, timeout=timeout, memory_limit=limit).log
+    except ToolchainError as error:
+        death = error
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    replies = [json.loads(line) for line in lines]
+    reasons = library.reasons(log)
+    yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
+    if death is not None:
+        yield orders[len(replies)]["id"], Answer("died", _first_line(death))
+
+
+def _answer(reply: Mapping[str, Any], reasons: Mapping[int, str]) -> Answer:
+    if reply["verdict"] == "refused":
+        return Answer("refused", reasons.get(reply["id"]) or reply["error"])
+    return Answer(reply["verdict"], "", reply["sqnr_db"])
+
+
+def _first_line(error: IntactError) -> str:
+    return error.message.splitlines()[0].partition(": ")[2]

@@ -1,0 +1,89 @@
+"""What a library answered, as a file: one line a question, with the version of the library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+# Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
+LEAST_SQNR_DB = 20.0
+
+# Stands for the architecture in answers of a library that knows none.
+NO_ARCH = 0
+
+Verdict = Literal["integer", "float", "refused", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the library says to one case on one architecture.
+
+    `integer`: it takes it as it is. `float`: it takes the operator, but computes it in float between its own
+    Dequantize and Quantize. `refused` and `died` come with a reason. `sqnr_db` compares its simulator with the CPU.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    sqnr_db: float | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the simulator computes what ONNX says."""
+        return self.sqnr_db is not None and self.sqnr_db >= LEAST_SQNR_DB
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the operator runs on the NPU in its own types, and rightly."""
+        return self.verdict == "integer" and self.right
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answers of one version of a library, by case and architecture."""
+
+    library: str
+    answers: Mapping[str, Mapping[int, Answer]]
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        lines = [f"  {json.dumps(name, ensure_ascii=False)}: {_row(row)}" for name, row in sorted(self.answers.items())]
+        text = f'{{"library": {json.dumps(self.library)}, "answers": {{\n' + ",\n".join(lines) + "\n}}\n"
+        part = path.with_suffix(".part")
+        part.write_text(text, encoding="utf-8")
+        part.rename(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Probed:
+        """The file at `path`."""
+        return cls._parse(path.read_text(encoding="utf-8"))
+
+    @classmethod
+    def _parse(cls, text: str) -> Probed:
+        data = json.loads(text)
+        return cls(data["library"], {name: _cells(row) for name, row in data["answers"].items()})
+
+
+@cache
+def shipped(backend: str) -> Probed | None:
+    """The answers that ship with intact for a backend, the newest library's, or None."""
+    folder = resources.files("intact.backends") / backend / "probed"
+    files = sorted(folder.iterdir(), key=lambda file: file.name) if folder.is_dir() else []
+    return Probed._parse(files[-1].read_text(encoding="utf-8")) if files else None
+
+
+def _row(row: Mapping[int, Answer]) -> str:
+    """A line of the file; architectures with the same answer share it."""
+    cells: dict[Answer, list[str]] = {}
+    for arch, answer in sorted(row.items()):
+        cells.setdefault(answer, []).append(str(arch))
+    shared = {" ".join(archs): [a.verdict, a.reason, a.sqnr_db] for a, archs in cells.items()}
+    return json.dumps(shared, ensure_ascii=False)
+
+
+def _cells(row: Mapping[str, list[Any]]) -> dict[int, Answer]:
+    return {int(arch): Answer(*cell) for archs, cell in row.items() for arch in archs.split()}

@@ -1,0 +1,245 @@
+"""Builds the single-operator model of a case, and inputs for it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, Operand, Template, block_axis
+from intact.model import upgrade
+from intact.targets.spec import Slot, bounds, middle
+
+OPSET, IR_VERSION = 21, 10
+# The first that has what was added to ONNX after that.
+OPSET_OF_NEW_OPS = 23
+# The first that have 2-bit integers.
+OPSET_OF_2_BITS, IR_VERSION_OF_2_BITS = 25, 13
+# The name of the node that a probe is about.
+PROBED = "probed"
+# Elements that share one integer scale where a weight is quantized in blocks.
+BLOCK = 16
+
+_INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
+# Outputs that are on no grid.
+_OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_INPUTS}
+
+
+def model_of(case: Case) -> ir.Model:
+    """The operator of `case` between Q/DQ pairs, with float inputs and outputs."""
+    return _Writer(case).model()
+
+
+def inputs_of(case: Case) -> dict[str, np.ndarray]:
+    """Values for the inputs of the model of `case`: uniform over their ranges, the same every time."""
+    random = np.random.default_rng(zlib.crc32(case.name.encode()))
+    feeds: dict[str, np.ndarray] = {}
+    for index, (operand, slot) in enumerate(zip(case.template.operands, case.slots, strict=True)):
+        if operand.role in _INTEGER_INPUTS:
+            dtype = _INTEGER_INPUTS[operand.role].numpy()
+            feeds[f"input{index}"] = random.integers(0, 2, operand.shape).astype(dtype)
+        elif slot != ABSENT and operand.role not in LITERALS and not _slot(slot).constant:
+            feeds[f"input{index}"] = random.uniform(operand.low, operand.high, operand.shape).astype(_floats(slot))
+    return feeds
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A scale and a zero point as constants of a graph, and the scale as a number or one per channel."""
+
+    scale: ir.Value
+    zero_point: ir.Value
+    steps: np.ndarray
+
+
+def _opset(template: Template) -> int:
+    known = template.domain or upgrade.schema_of(template.op, OPSET) is not None
+    return OPSET if known else OPSET_OF_NEW_OPS
+
+
+class _Writer:
+    """A graph in the making: its nodes, inputs and constants, and the grids of its operands."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
+        self.nodes: list[ir.Node] = []
+        self.inputs: list[ir.Value] = []
+        self.constants: list[ir.Value] = []
+        self.grids: dict[int, _Grid] = {}
+
+    def model(self) -> ir.Model:
+        template = self.case.template
+        operands = [self._operand(index, operand) for index, operand in enumerate(template.operands)]
+        while operands and operands[-1] is None:
+            operands.pop()
+        attributes = ir.convenience.convert_attributes(dict(template.attributes))
+        node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=PROBED)
+        self.nodes.append(node)
+        outputs = [self._output(index, value) for index, value in enumerate(node.outputs)]
+        narrow = any(slot.startswith("int2 ") for slot in self.case.slots)
+        graph = ir.Graph(
+            self.inputs,
+            outputs,
+            nodes=self.nodes,
+            initializers=self.constants,
+            opset_imports={"": OPSET_OF_2_BITS if narrow else _opset(template), "com.microsoft": 1},
+            name="probe",
+        )
+        return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
+
+    def _operand(self, index: int, operand: Operand) -> ir.Value | None:
+        text = self.case.slots[index]
+        if text == ABSENT:
+            return None
+        if operand.role in LITERALS:
+            values = np.asarray(operand.values, self._type_of_literal(operand.role)).reshape(operand.shape)
+            return self._constant(f"literal{index}", values)
+        if operand.role in _INTEGER_INPUTS:
+            return self._input(index, operand, _INTEGER_INPUTS[operand.role])
+        slot = _slot(text)
+        if slot.constant:
+            return self._weight(index, operand, slot)
+        value = self._input(index, operand, ir.DataType.FLOAT16 if text == HALF else ir.DataType.FLOAT)
+        if text in ("float", HALF):
+            return value
+        # Inputs with grids apart: each range is a little wider than the one before.
+        widening = 1 + 0.3 * index if self.case.grid == "apart" else 1.0
+        self.grids[index] = self._grid(f"input{index}", slot, operand.low * widening, operand.high * widening)
+        return self._pair(value, self.grids[index])
+
+    def _type_of_literal(self, role: str) -> type[np.generic]:
+        return np.int64 if role == "ints" else _floats(HALF if role == "numbers" and HALF in self.case.slots else "")
+
+    def _input(self, index: int, operand: Operand, dtype: ir.DataType) -> ir.Value:
+        value = ir.Value(name=f"input{index}", type=ir.TensorType(dtype), shape=ir.Shape(operand.shape))
+        self.inputs.append(value)
+        return value
+
+    def _output(self, index: int, value: ir.Value) -> ir.Value:
+        """The graph output behind an output of the operator."""
+        kind = "index" if index and self.case.template.indices else self.case.output
+        value.name, value.dtype = f"result{index}", _OUTPUTS.get(kind, ir.DataType.FLOAT)
+        if kind not in _OUTPUTS:
+            value = self._pair(value, self._output_grid(index, Slot.parse(kind)))
+            value.dtype = ir.DataType.FLOAT
+        return value
+
+    def _output_grid(self, index: int, slot: Slot) -> _Grid:
+        low, high = self.case.template.own
+        if self.case.grid == "same":
+            return self.grids[self.case.template.out_of]
+        if self.case.grid == "shifted":
+            low -= (high - low) / 4
+        if self.case.grid == "narrow":
+            low, high = low / 2, high / 2
+        return self._grid(f"result{index}", slot, low, high)
+
+    def _grid(self, name: str, slot: Slot, low: float, high: float) -> _Grid:
+        """A grid for a whole tensor that covers [low, high] and zero."""
+        dtype = slot.types[0]
+        least, most = bounds(dtype)
+        low, high = min(low, 0.0), max(high, 0.0)
+        if slot.symmetric:
+            step, zero = max(-low, high) / (most - middle(dtype)), middle(dtype)
+        else:
+            step = (high - low) / (most - least)
+            zero = int(np.clip(round(least - low / step), least, most))
+        return self._parameters(name, dtype, np.asarray(step), np.asarray(zero))
+
+    def _parameters(self, name: str, dtype: str, steps: np.ndarray, zeros: np.ndarray) -> _Grid:
+        scale = self._constant(f"{name}_scale", steps.astype(np.float32))
+        return _Grid(scale, self._constant(f"{name}_zero_point", _integers(zeros, dtype)), steps)
+
+    def _constant(self, name: str, array: np.ndarray | ir.TensorProtocol) -> ir.Value:
+        tensor = ir.tensor(array, name=name)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
+        self.constants.append(value)
+        return value
+
+    def _pair(self, value: ir.Value, grid: _Grid) -> ir.Value:
+        quantized = self._node("QuantizeLinear", value, grid.scale, grid.zero_point)
+        return self._node("DequantizeLinear", quantized, grid.scale, grid.zero_point)
+
+    def _node(self, op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        number = len(self.nodes)
+        converted = ir.convenience.convert_attributes(attributes)
+        node = ir.Node("", op, list(inputs), converted, name=f"{op}{number}")
+        node.outputs[0].name = f"{op}{number}_output"
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def _weight(self, index: int, operand: Operand, slot: Slot) -> ir.Value:
+        dtype, name = slot.types[0], f"constant{index}"
+        if dtype == "float":
+            values = self.random.uniform(operand.low, operand.high, operand.shape)
+            return self._constant(name, values.astype(_floats(self.case.slots[index])))
+        if dtype == "int32":
+            return self._bias(index, operand)
+        if slot.granularity == "block":
+            return self._blocks(name, operand, dtype, plain=PLAIN in self.case.slots[index].split())
+        per_channel = slot.granularity == "channel"
+        self.grids[index] = grid = self._constant_grid(name, operand, slot, per_channel)
+        values = self.random.uniform(operand.low, operand.high, operand.shape)
+        shape = [-1 if per_channel and i == self.case.template.axis else 1 for i in range(len(operand.shape))]
+        zeros = middle(dtype) if slot.symmetric else middle(dtype) + 1
+        integers = np.clip(np.rint(values / grid.steps.reshape(shape)) + zeros, *bounds(dtype))
+        stored = self._constant(name, _integers(integers, dtype))
+        axis = {"axis": self.case.template.axis} if per_channel else {}
+        return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
+
+    def _constant_grid(self, name: str, operand: Operand, slot: Slot, per_channel: bool) -> _Grid:
+        dtype = slot.types[0]
+        step = max(-operand.low, operand.high) / (bounds(dtype)[1] - middle(dtype))
+        zero = middle(dtype) if slot.symmetric else middle(dtype) + 1
+        if not per_channel:
+            return self._parameters(name, dtype, np.asarray(step), np.asarray(zero))
+        channels = operand.shape[self.case.template.axis]
+        return self._parameters(name, dtype, step * np.linspace(0.5, 1, channels), np.full(channels, zero))
+
+    def _bias(self, index: int, operand: Operand) -> ir.Value:
+        """A constant whose scale is that of the input times that of the weight."""
+        steps = [self.grids[i].steps if i in self.grids else np.asarray(1.0) for i in (0, 1)]
+        scale = steps[0] * steps[1]
+        grid = self._parameters(f"constant{index}", "int32", scale, np.zeros(scale.shape))
+        integers = np.rint(self.random.uniform(-0.5, 0.5, operand.shape) / scale)
+        stored = self._constant(f"constant{index}", _integers(integers, "int32"))
+        axis = {"axis": 0} if scale.ndim else {}
+        return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
+
+    def _blocks(self, name: str, operand: Operand, dtype: str, *, plain: bool) -> ir.Value:
+        """A weight with a scale for each block of it: a float, or an integer times a scale of its channel (LPBQ)."""
+        channel, block = self.case.template.axis, block_axis(self.case.template)
+        sizes = [size // BLOCK if i == block else size for i, size in enumerate(operand.shape)]
+        outer = np.linspace(0.5, 1, operand.shape[channel]) / bounds(dtype)[1] / 16
+        grid = self._parameters(f"{name}_blocks", "uint8", outer, np.zeros(outer.shape))
+        self.grids[1] = _Grid(grid.scale, grid.zero_point, outer)
+        multiples = self.random.integers(1, 17, sizes)
+        if plain:
+            steps = outer.reshape([-1 if i == channel else 1 for i in range(len(sizes))])
+            scales = self._constant(f"{name}_scales", (multiples * steps).astype(np.float32))
+        else:
+            stored = self._constant(f"{name}_block_scales", multiples.astype(np.uint8))
+            scales = self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, axis=channel)
+        least, most = bounds(dtype)
+        weight = self._constant(name, _integers(self.random.integers(least + 1, most + 1, operand.shape), dtype))
+        zeros = self._constant(f"{name}_zero_point", _integers(np.zeros(sizes), dtype))
+        return self._node("DequantizeLinear", weight, scales, zeros, axis=block, block_size=BLOCK)
+
+
+def _slot(text: str) -> Slot:
+    """A slot of a case; to a table, a half is a float, and what the scales of blocks are made of is another matter."""
+    return Slot.parse(text.replace(HALF, "float").replace(f" {PLAIN}", ""))
+
+
+def _floats(slot: str) -> type[np.floating[Any]]:
+    return np.float16 if slot.split()[:1] == [HALF] else np.float32
+
+
+def _integers(values: np.ndarray, dtype: str) -> ir.TensorProtocol:
+    kind = ir.DataType[dtype.upper()]
+    return ir.tensor(np.asarray(values).astype(kind.numpy()), dtype=kind)

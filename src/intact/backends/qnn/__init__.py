@@ -1,0 +1,1 @@
+"""Hexagon NPUs, through the QNN provider of ONNX Runtime."""

@@ -1,0 +1,150 @@
+"""For Hexagon NPUs: an EPContext model and its binary, made by the vendor's compiler."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.backends.base import Compiled, Device
+from intact.backends.qnn import client as qnn_client
+from intact.backends.qnn.client import Attempt, Chip
+from intact.errors import TargetError
+from intact.model import io, normalize
+from intact.results import PlacedNode, Placement
+from intact.runtime.pinning import pin
+from intact.targets import provider_placement as placing
+
+# Constant names: the compiler hashes the path of what it reads.
+SOURCE = "source.onnx"
+MODEL = "model.onnx"
+OUTPUT = "output"
+
+NODES_SHOWN = 5
+
+
+def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+    """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
+    _refuse_free_dimensions(model)
+    # Nodes are told apart by name.
+    named = model.clone()
+    normalize.name_nodes(named)
+    pin(named, on_cpu)
+    chip = _chip(device)
+    with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
+        work = Path(name)
+        io.save(named, work / SOURCE)
+        attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
+        placement = _placement(named, attempt, on_cpu, work)
+        _refuse_nothing_on_npu(placement, chip)
+        files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
+    warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
+    warnings += _taken_after_all(placement, on_cpu)
+    return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
+
+
+def load(path: Path, device: Device) -> None:
+    """Refuse a compiled model that the vendor's simulator does not load."""
+    qnn_client.load(path, _chip(device), timeout=device.timeout)
+
+
+def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
+    """The outputs of the model at `path` in the vendor's simulator."""
+    return qnn_client.run(path, samples, _chip(device), timeout=device.timeout)
+
+
+def _chip(device: Device) -> Chip:
+    return Chip(device.arch, device.soc_id, device.ep_options)
+
+
+def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
+    """The compilation that counts, and why it is not of the whole model."""
+    if on_cpu:
+        pinned = _attempt(work, chip, timeout, fallback=True, pinned=True)
+        # ONNX Runtime cannot split a graph around an annotated node that others depend on: there the provider's own
+        # refusals have to do.
+        attempt = pinned if pinned.error is None else _attempt(work, chip, timeout, fallback=True)
+        return attempt, "other nodes are left to the CPU"
+    whole = _attempt(work, chip, timeout)
+    if whole.error is None:
+        return whole, None
+    return _attempt(work, chip, timeout, fallback=True), whole.error
+
+
+def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool = False, pinned: bool = False) -> Attempt:
+    shutil.rmtree(work / OUTPUT, ignore_errors=True)  # what a failed attempt left
+    (work / OUTPUT).mkdir()
+    return qnn_client.compile_context(
+        work, SOURCE, f"{OUTPUT}/{MODEL}", chip, fallback=fallback, pinned=pinned, timeout=timeout
+    )
+
+
+def _placement(model: ir.Model, attempt: Attempt, on_cpu: Mapping[str, str], work: Path) -> Placement:
+    ops = placing.node_ops(model)
+    if attempt.error is not None:
+        raise _compiler_failed(attempt.error, placing.refused(ops, attempt.reasons))
+    # ORT writes no context file where the NPU gets nothing.
+    context = work / OUTPUT / MODEL
+    partitions = sum(node.op_type == "EPContext" for node in ir.load(context).graph) if context.exists() else 0
+    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, {**attempt.reasons, **on_cpu}, partitions)
+
+
+def _move(file: Path, folder: Path) -> Path:
+    return Path(shutil.move(file, folder / file.name))
+
+
+def _refuse_free_dimensions(model: ir.Model) -> None:
+    free = normalize.free_dims(model)
+    if free:
+        raise TargetError(
+            "T122",
+            f"dimensions of the inputs are free: {', '.join(free)}",
+            allowed="fixed shapes: the Hexagon compiler plans all memory beforehand",
+            fix=" ".join(f"--dim {name}=1" for name in free),
+        )
+
+
+def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
+    if placement.partitions and placing.compute_nodes(placement.npu_nodes):
+        return
+    nodes = _listed(placing.compute_nodes(placement.cpu_nodes))
+    raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
+
+
+def _taken_after_all(placement: Placement, on_cpu: Mapping[str, str]) -> list[str]:
+    taken = [node.name for node in placement.npu_nodes if node.name in on_cpu]
+    return [f"{', '.join(taken)}: on the NPU after all, since its compiler takes what the table refuses"] * bool(taken)
+
+
+def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:
+    """ORT cannot put every node that the NPU refuses on the CPU, and a graph of accepted nodes may still fail."""
+    nodes = f"\nIt refuses these nodes, which may be the cause:{_listed(refused)}" if refused else ""
+    fix = "change the nodes that it refuses" if refused else "cut the model at intermediate tensors to find the node"
+    return TargetError("T121", f"the Hexagon compiler fails: {error}{nodes}", fix=fix)
+
+
+def _left_on_cpu(placement: Placement, error: str) -> str:
+    compute = placing.compute_nodes(placement.cpu_nodes)
+    if not compute:
+        return f"{len(placement.cpu_nodes)} conversions between float and integer stay on the CPU: {error}"
+    total = len(compute) + len(placing.compute_nodes(placement.npu_nodes))
+    return f"{len(compute)} of {total} compute nodes stay on the CPU:{_listed(compute)}"
+
+
+def _listed(nodes: list[PlacedNode]) -> str:
+    lines = [f"\n  {node.name} ({node.op}): {node.reason}" for node in nodes[:NODES_SHOWN]]
+    more = len(nodes) - NODES_SHOWN
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
+
+
+def _arch(chip: Chip) -> str:
+    return "default architecture" if chip.arch is None else f"v{chip.arch}"
+
+
+def _runtime(chip: Chip) -> str:
+    version = qnn_client.environment()[qnn_client.PACKAGE]
+    return f"{qnn_client.PACKAGE} {version}, simulator of {_arch(chip)}"

@@ -1,0 +1,143 @@
+"""Writes docs/targets from the tables, the predicates' sentences and the answers of the library.
+
+`python -m intact.backends.target_pages FOLDER` writes the pages; a test fails where they are out of date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from intact.backends.probing.answers import NO_ARCH, Answer, Probed, shipped
+from intact.targets import predicates
+from intact.targets.registry import disagreements, known_archs, known_backends, known_socs, load_target
+from intact.targets.spec import OpSpec, Signature, Target
+
+_GRIDS = {
+    "own": "The output has a grid of its own.",
+    "input": "The output shares the grid of the first input.",
+    "common": "All inputs and the output share one grid.",
+}
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by file name."""
+    return {f"{name}.md": "\n".join(_page(name)) + "\n" for name in known_backends()}
+
+
+def main(folder: Path) -> None:
+    """Write every page into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _page(name: str) -> Iterator[str]:
+    target = load_target(name)
+    yield f"# {name}"
+    yield ""
+    yield f"Generated from `backends/{name}/table.toml` by `python -m intact.backends.target_pages`; do not edit."
+    yield from _chips(name)
+    yield from _precisions(target)
+    yield from _operators(target)
+    yield from _answers(name)
+
+
+def _chips(name: str) -> Iterator[str]:
+    socs = known_socs(name)
+    if not socs:
+        return
+    yield from ("", "## Chips", "", "| name | id | architecture | fast memory |", "| --- | --- | --- | --- |")
+    yield from (f"| {soc.name} | {soc.id} | v{soc.arch} | {soc.vtcm_mb} MB |" for soc in socs)
+
+
+def _precisions(target: Target) -> Iterator[str]:
+    yield from ("", "## Precisions", "")
+    yield ", ".join(target.precisions) or "None yet."
+
+
+def _operators(target: Target) -> Iterator[str]:
+    if not target.ops:
+        return
+    yield from ("", "## Operators", "")
+    yield "Signatures in order of preference. What no signature allows stays on the CPU."
+    for (domain, op), spec in sorted(target.ops.items(), key=lambda item: (item[0][1], item[0][0])):
+        yield from ("", f"### {f'{domain}::{op}' if domain else op}", "")
+        yield from (f"- {_sentence(signature)}" for signature in spec.signatures)
+        yield ""
+        yield " ".join(_rules(spec))
+
+
+def _sentence(signature: Signature) -> str:
+    words = [f"`{signature}`"]
+    words += [f"from v{signature.arch}"] if signature.arch else []
+    words += ["computed in float"] if signature.runs == "float" else []
+    words += [_inside(predicates.requirement(rule)) for rule in signature.require]
+    return ", ".join(words)
+
+
+def _inside(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
+_MUSTS = {"": "", "zero_point": " (the zero point is a must)", "both": " (both are a must)"}
+
+
+def _rules(spec: OpSpec) -> Iterator[str]:
+    yield _GRIDS[spec.grid] if spec.must_share or spec.grid == "own" else f"{_GRIDS[spec.grid]} It need not."
+    for dtype, (scale, zero_point) in spec.fixed.items():
+        must = _MUSTS[spec.must_fix.get(dtype, "")]
+        yield f"A {dtype} output has scale {scale:g} and zero point {zero_point}{must}."
+    yield from (predicates.requirement(rule) for rule in spec.require)
+    if spec.absorbed:
+        yield "It is part of the node before it where the grid behind it cuts off the same values."
+    yield f"Source: {spec.source}."
+
+
+def _answers(name: str) -> Iterator[str]:
+    probed = shipped(name)
+    if probed is None:
+        return
+    archs = known_archs(name) or [NO_ARCH]
+    yield from ("", "## What the library answered", "")
+    each = " for each architecture" if len(archs) > 1 else ""
+    yield f"{probed.library}, {len(probed.answers)} questions{each} (`intact probe --device {name}` asks them again)."
+    yield from (
+        "",
+        "| architecture | integer | float | wrong | refused | died |",
+        "| --- | --- | --- | --- | --- | --- |",
+    )
+    yield from (_counts(probed, arch) for arch in archs)
+    yield from ("", "### Taken, and computed wrongly", "")
+    yield from ("What it computes differs from ONNX by more than rounding explains.", "")
+    yield from _wrong_cases(probed)
+    yield from ("", "### Where a document says otherwise", "", "The probe wins; both are kept.", "")
+    yield from ("| what | documented | probed |", "| --- | --- | --- |")
+    yield from (f"| {row.what} | {row.documented} | {row.probed} |" for row in disagreements(name))
+
+
+def _counts(probed: Probed, arch: int) -> str:
+    found = [row[arch] for row in probed.answers.values() if arch in row]
+    kinds = ["wrong" if _is_wrong(answer) else answer.verdict for answer in found]
+    numbers = [str(kinds.count(kind)) for kind in ("integer", "float", "wrong", "refused", "died")]
+    return f"| {_named(arch)} | {' | '.join(numbers)} |"
+
+
+def _wrong_cases(probed: Probed) -> Iterator[str]:
+    for case, row in sorted(probed.answers.items()):
+        wrong = [f"{_named(arch)} {row[arch].sqnr_db} dB" for arch in sorted(row) if _is_wrong(row[arch])]
+        if wrong:
+            yield f"- `{case}`: {', '.join(wrong)}"
+
+
+def _named(arch: int) -> str:
+    return "every" if arch == NO_ARCH else f"v{arch}"
+
+
+def _is_wrong(answer: Answer) -> bool:
+    return answer.verdict in ("integer", "float") and not answer.right
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""Models in memory: reading and writing files, questions, edits, patterns and the rewriter."""

@@ -1,0 +1,1 @@
+"""Faults of quantized models: a check each, with an explanation and a repair."""

@@ -1,0 +1,162 @@
+"""What a check is: a fault that it finds at a node, how bad it is, what the user should know, and the repair."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from intact.linting import nearby as grids
+from intact.matching.rewriter import EXACT, Rule
+from intact.model import query
+
+UNAFFECTED = "nothing is wrong here"
+"""Why a repair does not fire on a sound node; such refusals are of no interest to anyone."""
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is; `at_least` compares."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+    def at_least(self, other: Severity) -> bool:
+        """Whether this is as bad as `other`, or worse."""
+        order = list(Severity)
+        return order.index(self) <= order.index(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong at one node; `fixable` says that `fix` puts it right."""
+
+    code: str
+    severity: Severity
+    node: str
+    op: str
+    message: str
+    fix: str
+    fixable: bool
+
+    def __str__(self) -> str:
+        return f"{self.severity}[{self.code}]: {self.node} ({self.op}): {self.message}"
+
+
+class Check:
+    """One thing that can be wrong with a quantized model; the docstring is what `intact explain` prints.
+
+    Its first line says what is wrong, its last paragraph how to put it right.
+    """
+
+    code: ClassVar[str]
+    severity: ClassVar[Severity]
+    remedy: ClassVar[str]
+    """What --fix does, or what the user has to do."""
+    since: ClassVar[int] = 1
+    """The opset from which on a file is affected."""
+
+    def find(self, model: ir.Model) -> Iterator[Finding]:
+        """Every place in the model where this is wrong, in the order of its nodes."""
+        for node in query.all_nodes(model):
+            fault = self.fault(node)
+            if fault is not None:
+                yield self.finding(node, fault)
+
+    def fault(self, node: ir.Node) -> str | None:
+        """What is wrong at the node, or None."""
+        raise NotImplementedError(f"{type(self).__name__}.fault")
+
+    def fixable(self, node: ir.Node) -> bool:
+        """Whether `fix` repairs the fault at this node."""
+        return isinstance(self, Rule)
+
+    def finding(self, node: ir.Node, message: str) -> Finding:
+        """The fault as it is reported."""
+        return Finding(
+            self.code, self.severity, node.name or "", node.op_type, message, self.remedy, self.fixable(node)
+        )
+
+    @classmethod
+    def title(cls) -> str:
+        """What is wrong, in one sentence."""
+        return cls.explanation().splitlines()[0]
+
+    @classmethod
+    def explanation(cls) -> str:
+        """The whole text: what is wrong, why it matters, what was measured, how to put it right."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+
+class Isolated(Check, Rule):
+    """f(DQ(x), DQ(w)) = f(Min(DQ(x), largest float), w'): no fusion sees the node, and it computes the same.
+
+    ONNX Runtime fuses a node with the DequantizeLinear nodes that it reads. A Min with the largest float changes no
+    number, is not removed by any of its optimizers, and stands between the two; constants behind a DequantizeLinear
+    become the floats that they stand for.
+    """
+
+    exactness = EXACT
+    creates = (("", "Min"),)
+    ops: ClassVar[tuple[str, ...]]
+    domains: ClassVar[tuple[str, ...]] = ("",)
+    ops_in_half: ClassVar[tuple[str, ...]] = ()
+    """Those that are fused between grids of float16 as well: where kernels want float32, nothing is fused."""
+    remedy = "--fix keeps the node out of the fusion: an input passes a Min that changes nothing, constants are float"
+
+    def find(self, model: ir.Model) -> Iterator[Finding]:
+        """Every node of one of the types `ops` at which this is wrong."""
+        for node in query.all_nodes(model):
+            if node.domain not in self.domains or node.op_type not in self.ops:
+                continue
+            fault = None if self.is_passed_over(node) else self.fault(node)
+            if fault is not None:
+                yield self.finding(node, fault)
+
+    def is_passed_over(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime fuses no such node because its numbers are float16."""
+        return node.op_type not in self.ops_in_half and any(map(grids.is_half, node.inputs))
+
+    def fenced(self, node: ir.Node) -> tuple[int, ...]:
+        """The inputs to be kept apart from what produces them: by default the first that is dequantized."""
+        dynamic = [i for i, value in enumerate(node.inputs) if grids.dequantizer(value) and not _is_folded(value)]
+        return tuple(dynamic[:1])
+
+    def pattern(self, op: Any, inputs: Any = None) -> Any:
+        return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
+
+    def check(self, node: ir.Node) -> str | None:
+        return UNAFFECTED if self.is_passed_over(node) or self.fault(node) is None else None
+
+    def rewrite(self, op: Any, node: ir.Node) -> Any:
+        inputs = [_folded(op, value) for value in node.inputs]
+        for index in self.fenced(node):
+            value = node.inputs[index]
+            assert value is not None, "a fence stands in front of a value"
+            inputs[index] = fence(op, value)
+        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
+
+
+def fence(op: Any, value: ir.Value) -> ir.Value:
+    """The same numbers, behind a node that no optimizer of ONNX Runtime sees through."""
+    dtype = value.dtype or ir.DataType.FLOAT
+    largest = ir.tensor(dtype.max, dtype=dtype)
+    fenced: ir.Value = op.Min(value, op.constant(largest, "largest"))
+    return fenced
+
+
+def _is_folded(value: ir.Value | None) -> bool:
+    return grids.constant_reals(value) is not None
+
+
+def _folded(op: Any, value: ir.Value | None) -> ir.Value | None:
+    """A float constant in place of a constant behind a DequantizeLinear; anything else as it is."""
+    reals = grids.constant_reals(value)
+    if reals is None:
+        return value
+    folded: ir.Value = op.constant(reals, "dequantized")
+    return folded

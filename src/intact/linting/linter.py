@@ -1,0 +1,125 @@
+"""What is wrong with a quantized model: findings with stable codes, explanations, and repairs that keep the numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+import onnx_ir as ir
+
+from intact.errors import SettingsError
+from intact.linting import activations, coverage, int8, kernels, pools, scales, sight, softmax, weights
+from intact.linting import biases as bias
+from intact.linting import few_bits as weight_only
+from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.matching import rewriter
+from intact.matching.rewriter import EXACT, Rewritten, Rule
+from intact.model import shapes
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Finding",
+    "Severity",
+    "check_of",
+    "findings",
+    "fix",
+    "fused_rightly",
+    "loadable",
+    "markdown",
+    "repairs",
+]
+
+_MODULES = (weights, bias, activations, softmax, int8, pools, kernels, weight_only, scales, coverage)
+
+CHECKS: tuple[Check, ...] = tuple(
+    sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
+)
+
+_RULES: tuple[Rule, ...] = tuple(check for check in CHECKS if isinstance(check, Rule))
+
+
+def findings(model: ir.Model, *, opset: int | None = None) -> tuple[Finding, ...]:
+    """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes.
+
+    `opset` is that of the file which the model was before it was upgraded: some faults are those of newer ones only.
+    """
+    seen = sight.seen(model)
+    concerned = [check for check in CHECKS if opset is None or check.since <= opset]
+    found = [finding for check in concerned for finding in check.find(seen)]
+    order = list(Severity)
+    return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
+
+
+def fix(model: ir.Model) -> Rewritten:
+    """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
+    result = sight.seen(model)
+    shapes.infer_shapes(result)
+    removed = coverage.remove_dead(result)
+    rewritten = _repaired(result, _RULES)
+    applications = removed + rewritten.applications
+    changed = rewritten.model if applications else model.clone()
+    return dataclasses.replace(rewritten, model=changed, applications=applications)
+
+
+def loadable(model: ir.Model) -> Rewritten:
+    """A copy of a model with shapes, without what ONNX Runtime refuses to load beside int8 activations (Q119)."""
+    return _repaired(model.clone(), int8.RULES)
+
+
+def fused_rightly(model: ir.Model) -> Rewritten:
+    """The model, or a copy without what ONNX Runtime fuses wrongly although its grids are sound (Q120, Q122, Q123)."""
+    rules = (*pools.RULES, *kernels.RULES, *softmax.RULES)
+    affected = any(found for rule in rules if isinstance(rule, Check) for found in rule.find(model))
+    return _repaired(model.clone(), rules) if affected else Rewritten(model)
+
+
+def repairs(model: ir.Model, *, fused: bool) -> tuple[Rule, ...]:
+    """Exact rules for what ONNX Runtime refuses to load (Q119) or, where a model is `fused`, spoils by fusing it."""
+    rules = [rule for rule in (_RULES if fused else int8.RULES) if rule.exactness is EXACT]
+    return tuple(rule for rule in rules if isinstance(rule, Check) and _spoiled_by_fusion(rule, model))
+
+
+def _spoiled_by_fusion(check: Check, model: ir.Model) -> bool:
+    """Whether there is an error that unfused nodes do not have; an integer operator has it in any case."""
+    found = [finding.op for finding in check.find(model)] if check.severity is Severity.ERROR else []
+    return bool(found) and not any(op.startswith("QLinear") for op in found)
+
+
+def _repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
+    rewritten = rewriter.apply(model, rules)
+    if rewritten.applications:
+        shapes.infer_shapes(rewritten.model)
+    refusals = tuple(refusal for refusal in rewritten.refusals if refusal.reason != UNAFFECTED)
+    return dataclasses.replace(rewritten, refusals=refusals)
+
+
+def check_of(code: str) -> Check:
+    """The check with this code, in upper or lower case."""
+    codes = {check.code: check for check in CHECKS}
+    if code.upper() in codes:
+        return codes[code.upper()]
+    near = difflib.get_close_matches(code.upper(), codes, n=3, cutoff=0.5)
+    raise SettingsError(
+        "S180",
+        f"no check has the code {code!r}",
+        allowed=", ".join(codes),
+        fix=f"did you mean {' or '.join(near)}?" if near else None,
+    )
+
+
+def markdown() -> str:
+    """The page of the documentation about all checks, made from their docstrings."""
+    head = (
+        "# What `intact lint` finds\n\n"
+        "`intact lint model.onnx` looks for what is wrong with a quantized model; `intact explain CODE` prints one of\n"
+        "these texts. `--fix -o fixed.onnx` repairs what can be repaired without changing what the model computes.\n"
+        "This page is the output of `intact explain --all`.\n\n"
+        "| code | severity | fixable | what is wrong |\n| --- | --- | --- | --- |\n"
+    )
+    rows = "".join(
+        f"| [{c.code}](#{c.code.lower()}) | {c.severity} | {'yes' if isinstance(c, Rule) else 'no'} | {c.title()} |\n"
+        for c in CHECKS
+    )
+    texts = "".join(f"\n## {check.code}\n\n{check.explanation()}\n" for check in CHECKS)
+    return head + rows + texts

@@ -1,0 +1,405 @@
+"""Reading models safely and writing them whole: the one place where files and protobuf meet the program.
+
+Loading runs nothing that a file holds and reads nothing outside the folder of the model. Weights outside the file
+stay on the disk, memory-mapped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+from intact.errors import ModelError, OutputError, SettingsError
+from intact.model import external, normalize, proto_check, schema_check, sniff, upgrade
+
+# Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
+PROTOBUF_LIMIT = 2**31 - 1
+EXTERNAL_THRESHOLD = 3 * 2**29
+# Small tensors (shapes, axes, scales) stay in the file, where shape inference can read them.
+EXTERNAL_MIN_BYTES = 1024
+EXTERNAL_ALIGNMENT = 4096
+
+# Its number among the graphs of a model: bodies of nodes come behind it.
+MAIN_GRAPH = 0
+
+CHUNK = 1 << 22
+
+MODEL_FILE = "an ONNX model file (.onnx)"
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Read the model in the file `path`, checked, with its nodes sorted and each under a name of its own."""
+    file = Path(path)
+    proto = _parse(file)
+    proto_check.check_header(proto, onnx.IR_VERSION, _newest_opsets())
+    proto_check.check_text(proto)
+    _complete_imports(proto)
+    proto_check.check_inputs(proto.graph)
+    proto_check.check_no_sparse(proto)
+    proto_check.check_names(proto.graph)
+    for function in proto.functions:
+        proto_check.check_function_names(function)
+    proto_check.check_no_recursion(proto.functions)
+    roots = _check_tensors(proto, file)
+    model = _deserialize(proto)
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = roots[os.fspath(tensor.location)]
+    _unpack(model)
+    normalize.sort_nodes(model)
+    normalize.name_nodes(model)
+    schema_check.check_nodes(model)
+    return model
+
+
+def save(
+    model: ir.Model, path: str | os.PathLike[str], *, external_threshold: int = EXTERNAL_THRESHOLD
+) -> tuple[Path, ...]:
+    """Write `model` to `path` and return the files written; the same model always gives the same bytes.
+
+    Weights of more than `external_threshold` bytes in all go to `<path>.data` beside it. Each file appears whole:
+    it is written under another name and then renamed, the weights first.
+    """
+    target = Path(path)
+    data = target.with_name(f"{target.name}.data")
+    with _output_errors(target):
+        if size_of_weights(model) <= external_threshold:
+            _write_whole(target, to_bytes(model))
+            return (target,)
+        with _renamed_when_done(data) as file:
+            outside = _write_weights(model, file, data.name)
+        _write_whole(target, _serialize(_with_tensors(model, outside)))
+        return (target, data)
+
+
+def to_bytes(model: ir.Model) -> bytes:
+    """The whole model as one protobuf message, weights included."""
+    return _serialize(_with_tensors(model, {}))
+
+
+def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
+    """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
+    found = [(value, value.const_value) for value in model.graph.initializers.values()]
+    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_large(tensor)]
+    hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
+    arrays = {
+        value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
+        for value, tensor in large
+        if value.uses() or value.is_graph_output()
+    }
+    return _serialize(_with_tensors(model, hollow)), arrays
+
+
+def size_of_weights(model: ir.Model) -> int:
+    """Bytes of all constant tensors of the model, wherever they are stored."""
+    return sum(tensor.nbytes for tensor in _tensors(model))
+
+
+def nonfinite_weights(model: ir.Model) -> list[str]:
+    """Names of the initializers that hold a NaN or an infinity, in the order of the model."""
+    return [
+        value.name or ""
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None and not _all_finite(value.const_value)
+    ]
+
+
+def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The model file and the weight files that it refers to, in the order in which it names them."""
+    file = Path(path)
+    proto = _parse(file)
+    locations = {
+        external.reference(name, _entries(tensor)).location: name
+        for name, tensor in proto_check.tensors_of(proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    return (file, *(external.locate(file, location, name).path for location, name in locations.items()))
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of the bytes of one file, read in pieces."""
+    with _reading(Path(path)), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(file: Path) -> Any:
+    content = _read(file)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError as problem:
+        raise _not_a_model(file, content) from problem
+    if not proto.HasField("graph") and sniff.kind_of(content[: sniff.HEAD_BYTES]) is not None:
+        raise _not_a_model(file, content)
+    return proto
+
+
+def _read(file: Path) -> bytes:
+    with _reading(file):
+        status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
+        raise SettingsError("S130", f"{file} is {kind}", allowed=MODEL_FILE)
+    if status.st_size > PROTOBUF_LIMIT:
+        raise ModelError(
+            "M105",
+            f"{file} has {status.st_size} bytes in one file, more than an ONNX file can have",
+            allowed=f"up to {PROTOBUF_LIMIT} bytes, with the weights outside",
+            fix="save the model with external data",
+        )
+    with _reading(file):
+        content = file.read_bytes()
+    if not content:
+        raise ModelError("M102", f"{file} is empty", allowed=MODEL_FILE, fix="copy or download it again")
+    return content
+
+
+def _not_a_model(file: Path, content: bytes) -> ModelError:
+    known = sniff.kind_of(content[: sniff.HEAD_BYTES])
+    if known is not None:
+        return ModelError("M101", f"{file} is {known[0]}", allowed=MODEL_FILE, fix=known[1])
+    return ModelError(
+        "M103",
+        f"{file} cannot be read as ONNX: it is truncated, damaged, or something else",
+        allowed=MODEL_FILE,
+        fix="compare its size with the original's, and copy or download it again",
+    )
+
+
+def _newest_opsets() -> dict[str, int]:
+    newest: dict[str, int] = {}
+    for domain, version in onnx.helper.OP_SET_ID_VERSION_MAP:
+        name = "" if domain == proto_check.DOMAIN_ALIAS else domain
+        newest[name] = max(version, newest.get(name, 0))
+    return newest
+
+
+def _complete_imports(proto: Any) -> None:
+    """Import every domain that nodes use; only the default domain must have been imported by the file itself."""
+    for holder, nodes in [(proto, proto.graph.node), *((function, function.node) for function in proto.functions)]:
+        versions = proto_check.imports_of(holder.opset_import)
+        used = {"" if node.domain == proto_check.DOMAIN_ALIAS else node.domain for node in proto_check.nodes_of(nodes)}
+        if "" in used - versions.keys():
+            raise ModelError(
+                "M107",
+                "the model does not say which opset its nodes belong to",
+                allowed="an opset_import for the default domain",
+                fix="export the model again; a file older than ONNX 1.0 cannot be read",
+            )
+        del holder.opset_import[:]
+        for domain, version in {**dict.fromkeys(sorted(used), 1), **versions}.items():
+            holder.opset_import.add(domain=domain, version=version)
+
+
+def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
+    """Check the data of every tensor; return the folder of each weight file, by the name that tensors now give it."""
+    roots: dict[str, Path] = {}
+    located: dict[str, external.Located] = {}
+    for name, tensor in proto_check.tensors_of(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            proto_check.check_tensor(name, tensor)
+            continue
+        found = external.reference(name, _entries(tensor))
+        needed = proto_check.bytes_needed(name, tensor)
+        if found.location not in located:
+            located[found.location] = external.locate(file, found.location, name)
+        target = located[found.location]
+        external.check_span(name, found, target, needed)
+        if roots.setdefault(target.name, target.root) != target.root:
+            raise ModelError("M113", f"two weight files are both called {target.name!r}", allowed=external.CONFINED)
+        del tensor.external_data[:]
+        for key, value in (("location", target.name), ("offset", found.offset), ("length", needed)):
+            tensor.external_data.add(key=key, value=str(value))
+    return roots
+
+
+def _entries(tensor: Any) -> list[tuple[str, str]]:
+    return [(entry.key, entry.value) for entry in tensor.external_data]
+
+
+def _deserialize(proto: Any) -> ir.Model:
+    try:
+        return ir.serde.deserialize_model(proto)
+    except (ir.serde.SerdeError, ValueError, TypeError, NotImplementedError) as problem:
+        cause: BaseException = problem
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelError("M117", f"the model holds something that cannot be represented: {cause}") from problem
+
+
+def _unpack(model: ir.Model) -> None:
+    """Keep constants as arrays: a message reads its bytes again whenever it is asked for them."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _unpacked(value.const_value)
+
+
+def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not (isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor)):
+        return tensor
+    return ir.Tensor(
+        tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
+    )
+
+
+def _is_large(tensor: ir.TensorProtocol) -> bool:
+    return _is_plain(tensor) and tensor.nbytes >= EXTERNAL_MIN_BYTES
+
+
+def _is_plain(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is of a type that numpy has itself."""
+    if tensor.dtype == ir.DataType.STRING:
+        return False
+    dtype = tensor.dtype.numpy()
+    return dtype.isbuiltin == 1 and dtype.kind in "biuf"
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Every constant tensor: initializers, and attributes of nodes, in all graphs and functions."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+    for body in upgrade.bodies_of(model):
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            for attribute in node.attributes.values():
+                yield from _attribute_tensors(attribute)
+
+
+def _attribute_tensors(attribute: ir.Attr) -> tuple[ir.TensorProtocol, ...]:
+    if attribute.is_ref():
+        return ()
+    if attribute.type == ir.AttributeType.TENSOR:
+        return (attribute.as_tensor(),)
+    return tuple(attribute.as_tensors()) if attribute.type == ir.AttributeType.TENSORS else ()
+
+
+def _all_finite(tensor: ir.TensorProtocol) -> bool:
+    if not tensor.dtype.is_floating_point():
+        return True
+    values = tensor.numpy().reshape(-1)
+    return all(np.isfinite(values[start : start + CHUNK]).all() for start in range(0, values.size, CHUNK))
+
+
+def _with_tensors(model: ir.Model, outside: dict[str, ir.ExternalTensor]) -> ir.Model:
+    """A copy of `model` whose initializers are those in `outside`, or else hold their data themselves."""
+    result = model.clone()
+    for number, graph in enumerate(result.graphs()):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = outside.get(f"{number}:{value.name}") or _inside(value.const_value)
+    for body in upgrade.bodies_of(result):
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            for attribute in tuple(node.attributes.values()):
+                tensors = _attribute_tensors(attribute)
+                if any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
+                    node.attributes.add(_attribute_with(attribute, [_inside(tensor) for tensor in tensors]))
+    return result
+
+
+def _attribute_with(attribute: ir.Attr, tensors: list[ir.TensorProtocol]) -> ir.Attr:
+    if attribute.type == ir.AttributeType.TENSOR:
+        return ir.AttrTensor(attribute.name, tensors[0])
+    return ir.AttrTensors(attribute.name, tensors)
+
+
+def _inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor with its data in it, written in one way whichever of the fields of a message held it before."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return _unpacked(tensor)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
+def _write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, ir.ExternalTensor]:
+    """Write the larger initializers to `file`; return what stands for them, by number of graph and name."""
+    outside: dict[str, ir.ExternalTensor] = {}
+    for number, graph in enumerate(model.graphs()):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or tensor.nbytes < EXTERNAL_MIN_BYTES or tensor.dtype == ir.DataType.STRING:
+                continue
+            offset = -(-file.tell() // EXTERNAL_ALIGNMENT) * EXTERNAL_ALIGNMENT
+            file.seek(offset)
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.tofile(file)  # file to file, in pieces
+            else:
+                file.write(tensor.tobytes())
+            shape = ir.Shape(tensor.shape.numpy())
+            outside[f"{number}:{value.name}"] = ir.ExternalTensor(
+                location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
+            )
+    return outside
+
+
+def _serialize(model: ir.Model) -> bytes:
+    proto = ir.serde.serialize_model(model)
+    try:
+        content: bytes = proto.SerializeToString(deterministic=True)
+    except EncodeError:
+        raise _too_large(proto.ByteSize()) from None
+    # Asking for the size beforehand would write the whole message a second time.
+    if len(content) > PROTOBUF_LIMIT:
+        raise _too_large(len(content))
+    return content
+
+
+def _too_large(size: int) -> ModelError:
+    return ModelError(
+        "M105",
+        f"the model needs {size} bytes in one message",
+        allowed=f"up to {PROTOBUF_LIMIT} bytes",
+        fix="save it to a file, with its weights outside",
+    )
+
+
+def _write_whole(target: Path, content: bytes) -> None:
+    with _renamed_when_done(target) as file:
+        file.write(content)
+
+
+@contextmanager
+def _renamed_when_done(target: Path) -> Iterator[BinaryIO]:
+    """A new file beside `target` that takes its name when the block ends, and is gone when the block fails."""
+    draft = target.with_name(f".intact-{secrets.token_hex(8)}")
+    try:
+        with open(draft, "xb") as file:
+            yield file
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as problem:
+        # A path with a zero byte is a ValueError.
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise SettingsError(
+            "S130", f"cannot read {file}: {reason}", allowed=MODEL_FILE, fix="check the path and the rights"
+        ) from problem
+
+
+@contextmanager
+def _output_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OutputError(
+            "O130", f"cannot write {target}: {reason}", fix="check the folder, its rights and the space on the disk"
+        ) from problem

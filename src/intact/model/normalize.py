@@ -1,0 +1,244 @@
+"""One form for every model: names, functions, constants, versions and free dimensions settled before any stage."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from intact.errors import ModelError, SettingsError
+from intact.model import edit, query, shapes, upgrade
+
+OVERRIDABLE = "overridable"
+"""In the `meta` of an initializer that was an input, too: in the file as it was, a session may be given another."""
+
+
+def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.Model:
+    """Return a copy of `model` in the one form that stages take, its free dimensions fixed as `dims` says.
+
+    `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The nodes of
+    `model` must be sorted, as `io.load` leaves them.
+    """
+    result = model.clone()
+    _fix_initializers(result)
+    _free_negative_dims(result)
+    _fix_dims(result, dims or {})
+    result = inline_functions(result)
+    lift_constants(result)
+    make_grids_scalar(result)
+    drop_unused_opsets(result)
+    result.graph.opset_imports.setdefault("", upgrade.MINIMUM)
+    result.ir_version = upgrade.ir_version_for(result.opset_imports)
+    name_nodes(result)
+    shapes.infer_shapes(result)
+    return result
+
+
+def free_dims(model: ir.Model) -> list[str]:
+    """The free dimensions of the inputs, in order: by name, and as `input:axis` where they have none."""
+    return list(dict.fromkeys(name for name, _, _ in _free_axes(model)))
+
+
+def sort_nodes(model: ir.Model) -> None:
+    """Put the nodes of every graph in an order in which each comes after what it reads."""
+    for body in upgrade.bodies_of(model):
+        try:
+            body.sort()
+        except ValueError as problem:
+            circle = " → ".join(f"{node.name or node.op_type} ({node.op_type})" for node in _circle(body))
+            raise ModelError(
+                "M110",
+                f"the nodes of the model wait for each other in a circle: {circle}",
+                allowed="a graph without cycles",
+                fix="export the model again; a recurrence has to be a Loop or a Scan",
+            ) from problem
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Give every node a name that no other has: `<op>_<n>` where it had none; names that are there stay."""
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    taken = {node.name for node in nodes if node.name}
+    seen: set[str] = set()
+    counters: dict[str, int] = {}
+    for node in nodes:
+        if not node.name or node.name in seen:
+            node.name = _next_name(node.name or node.op_type, taken, counters)
+        seen.add(node.name)
+
+
+def inline_functions(model: ir.Model) -> ir.Model:
+    """Return the model with every call of a function replaced by the body of the function."""
+    if not model.functions:
+        return model
+    if any(_disagrees(function, model) for function in model.functions.values()):
+        # A body keeps its meaning only among nodes of the same opset.
+        model = upgrade.upgrade(model).model
+    _complete_calls(model)
+    passes.InlinePass()(model)
+    for key in list(model.functions):
+        del model.functions[key]
+    return model
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Make an initializer of every Constant node, in bodies of If, Loop and Scan too."""
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def drop_unused_opsets(model: ir.Model) -> None:
+    """Leave out domains that no node is of any more."""
+    passes.RemoveUnusedOpsetsPass()(model)
+
+
+def make_grids_scalar(model: ir.Model) -> None:
+    """Make a scalar of every scale or zero point of shape [1] that a Q or DQ node reads, which means the same.
+
+    ONNX Runtime makes integer operators of QDQ ones, and refuses some of those where it finds the other shape.
+    """
+    places: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    for node in query.all_nodes(model):
+        for index in _listed_numbers(node):
+            value = node.inputs[index]
+            assert value is not None, f"{node.name!r} reads its grid"
+            places.setdefault(value, []).append((node, index))
+    names = edit.Names(model) if places else None
+    for value, uses in places.items():
+        assert names is not None, "there are values to name"
+        if len(uses) == len(value.uses()) and not value.is_graph_output():
+            value.const_value, value.shape = _number_in(value), ir.Shape(())
+            continue
+        assert value.graph is not None, f"{value.name!r} is an initializer"
+        number = edit.add_initializer(value.graph, _number_in(value), names.take(f"{value.name}/scalar"))
+        for node, index in uses:
+            node.replace_input_with(index, number)
+
+
+def _listed_numbers(node: ir.Node) -> list[int]:
+    """The inputs of a Q or DQ node that are a scale or a zero point, constant and of shape [1]."""
+    if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or query.int_(node, "block_size", 0):
+        return []
+    given = ((index, node.inputs[index]) for index in range(1, len(node.inputs)))
+    return [index for index, value in given if query.is_constant(value) and query.static_shape(value) == (1,)]
+
+
+def _number_in(value: ir.Value) -> ir.TensorProtocol:
+    """The one element of a constant, as a tensor without dimensions."""
+    tensor = query.constant_tensor(value)
+    assert tensor is not None, f"{value.name!r} is constant"
+    return ir.tensor(tensor.numpy().reshape(()), dtype=tensor.dtype, name=value.name)
+
+
+def _complete_calls(model: ir.Model) -> None:
+    """Give every call all outputs of its function: a call may leave out the last ones, but the inliner counts them."""
+    for body in upgrade.bodies_of(model):
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            function = model.functions.get(node.op_identifier())
+            if function is not None and len(node.outputs) < len(function.outputs):
+                node.resize_outputs(len(function.outputs))
+
+
+def _disagrees(function: ir.Function, model: ir.Model) -> bool:
+    return any(
+        model.opset_imports.get(domain, version) != version for domain, version in function.opset_imports.items()
+    )
+
+
+def _next_name(stem: str, taken: set[str], counters: dict[str, int]) -> str:
+    while True:
+        number = counters.get(stem, 0)
+        counters[stem] = number + 1
+        name = f"{stem}_{number}"
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+def _fix_initializers(model: ir.Model) -> None:
+    """Make every initializer a constant: no input overrides it any more, but `OVERRIDABLE` tells that one did."""
+    for value in model.graph.inputs:
+        if value.is_initializer():
+            value.meta[OVERRIDABLE] = True
+    passes.RemoveInitializersFromInputsPass()(model)
+
+
+def _free_axes(model: ir.Model) -> Iterator[tuple[str, ir.Value, int]]:
+    for value in model.graph.inputs:
+        if value.is_initializer() or value.shape is None:
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, ir.SymbolicDim):
+                yield size.value or f"{value.name}:{axis}", value, axis
+            elif size < 0:
+                yield f"{value.name}:{axis}", value, axis
+
+
+def _free_negative_dims(model: ir.Model) -> None:
+    """Some exporters write -1 for a free dimension, which ONNX does not define."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
+            value.shape = ir.Shape(None if isinstance(size, int) and size < 0 else size for size in value.shape)
+
+
+def _fix_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
+    _check_dims(dims, free_dims(model))
+    for name, value, axis in list(_free_axes(model)):
+        if name in dims:
+            assert value.shape is not None, "a free axis has a shape"
+            value.shape = ir.Shape(dims[name] if at == axis else size for at, size in enumerate(value.shape))
+    for graph in model.graphs():
+        for value in ir.convenience.create_value_mapping(graph).values():
+            value.shape = _with_sizes(value.shape, dims)
+        for value in graph.outputs:
+            value.shape = _with_sizes(value.shape, dims)
+
+
+def _check_dims(dims: Mapping[str, int], free: list[str]) -> None:
+    for name, size in dims.items():
+        if name not in free:
+            near = difflib.get_close_matches(name, free, n=1)
+            raise SettingsError(
+                "S131",
+                f"the model has no free dimension {name!r}",
+                allowed=", ".join(free) if free else "none: every dimension of its inputs is fixed already",
+                fix=f"did you mean {near[0]}?" if near else None,
+            )
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise SettingsError("S132", f"the dimension {name} cannot be {size!r}", allowed="a whole number from 1 up")
+
+
+def _with_sizes(shape: ir.Shape | None, dims: Mapping[str, int]) -> ir.Shape | None:
+    if shape is None or not any(isinstance(size, ir.SymbolicDim) and size.value in dims for size in shape):
+        return shape
+    return ir.Shape(
+        dims.get(size.value, size) if isinstance(size, ir.SymbolicDim) and size.value else size for size in shape
+    )
+
+
+def _circle(body: ir.Graph | ir.Function) -> list[ir.Node]:
+    """One cycle among the nodes of `body`: follow what is read until a node comes round again."""
+    finished: set[ir.Node] = set()
+    for start in body:
+        path: list[ir.Node] = [] if start in finished else [start]
+        waiting = [iter(_read_by(node)) for node in path]
+        while path:
+            node = next((node for node in waiting[-1] if node not in finished), None)
+            if node is None:
+                finished.add(path.pop())
+                waiting.pop()
+            elif node in path:
+                return [*path[path.index(node) :], node][::-1]
+            else:
+                path.append(node)
+                waiting.append(iter(_read_by(node)))
+    raise AssertionError("the graph was said to have a cycle")
+
+
+def _read_by(node: ir.Node) -> list[ir.Node]:
+    """The nodes of the same graph whose outputs `node` reads, itself or in its bodies."""
+    readers = [node]
+    for body in query.bodies(node):
+        readers += ir.traversal.RecursiveGraphIterator(body)
+    producers = [value.producer() for reader in readers for value in reader.inputs if value is not None]
+    return [producer for producer in producers if producer is not None and producer.graph is node.graph]

@@ -1,0 +1,1 @@
+"""What a grid is: encodings, the limits of types, from values to integers and back."""

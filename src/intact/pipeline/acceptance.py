@@ -1,0 +1,94 @@
+"""The gates of a build: which can be checked at all, and which hold."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from intact import data
+from intact.backends.openvino.client import BLOB, plugin_of
+from intact.errors import SettingsError
+from intact.profiling.measure import time_models
+from intact.profiling.timing import latencies
+from intact.results import Accuracy, Gate, Placement, TaskAccuracy
+from intact.settings.config import BuildConfig
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
+from intact.verification import gates, remedies
+
+# Gates that need the model to be run.
+MEASURED = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
+# All gates that a build may have.
+GATES = (*MEASURED, "require_npu")
+# Devices whose latency is measured here; that of the others is only on the device itself.
+TIMED = ("cpu", "openvino")
+ROWS_TO_TIME = 8
+
+
+def check_settings(config: BuildConfig, target: Target) -> None:
+    """Refuse gates that cannot be checked, before any work is done."""
+    if config.require_npu is not None and not target.npu:
+        raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
+    check_labels(config)
+    if config.max_latency_ratio is not None and target.backend not in TIMED:
+        why = "the time of the simulator is not latency" if target.backend == "qnn" else "it is not timed here"
+        raise SettingsError(
+            "S137",
+            f"--max-latency-ratio {config.max_latency_ratio:g}: {target.name} cannot be checked here: {why}",
+            allowed=f"the devices {', '.join(TIMED)}",
+            fix="leave the gate out, and time the model on the device",
+        )
+
+
+def check_labels(config: BuildConfig) -> None:
+    """Refuse a gate on the accuracy of a task that nothing tells."""
+    if config.max_accuracy_drop is not None and config.labels is None:
+        raise SettingsError(
+            "S139",
+            f"--max-accuracy-drop {config.max_accuracy_drop:g}: accuracy is not known without labels",
+            fix="give --labels, or gate on --min-sqnr or --min-cosine",
+        )
+
+
+def unchecked(config: BuildConfig) -> list[str]:
+    """The gates that are set and need the model to be run."""
+    return [name for name in MEASURED if getattr(config, name) is not None]
+
+
+def latency_gate(original: Path, deployed: Path, rows: data.Dataset, config: BuildConfig) -> Gate | None:
+    """The gate on latency, measured now; None where it is not set."""
+    if config.max_latency_ratio is None:
+        return None
+    feeds = list(islice(rows, ROWS_TO_TIME))
+    plugins = {deployed: plugin_of(config.compile.ep_options)} if deployed.suffix == BLOB else None
+    _, found = latencies(time_models([original, deployed], feeds, plugins=plugins))
+    return ratio_gate(found.ratio_to_first, config.max_latency_ratio, "the deployed model")
+
+
+def ratio_gate(ratio: float, most: float, what: str) -> Gate:
+    """The gate on the latency of `what`, as a multiple of the original's."""
+    return remedies.with_remedy(gates.latency_gate(ratio, most, what=what))
+
+
+def check(
+    config: BuildConfig,
+    accuracy: tuple[Accuracy, ...],
+    task: tuple[TaskAccuracy, ...],
+    placement: Placement | None = None,
+    *,
+    calibration: str | None = None,
+) -> tuple[Gate, ...]:
+    """Every gate that is set, on what was measured; `task` holds the original's rows too."""
+    checked = []
+    if config.min_sqnr is not None and accuracy:
+        checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
+    if config.min_cosine is not None and accuracy:
+        checked.append(gates.cosine_gate(accuracy, config.min_cosine))
+    if config.max_accuracy_drop is not None and task:
+        original = [row for row in task if row.form == "original"]
+        forms = [row for row in task if row.form != "original"]
+        checked.append(gates.task_gate(original, forms, config.max_accuracy_drop))
+    if config.require_npu is not None and placement is not None:
+        checked.append(gates.placement_gate(placement, config.require_npu))
+    takes = load_target(config.compile.device).precisions
+    return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)

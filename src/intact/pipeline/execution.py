@@ -1,0 +1,162 @@
+"""Running any form of a model: in ONNX Runtime, and compiled, where its device or a simulator of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import data
+from intact.backends import base as compiling
+from intact.backends.openvino import backend as openvino
+from intact.backends.openvino.client import BLOB, Plugin, plugin_of
+from intact.errors import ModelError, SettingsError
+from intact.model import detect, io, upgrade
+from intact.quantization import boundary
+from intact.reports import manifest
+from intact.results import Form
+from intact.rules.proof import reference
+from intact.runtime import ort_cpu as cpu
+from intact.settings.config import CompileConfig
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
+from intact.verification.compare import Runner
+
+Outputs = Mapping[str, np.ndarray]
+
+PLAIN = "onnxruntime, no optimizations"
+
+# Rows that are in memory at a time; a pool of simulators shares them.
+ROWS_AT_ONCE = 64
+
+
+def runner(path: Path, config: CompileConfig) -> Runner:
+    """Where a model file runs. This is the one place that chooses.
+
+    What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model in the
+    simulator of the architecture in `config`; any other model on the CPU, as it is written.
+    """
+    built = manifest.of_deployed(path)
+    if built is not None:
+        return _deployed(path, built, config)
+    _refuse_lone_blob(path)
+    model = io.load(path)
+    if not compiling.is_compiled(model):
+        form: Form = "float" if detect.detect(model) is None else "quantized"
+        return Runner(form, PLAIN, lambda rows: stream(path, rows))
+    target = load_target("qnn", arch=config.arch, soc=config.soc)
+    runtime = f"simulator of {target.name}"
+    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config))
+
+
+def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig) -> Runner:
+    made = CompileConfig.from_dict(built["config"]["compile"])
+    for name, asked, found in (("arch", config.arch, made.arch), ("soc", config.soc, made.soc)):
+        if asked is not None and found is not None and asked.lower() != found.lower():
+            raise SettingsError("S135", f"--{name} {asked}: {path} was compiled for {found}", fix="leave it out")
+    target = load_target(made.device, arch=made.arch, soc=made.soc)
+    inputs, results = (boundary.grids(built["io"], direction) for direction in ("input", "output"))
+    runtime = next((stage["runtime"] for stage in built["stages"] if stage["name"] == "compile"), target.name)
+
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        integers = (boundary.to_integers(row, inputs) for row in rows)
+        return (boundary.to_floats(found, results) for found in stream_compiled(path, integers, target, made))
+
+    return Runner("compiled", runtime, outputs)
+
+
+def described(path: Path) -> ir.Model:
+    """The model in a file; of a blob, which only OpenVINO reads, the one that it was made from."""
+    return io.load(openvino.origin(path) if _is_blob(path) else path)
+
+
+def plugins(paths: Iterable[Path]) -> dict[Path, Plugin]:
+    """What OpenVINO runs of these files, and on which of its devices with which options."""
+    found = {}
+    for path in filter(_is_blob, paths):
+        built = manifest.of_deployed(path)
+        if built is None:
+            _refuse_lone_blob(path)
+        else:
+            found[path] = plugin_of(built["config"]["compile"]["ep_options"])
+    return found
+
+
+def _is_blob(path: Path) -> bool:
+    return path.suffix == BLOB
+
+
+def _refuse_lone_blob(path: Path) -> None:
+    if _is_blob(path) and path.is_file():
+        raise ModelError(
+            "M162",
+            f"{path}: no manifest of the build that made it lies beside it, so its device and options are not known",
+            fix="keep the files of a build together",
+        )
+
+
+def session(
+    model_or_path: ir.Model | Path,
+    outputs: Sequence[str] | None = None,
+    *,
+    content: ir.Model | None = None,
+    threads: int = 0,
+) -> cpu.Session:
+    """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers.
+
+    `outputs` may name tensors of its inside. `content` is what is in the file, where somebody has read it already.
+    """
+    model = content or (io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path)
+    if (model.ir_version or 0) > upgrade.IR_VERSION:
+        # ONNX Runtime refuses a file that names a newer format than it knows, although nothing in it may be new.
+        model_or_path = model = model.clone()
+        model.ir_version = upgrade.ir_version_for(model.opset_imports)
+    known = reference.runnable(model)
+    return cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
+
+
+def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+    """What a model gives for each row on the CPU, as it is written: without optimizations."""
+    opened = session(model_or_path)
+    return (opened.run(row) for row in rows)
+
+
+def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+    """The values of these tensors, inputs among them, for each row on the CPU; the next row is written over them."""
+    inputs = {value.name for value in model.graph.inputs}
+    computed = [name for name in names if name not in inputs]
+    if not computed:
+        return iter(rows)
+    opened = session(model, computed)
+    return ({**row, **opened.run_over(row)} for row in rows)
+
+
+def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outputs]:
+    """All that `stream` gives."""
+    return list(stream(model_or_path, rows))
+
+
+def stream_compiled(
+    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig
+) -> Iterator[dict[str, np.ndarray]]:
+    """What a compiled model gives for each row, on its device or a simulator of it, a block of rows at a time."""
+    waiting = iter(rows)
+    while block := list(islice(waiting, ROWS_AT_ONCE)):
+        yield from run_compiled(path, block, target, config)
+
+
+def run_compiled(
+    path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
+) -> list[dict[str, np.ndarray]]:
+    """What a compiled model gives for each of these rows."""
+    return compiling.run(path, rows, device_of(target, config))
+
+
+def device_of(target: Target, config: CompileConfig) -> compiling.Device:
+    """What to compile for and to run on, as the target's table and the settings say."""
+    soc_id = target.soc.id if target.soc is not None else None
+    return compiling.Device(target.backend, config.timeout, target.arch, soc_id, config.ep_options)

@@ -1,0 +1,163 @@
+"""A model file in the form that stages take, compared with the file as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact import data
+from intact.errors import ModelError
+from intact.events import Events, Log, Silence
+from intact.exporting import origin
+from intact.linting import kernels
+from intact.model import detect, io, normalize, query, upgrade
+from intact.pipeline import execution
+from intact.pipeline.execution import Outputs
+from intact.results import Origin
+from intact.rules.float import constant_folding as constants
+from intact.runtime import ort_cpu as cpu
+from intact.verification.compare import compare
+
+# Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
+LEAST_UPGRADE_SQNR = 60.0
+# Between integer operators it decides what becomes of ties, so that whole steps change.
+LEAST_INTEGER_UPGRADE_SQNR = 20.0
+UPGRADE_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as it was given, and the same function in the form that stages take."""
+
+    path: Path
+    sha256: str
+    opset: int
+    model: ir.Model
+    quantized: detect.Quantized | None
+    origin: Origin | None = None
+
+
+def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
+    """The model at `path`, upgraded and normalised, and compared with the file as it is."""
+    return load_logged(path, dims, Log(events or Silence()))
+
+
+def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
+    with loaded(path, dims, log) as source:
+        return source
+
+
+@contextmanager
+def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Source]:
+    """The model at `path`; what the block does with it counts only if the upgrade, checked meanwhile, was right."""
+    with ThreadPoolExecutor(1) as aside:
+        with log.stage("load") as (_, details):
+            digest = aside.submit(io.sha256_of, path)
+            given = io.load(path)
+            upgraded = upgrade.upgrade(given)
+            model = normalize.normalize(upgraded.model, dims=dims)
+            log.warn(*upgraded.notes)
+            details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
+            found = origin.of_model(given)
+            log.warn(*(() if found is None else origin.warnings(found)))
+            opset = given.opset_imports.get("", 0)
+            quantized = detect.detect(model)
+            if quantized is not None:
+                # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
+                constants.fold(model)
+                _refuse_what_kills(path, model)
+            source = Source(path, digest.result(), opset, model, quantized, found)
+        differs = upgraded.from_opset != upgraded.to_opset
+        check = aside.submit(_check_upgrade, path, given, model) if differs else None
+        try:
+            yield source
+        finally:
+            if check is not None:
+                details["upgrade_sqnr_db"], warnings = check.result()
+                log.warn(*warnings)
+
+
+def _refuse_what_kills(path: Path, model: ir.Model) -> None:
+    """Refuse a model that ends the process of ONNX Runtime, which is this one, when a session is made."""
+    for finding in kernels.WHERE.kills(model):
+        raise ModelError(
+            "M132",
+            f"{path}: {finding.op} {finding.node!r} crashes ONNX Runtime: {finding.message}",
+            fix="intact lint --fix writes a model without it (intact explain Q121)",
+        )
+
+
+def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
+    """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
+    rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
+    try:
+        found = least = _distance(rows, (path, given), (model, model))
+    except ModelError as problem:
+        if problem.code != cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
+            raise
+        # Sizes that are free are taken as 1, which some models do not run with; data may say better ones later.
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem}",)
+    allowed = LEAST_UPGRADE_SQNR
+    warnings: list[str] = []
+    if least is not None and least < allowed and detect.detect(model) is not None and _adds_otherwise(given, model):
+        # The mean of integers is often half-way between two of them.
+        before, after = (_without_rounding(form) for form in (given, model))
+        allowed = LEAST_INTEGER_UPGRADE_SQNR if _computes_integers(after) else allowed
+        least = _distance(rows, (before, before), (after, after))
+        warnings.append(f"{path}: newer kernels than its own round ties in other ways: {found:.1f} dB apart")
+    if least is not None and least < allowed:
+        raise ModelError(
+            "M152",
+            f"{path}: after the upgrade to a newer opset the outputs differ ({least:.1f} dB SQNR)",
+            allowed=f"at least {allowed:.0f} dB",
+            fix="export the model again with opset 21 or later",
+        )
+    return found, tuple(warnings)
+
+
+def _adds_otherwise(given: ir.Model, model: ir.Model) -> bool:
+    return upgrade.changes_kernels(model, given.opset_imports.get("", 0))
+
+
+def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
+    session = execution.session(path, content=given)
+    try:
+        return all(session.run(row) for row in rows)
+    except ModelError:
+        return False
+
+
+def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
+    """The least SQNR in dB between two forms of a model, each with what is in it; None if they are identical."""
+    threads = max(1, cpu.threads() // 2)
+
+    def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
+        session = execution.session(form[0], content=form[1], threads=threads)
+        return [session.run(row) for row in rows]
+
+    with ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(run, forms)
+    accuracy = compare("upgraded", "onnxruntime", before, after)
+    return min((row.sqnr_db for row in accuracy if row.sqnr_db is not None), default=None)
+
+
+def _without_rounding(model: ir.Model) -> ir.Model:
+    """A copy in which what is quantized and dequantized at once stays as it is, as far as it is inside."""
+    result = normalize.inline_functions(model.clone())
+    for node in query.all_nodes(result):
+        source = None if node.op_type != "DequantizeLinear" or node.inputs[0] is None else node.inputs[0].producer()
+        if source is not None and source.op_type == "QuantizeLinear" and not node.outputs[0].is_graph_output():
+            assert source.inputs[0] is not None, f"{source.name!r} quantizes something"
+            node.outputs[0].replace_all_uses_with(source.inputs[0])
+    return result
+
+
+def _computes_integers(model: ir.Model) -> bool:
+    """Whether an operator on integers reads what is quantized, so that there is rounding that cannot be left out."""
+    readers = (query.consumers(node.outputs[0]) for node in query.all_nodes(model) if node.op_type == "QuantizeLinear")
+    return any(reader.op_type != "DequantizeLinear" for group in readers for reader in group)

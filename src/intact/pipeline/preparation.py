@@ -1,0 +1,209 @@
+"""The stages that every command on a model begins with: load → optimize → quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact import data
+from intact.data import doctor
+from intact.data.labels import Labels, load_labels
+from intact.events import Events, Log, Silence
+from intact.linting import linter as lint
+from intact.matching.rewriter import Rewritten
+from intact.model.census import census
+from intact.pipeline import loading, presets
+from intact.pipeline.loading import Source
+from intact.quantization import float16
+from intact.quantization import quantizing as quantize
+from intact.rules.float import optimization as optimize
+from intact.rules.float.settle import Settled, settle_masks
+from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
+from intact.targets.registry import load_target
+from intact.targets.spec import Target
+
+# The step of a Softmax output on a grid of this type: what is below half of it does not count.
+SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model after quantization (or without it), ready to be rewritten, with all that was settled on the way."""
+
+    source: Source
+    config: BuildConfig
+    target: Target
+    inputs: data.CalibrationAndTest
+    model: ir.Model
+    optimized: Rewritten
+    calibrated: bool
+    kept: tuple[float16.Kept, ...] = ()
+    labels: Labels | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the model came quantized or was quantized here, so that it differs from the one given."""
+        return self.source.quantized is not None or self.config.quantization is not None
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the quantized model is in the form that every target reads, so that it is worth a file."""
+        quant = self.config.quantization
+        return self.source.quantized is not None if quant is None else quant.has_grids
+
+
+def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
+    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
+    return prepare_logged(path, config, Log(events or Silence()))
+
+
+def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+    presets.refuse_auto(asked)
+    with _begun(path, asked, log) as begun:
+        return quantized(begun, log)
+
+
+def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+    """Load and optimize: the model in float, with its inputs and its complete settings."""
+    with _begun(path, asked, log) as begun:
+        return begun
+
+
+@contextmanager
+def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[Prepared]:
+    """What `begin` gives; see `loading.loaded` for what counts of the block."""
+    presets.available(asked)
+    with loading.loaded(path, asked.dims, log) as source:
+        config = presets.resolve(asked, quantized=source.quantized)
+        target = target_of(config.compile)
+        announce(config, target, log.events)
+        warn_of_chip(config, target, log)
+        inputs = inputs_for(source.model, config, log)
+        labels = None if config.labels is None else load_labels(config.labels, inputs.test)
+        with log.stage("optimize") as (_, details):
+            optimized = optimize_for(source.model, target)
+            details["rewrites"] = len(optimized.applications)
+        yield Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+
+
+def optimize_for(model: ir.Model, target: Target) -> Rewritten:
+    """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
+    return optimize.optimize(model, ops=target.has if target.npu else None)
+
+
+def quantized(begun: Prepared, log: Log) -> Prepared:
+    """The model quantized as its settings say, or as it is where they do not."""
+    source, quant = begun.source, begun.config.quantization
+    if quant is None:
+        log.skip("quantize", str(source.quantized or f"--precision {begun.config.precision} keeps the model in float"))
+        return begun if source.quantized is None else replace(begun, model=source.model)
+    found = _quantize(begun.model, begun.target, quant, begun.inputs, log)
+    # Weights alone are quantized as they are: no data decides about them.
+    calibrated = quant.activation_type != "float"
+    return replace(begun, model=found.model, calibrated=calibrated, kept=found.kept)
+
+
+def target_of(config: CompileConfig) -> Target:
+    vnni, ort = config.assume_vnni, config.assume_ort
+    return load_target(config.device, arch=config.arch, soc=config.soc, vnni=vnni, ort=ort)
+
+
+def announce(config: BuildConfig, target: Target, events: Events) -> None:
+    quant = config.quantization
+    events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
+    if config.precision == presets.AUTO:
+        events.note("precision auto: the cheapest types that meet the gates are searched for")
+    elif quant is not None:
+        events.note(f"precision {config.precision}: {presets.describe(quant)}")
+    events.note(f"settings: {config.line()}")
+
+
+def warn_of_chip(config: BuildConfig, target: Target, log: Log) -> None:
+    """Graphs in half precision are compiled for one chip: say which, where the user has not."""
+    quant = config.quantization
+    halves = quant is not None and quant.activation_type == "float16"
+    if halves and target.soc is not None and config.compile.soc is None:
+        log.warn(f"no --soc: half precision is compiled for {target.soc.name}, the first chip of {target.name}")
+
+
+def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.CalibrationAndTest:
+    quant = config.quantization or QuantConfig()
+    path = quant.load_path if config.quantization is not None else config.test_path
+    test = config.test_path if config.quantization is not None else None
+    inputs = data.load(
+        model,
+        path,
+        samples=quant.samples,
+        test_source=test,
+        distribution=quant.distribution,
+        seed=quant.seed,
+        images=config.images,
+        tokenizer=config.tokenizer,
+    )
+    observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
+    if inputs.calibration.kind == "synthetic" and config.quantization is not None:
+        what = "ranges come from" if observes else "models are compared on"
+        log.warn(f"no --data: {what} synthetic inputs, so the accuracy of this build says little about real ones")
+    log.warn(*inputs.warnings)
+    # Where no range is measured, the rows to compare models on are all that counts.
+    pair = (inputs.calibration, inputs.test) if observes else (inputs.test, None)
+    symptoms = doctor.examine(model, *pair, images=config.images)
+    log.warn(*(symptom.message for symptom in symptoms))
+    return replace(inputs, symptoms=symptoms)
+
+
+def _quantize(
+    model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: Log
+) -> quantize.QuantizedModel:
+    with log.stage("quantize") as (_, details):
+        settled = settle(model, config, inputs)
+        log.warn(*settled.warnings)
+        result = quantize.quantize(
+            settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
+        )
+        result = _for_runtime(result, target)
+        details.update(
+            nodes_quantized=len(result.plan.nodes),
+            tensors_quantized=len(result.plan.tensors),
+            **{f"{phase}_time_seconds": round(seconds, 4) for phase, seconds in result.seconds.items()},
+            notes=list(result.notes),
+            types=[group.to_dict() for group in census(result.model)],
+            kept_in_float32={kept.node: kept.reason for kept in result.kept},
+        )
+    for note in result.notes:
+        log.events.note(note)
+    log.warn(*result.warnings)
+    return result
+
+
+def _for_runtime(result: quantize.QuantizedModel, target: Target) -> quantize.QuantizedModel:
+    """A quantized model in a form that ONNX Runtime loads and computes rightly with all its optimizations."""
+    repairs = []
+    if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
+        repairs.append((lint.loadable, "loads them beside int8 (intact explain Q119)"))
+    if target.backend == "cpu":
+        repairs.append((lint.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
+    for repair, what in repairs:
+        repaired = repair(result.model)
+        if repaired.applications:
+            note = f"{len(repaired.applications)} nodes written so that ONNX Runtime {what}"
+            result = replace(result, model=repaired.model, notes=(*result.notes, note))
+    return result
+
+
+def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:
+    """Masks as deep as a grid can tell apart; without grids they stay as deep as float32 and float16 can hold."""
+    if not config.has_grids:
+        return Settled(model, {})
+    return settle_masks(model, inputs.calibration, _softmax_step(model, config))
+
+
+def _softmax_step(model: ir.Model, config: QuantConfig) -> float:
+    """The finest step of any Softmax; one that stays in float is as fine as the finest grid."""
+    nodes = [node.name or "" for node in model.graph if node.op_type == "Softmax"]
+    types = {config.types.get(name, config.activation_type) for name in nodes} or {config.activation_type}
+    return min(SOFTMAX_STEPS.get(dtype, min(SOFTMAX_STEPS.values())) for dtype in types)

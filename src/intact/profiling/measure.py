@@ -1,0 +1,184 @@
+"""Models beside each other, on ONNX Runtime's CPU provider and in OpenVINO: latency, memory, what takes the time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intact.backends.openvino import client as openvino_client
+from intact.backends.openvino.client import Plugin
+from intact.data import Feeds
+from intact.errors import ModelError, SettingsError
+from intact.model import io
+from intact.profiling import profile
+from intact.profiling.profile import Blame, NodeTime, OpTime
+from intact.profiling.timing import WARM_UP, Latency, latencies, race
+from intact.runtime import ort_cpu as cpu
+from intact.runtime import process
+
+_TYPES = {"float": "float32", "double": "float64"}
+_SECONDS_FOR_ONE = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """One model: `peak_bytes` of its process and `bytes` of its files, `nodes` and `ops` as they ran, slowest first.
+
+    `blame` is the work that takes longer than in the first model, where this one is slower.
+    """
+
+    path: str
+    runtime: str
+    bytes: int
+    latency: Latency
+    peak_bytes: int | None
+    used_bytes: int | None
+    ops: tuple[OpTime, ...]
+    nodes: tuple[NodeTime, ...]
+    blame: tuple[Blame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Models that were timed together: how, and what was found about each."""
+
+    runtime: str
+    threads: int
+    warm_up: int
+    rounds: int
+    models: tuple[Performance, ...]
+
+
+def measure(
+    paths: Sequence[Path],
+    rows: Sequence[Feeds],
+    *,
+    plugins: Mapping[Path, Plugin] | None = None,
+    threads: int = 0,
+    rounds: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> Measurement:
+    """Time these models on the same rows; `threads` of 0 leaves their number to the runtime.
+
+    Those in `plugins` run in OpenVINO, the others in ONNX Runtime.
+    """
+    within = _with_threads(plugins or {}, threads)
+    for path in (path for path in paths if path not in within):
+        refuse_compiled(path)
+    times = time_models(paths, rows, plugins=plugins, threads=threads, rounds=rounds, advance=advance)
+    examined = [_examine(path, rows[0], within.get(path), threads) for path in paths]
+    first = examined[0][1]
+    models = []
+    for path, latency, (memory, nodes) in zip(paths, latencies(times), examined, strict=True):
+        ops = profile.by_op(nodes)
+        slower = profile.blame(profile.by_op(first), ops) if latency.is_slower else ()
+        size = sum(file.stat().st_size for file in ([path] if path in within else io.files_of(path)))
+        slowest = tuple(sorted(nodes, key=lambda node: -node.seconds))
+        runtime = _runtime(within.get(path))
+        models.append(Performance(str(path), runtime, size, latency, *memory, ops, slowest, slower))
+    runtimes = dict.fromkeys(model.runtime for model in models)
+    return Measurement("; ".join(runtimes), threads, WARM_UP, len(times), tuple(models))
+
+
+def time_models(
+    paths: Sequence[Path],
+    rows: Sequence[Feeds],
+    *,
+    plugins: Mapping[Path, Plugin] | None = None,
+    threads: int = 0,
+    rounds: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> np.ndarray:
+    """Seconds of each model (columns) in each round (rows); models take turns on the same rows.
+
+    Where OpenVINO takes part all of them run in a child process, so that its death is not ours; it does not tell of
+    single rounds.
+    """
+    if not plugins:
+        return race([session_contender(path, rows, threads) for path in paths], rounds, advance=advance)
+    within = _with_threads(plugins, threads)
+    request = {
+        "models": [{"path": str(path.resolve()), **_where(within.get(path))} for path in paths],
+        "threads": threads,
+        "rounds": rounds,
+    }
+    found = _call("race_models", request, rows)["times"]
+    return np.array(found)
+
+
+def refuse_compiled(path: Path) -> None:
+    """Raise for a model that runs in a simulator here: what that takes says nothing about the device."""
+    if any(node.op_type == "EPContext" for node in io.load(path).graph):
+        raise SettingsError(
+            "S136",
+            f"{path} is compiled for an NPU, and runs here in a simulator: its time is not latency",
+            allowed="models that ONNX Runtime runs on this CPU",
+            fix="time it on the device; intact analyze says what of a model is on the NPU",
+        )
+
+
+def session_contender(path: Path, rows: Sequence[Feeds], threads: int) -> Callable[[int], object]:
+    """A model in ONNX Runtime, ready to run a row by its number."""
+    session = cpu.Session(path, optimize=True, threads=threads)
+    feeds = [fitting(types_of(session), row, path) for row in rows]
+    return lambda number: session.run(feeds[number % len(feeds)])
+
+
+def fitting(ports: Mapping[str, Any], row: Feeds, path: Path) -> Feeds:
+    """A row in the types that a model takes: a model with integer inputs is timed on the same values, cast."""
+    missing = [name for name in ports if name not in row]
+    if missing:
+        raise ModelError(
+            "M170", f"{path}: the first model has no input {missing[0]!r}", allowed=", ".join(row), fix="time it alone"
+        )
+    return {name: row[name].astype(dtype, copy=False) for name, dtype in ports.items()}
+
+
+def types_of(session: cpu.Session) -> dict[str, str]:
+    """The numpy types of a model's inputs, from ONNX Runtime's `tensor(float)`."""
+    names = {port.name: port.type.removeprefix("tensor(").removesuffix(")") for port in session.inputs}
+    return {port: _TYPES.get(name, name) for port, name in names.items()}
+
+
+def _with_threads(plugins: Mapping[Path, Plugin], threads: int) -> dict[Path, Plugin]:
+    """Plugins with as many threads as the other models have; only that for the CPU has threads of its own."""
+    given = {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
+    return {
+        path: replace(plugin, options={**plugin.options, **given}) if plugin.device == "CPU" else plugin
+        for path, plugin in plugins.items()
+    }
+
+
+def _where(plugin: Plugin | None) -> dict[str, Any]:
+    return {"plugin": None if plugin is None else {"device": plugin.device, "options": dict(plugin.options)}}
+
+
+def _runtime(plugin: Plugin | None) -> str:
+    if plugin is None:
+        return f"onnxruntime {cpu.version()}, CPU"
+    return f"{openvino_client.PACKAGE} {openvino_client.version()}, {plugin}"
+
+
+def _examine(
+    path: Path, row: Feeds, plugin: Plugin | None, threads: int
+) -> tuple[tuple[int | None, int | None], list[NodeTime]]:
+    """The memory and the nodes of one model, from a process of its own."""
+    request = {"model": str(path.resolve()), "threads": threads, **_where(plugin)}
+    found = _call("examine", request, [row])
+    return (found["peak_bytes"], found["used_bytes"]), [NodeTime(**node) for node in found["nodes"]]
+
+
+def _call(job: str, request: Mapping[str, Any], rows: Sequence[Feeds]) -> dict[str, Any]:
+    """What a job of `profiling.perf_job` says about these rows, which travel in a file."""
+    with tempfile.TemporaryDirectory(prefix="intact-perf-") as folder:
+        inputs = Path(folder, "inputs.npz")
+        arrays = {f"{number}.{index}": v for number, row in enumerate(rows) for index, v in enumerate(row.values())}
+        # mypy takes the keyword arguments of numpy's stub for its flags.
+        np.savez(inputs, **arrays)  # type: ignore[arg-type]
+        order = {**request, "inputs": str(inputs), "names": list(rows[0]), "rows": len(rows)}
+        return process.call(f"intact.profiling.perf_job:{job}", order, timeout=_SECONDS_FOR_ONE).result

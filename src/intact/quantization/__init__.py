@@ -1,0 +1,1 @@
+"""Float model in, QDQ model out: plan, observe, resolve, insert."""

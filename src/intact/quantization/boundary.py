@@ -1,0 +1,129 @@
+"""Quantized inputs and outputs: the application hands over integers, and the outermost Q and DQ go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import ModelError
+from intact.model import edit, query
+from intact.numbers import grid
+from intact.results import Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerIO:
+    """A model whose graph inputs and outputs are integers, and the grids that they are on, by name."""
+
+    model: ir.Model
+    inputs: dict[str, Encoding]
+    outputs: dict[str, Encoding]
+
+    def quantize(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Float inputs as the integers that the model takes; others as they are."""
+        return to_integers(feeds, self.inputs)
+
+    def dequantize(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Integer outputs as the floats that they stand for; others as they are."""
+        return to_floats(outputs, self.outputs)
+
+    def ports(self) -> tuple[dict[str, Any], ...]:
+        """Every input and output with its type and, where it is on a grid, scale and zero point."""
+        inputs = [_port("input", value, self.inputs) for value in self.model.graph.inputs]
+        return (*inputs, *(_port("output", value, self.outputs) for value in self.model.graph.outputs))
+
+
+def to_integers(feeds: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
+    """Values as integers on the grids that are there for them; others as they are."""
+    return {name: _to_integers(value, grids.get(name)) for name, value in feeds.items()}
+
+
+def to_floats(outputs: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
+    """Integers as what they stand for on the grids that are there for them; others as they are."""
+    return {name: _to_floats(value, grids.get(name)) for name, value in outputs.items()}
+
+
+def grids(ports: Iterable[Mapping[str, Any]], direction: str) -> dict[str, Encoding]:
+    """The grids that the ports of a manifest tell of one direction, `input` or `output`, by name."""
+    return {
+        port["name"]: Encoding(port["dtype"], np.array(port["scale"], np.float32), np.array(port["zero_point"]))
+        for port in ports
+        if port["direction"] == direction and port["scale"] is not None
+    }
+
+
+def integer_io(model: ir.Model) -> IntegerIO:
+    """A copy of a QDQ model without the Q behind its inputs and the DQ before its outputs."""
+    result = model.clone()
+    names = edit.Names(result)
+    inputs = {v.name or "": e for v in list(result.graph.inputs) if (e := _strip_input(v)) is not None}
+    outputs = {}
+    for index in range(len(result.graph.outputs)):
+        name = result.graph.outputs[index].name or ""
+        encoding = _strip_output(result.graph, index, names)
+        if encoding is not None:
+            outputs[name] = encoding
+    if not inputs and not outputs:
+        raise ModelError("M141", "no input or output of the graph is quantized", fix="use --io float")
+    edit.prune(result)
+    return IntegerIO(result, inputs, outputs)
+
+
+def _strip_input(value: ir.Value) -> Encoding | None:
+    node = query.only_consumer(value)
+    if node is None or node.op_type != "QuantizeLinear" or node.inputs[0] is not value:
+        return None
+    quantized = node.outputs[0]
+    encoding = _encoding(node, quantized)
+    if encoding is None or quantized.is_graph_output():
+        return None
+    value.type = ir.TensorType(ir.DataType[encoding.dtype.upper()])  # a clone shares the old type object
+    for user, index in list(quantized.uses()):
+        user.replace_input_with(index, value)
+    return encoding
+
+
+def _strip_output(graph: ir.Graph, index: int, names: edit.Names) -> Encoding | None:
+    value = graph.outputs[index]
+    node = value.producer()
+    quantized = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
+    if node is None or quantized is None or quantized.producer() is None or quantized.is_graph_output():
+        return None
+    encoding = _encoding(node, quantized)
+    if encoding is None:
+        return None
+    name = value.name
+    value.name = names.take(f"{name}_float")
+    quantized.name = name
+    graph.outputs[index] = quantized
+    return encoding
+
+
+def _encoding(node: ir.Node, quantized: ir.Value) -> Encoding | None:
+    """The grid of a Q or DQ, or None where its scale is computed or there is more than one."""
+    scale, zero_point = query.constant(node.inputs[1]), query.constant(query.input_(node, 2))
+    if scale is None or scale.size != 1 or quantized.dtype is None:
+        return None
+    zero = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
+    return Encoding(quantized.dtype.name.lower(), scale.reshape(()), zero.reshape(()))
+
+
+def _to_integers(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
+    return value if encoding is None else grid.quantize(value, encoding).astype(encoding.dtype)
+
+
+def _to_floats(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
+    return value if encoding is None else grid.dequantize(value.astype(np.int64), encoding).astype(np.float32)
+
+
+def _port(direction: str, value: ir.Value, grids: Mapping[str, Encoding]) -> dict[str, Any]:
+    encoding = grids.get(value.name or "")
+    dtype = value.dtype.name.lower() if value.dtype is not None else "unknown"
+    port: dict[str, Any] = {"name": value.name, "direction": direction, "dtype": dtype}
+    if encoding is not None:
+        port |= {"scale": float(encoding.scale), "zero_point": int(encoding.zero_point)}
+    return port

@@ -1,0 +1,17 @@
+"""Min–max: cover everything that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intact.quantization.calibration.sketch import Sketch
+from intact.results import Grid, Range
+
+
+@dataclass(frozen=True, slots=True)
+class MinMax:
+    """Cover every observed value."""
+
+    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+        """From the least to the greatest value."""
+        return Range(seen.low, seen.high)

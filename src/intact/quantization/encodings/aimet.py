@@ -1,0 +1,161 @@
+"""AIMET's encoding files: versions 0.4 to 0.6.1, 1.0.0 and 2.0.0.
+
+In versions below 2 a grid is `real = (q + offset) * scale` with q from 0, whatever the type: the offset is minus the
+zero point of the unsigned grid, and -128 for symmetric int8. They say neither whether the integers are signed, nor
+along which axis the channels lie; where they are used, the model and the target say it. A symmetric grid whose offset
+is one short of the middle (-127 at 8 bits) is AIMET's *strict* one, which has no lowest step: its middle is zero too.
+Version 2.0.0 has ONNX's own convention, with type and axis.
+
+Biases are not written: their scale is that of the input times that of the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from intact.numbers.grid import LIMITS
+from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.parse import bits_of, dtype_of, field, flag, grid, numbers, wrong
+
+VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
+
+_PARTS = (("activation_encodings", False), ("param_encodings", True))
+
+
+def is_aimet(content: Mapping[str, Any]) -> bool:
+    """Whether this is what AIMET writes, of any version."""
+    return any(part in content for part, _ in _PARTS) or isinstance(content.get("encodings"), list)
+
+
+def parse(content: Mapping[str, Any], path: str) -> dict[str, Given]:
+    """The grids of a file of any version, by tensor."""
+    found: dict[str, Given] = {}
+    for name, given in _entries(content, path):
+        if name in found:
+            raise wrong(f"{path}: {name}", "stands there twice")
+        found[name] = given
+    return found
+
+
+def _entries(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, Given]]:
+    for entry in _list(content.get("encodings", []), f"{path}: encodings"):
+        name = str(field(entry, "name", f"{path}: an entry of encodings"))
+        yield name, _second(entry, f"{path}: {name}")
+    for part, constant in _PARTS:
+        entries = content.get(part, [])
+        if isinstance(entries, dict):
+            for name, channels in entries.items():
+                yield name, _legacy(channels, f"{path}: {name}", constant)
+            continue
+        for entry in _list(entries, f"{path}: {part}"):
+            name = str(field(entry, "name", f"{path}: an entry of {part}"))
+            yield name, _first(entry, f"{path}: {name}", constant)
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise wrong(where, f"expected a list, found {type(value).__name__}")
+    return value
+
+
+def _legacy(channels: Any, where: str, constant: bool) -> Given:
+    """A list of one object, or of one per channel."""
+    entries = _list(channels, where)
+    if not entries:
+        raise wrong(where, "an empty list")
+    _refuse_float(entries[0].get("dtype", "int") if isinstance(entries[0], dict) else "int", where)
+    widths = {bits_of(field(entry, "bitwidth", where), where) for entry in entries}
+    if len(widths) > 1:
+        raise wrong(where, f"channels of {' and '.join(map(str, sorted(widths)))} bits", "one bit width per tensor")
+    (bits,) = widths
+    symmetric = flag(entries[0].get("is_symmetric", False), where)
+    scales, offsets = ([_one(field(entry, key, where), key, where) for entry in entries] for key in ("scale", "offset"))
+    return grid(bits, scales, _zero_points(offsets, bits, symmetric), where, constant=constant)
+
+
+def _one(value: Any, name: str, where: str) -> float:
+    (number,) = numbers(value, name, where) if not isinstance(value, list) else numbers(None, name, where)
+    return number
+
+
+def _first(entry: Any, where: str, constant: bool) -> Given:
+    """An entry of version 1.0.0."""
+    _refuse_float(field(entry, "dtype", where), where)
+    kind = entry.get("enc_type", "PER_TENSOR")
+    if kind not in ("PER_TENSOR", "PER_CHANNEL"):
+        raise wrong(where, f"enc_type {kind}", "PER_TENSOR, PER_CHANNEL")
+    bits = bits_of(field(entry, "bw", where), where)
+    scales, offsets = (numbers(field(entry, key, where), key, where) for key in ("scale", "offset"))
+    zero_points = _zero_points(offsets, bits, flag(entry.get("is_sym", False), where))
+    return grid(bits, scales, zero_points, where, constant=constant)
+
+
+def _second(entry: Any, where: str) -> Given:
+    """An entry of version 2.0.0; it does not say whether the tensor is a weight."""
+    if "per_block_int_scale" in entry or entry.get("block_size"):
+        raise wrong(where, "scales per block", "one scale per tensor or per channel")
+    dtype = dtype_of(field(entry, "output_dtype", where), where)
+    first, last = LIMITS[dtype]
+    scales = numbers(field(entry, "y_scale", where), "y_scale", where)
+    stored = entry.get("y_zero_point")
+    zeros = numbers(0 if stored is None else stored, "y_zero_point", where)
+    bits = (last - first).bit_length()
+    return grid(bits, scales, [zero - first for zero in zeros], where, dtype=dtype, axis=entry.get("axis"))
+
+
+def _refuse_float(dtype: Any, where: str) -> None:
+    if str(dtype).lower() != "int":
+        raise wrong(where, f"its type is {dtype}", "int; a tensor that stays float has no entry (see --exclude-node)")
+
+
+def _zero_points(offsets: list[float], bits: int, symmetric: bool) -> list[float]:
+    middle = 2 ** (bits - 1)
+    return [middle if symmetric and -offset == middle - 1 else -offset for offset in offsets]
+
+
+def render(given: Mapping[str, Given], version: str) -> dict[str, Any]:
+    """What AIMET would write for these grids; a second grid on a tensor (`tensor:type`) has no place in it."""
+    own = {name: entry for name, entry in given.items() if entry.readers is None}
+    if version == "2.0.0":
+        return {"version": version, "encodings": [_as_second(name, entry) for name, entry in own.items()]}
+    parts = {part: {n: e for n, e in own.items() if e.constant == constant} for part, constant in _PARTS}
+    if version == "1.0.0":
+        return {"version": version} | {part: [_as_first(n, e) for n, e in e_.items()] for part, e_ in parts.items()}
+    return {"version": version} | {part: {n: _as_legacy(e) for n, e in e_.items()} for part, e_ in parts.items()}
+
+
+def _as_legacy(given: Given) -> list[dict[str, Any]]:
+    steps = 2**given.bits - 1
+    return [
+        {
+            "bitwidth": given.bits,
+            "dtype": "int",
+            "is_symmetric": str(given.symmetric),
+            "max": (steps - zero) * scale,
+            "min": -zero * scale,
+            "offset": -zero,
+            "scale": scale,
+        }
+        for scale, zero in zip(given.scale.tolist(), given.zero_point.tolist(), strict=True)
+    ]
+
+
+def _as_first(name: str, given: Given) -> dict[str, Any]:
+    return {
+        "name": name,
+        "bw": given.bits,
+        "dtype": "INT",
+        "enc_type": "PER_TENSOR" if given.axis is None else "PER_CHANNEL",
+        "is_sym": given.symmetric,
+        "offset": [-zero for zero in given.zero_point.tolist()],
+        "scale": given.scale.tolist(),
+    }
+
+
+def _as_second(name: str, given: Given) -> dict[str, Any]:
+    dtype = given.type_like("uint8")
+    scale, zero_point = given.scale.tolist(), (given.zero_point + LIMITS[dtype][0]).tolist()
+    if given.axis is None:
+        return {"name": name, "output_dtype": dtype, "y_scale": scale[0], "y_zero_point": zero_point[0]}
+    return {"name": name, "output_dtype": dtype, "y_scale": scale, "y_zero_point": zero_point, "axis": given.axis}

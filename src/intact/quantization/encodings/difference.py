@@ -1,0 +1,46 @@
+"""Where two sets of encodings differ, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from intact.quantization.encodings.given import Given
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs for one tensor; where it is numbers, the largest ratio of scales and distance of zero points."""
+
+    tensor: str
+    what: str
+    scale_ratio: float | None = None
+    zero_point_steps: int | None = None
+
+
+def differences(left: Mapping[str, Given], right: Mapping[str, Given]) -> list[Difference]:
+    """One entry for each tensor that only one side has, or that the sides have on different grids."""
+    names = [*left, *(name for name in right if name not in left)]
+    return [found for name in names for found in _difference(name, left.get(name), right.get(name))]
+
+
+def _difference(name: str, left: Given | None, right: Given | None) -> Iterator[Difference]:
+    if left is None or right is None:
+        yield Difference(name, "only in b" if left is None else "only in a")
+        return
+    kinds = [("bits", left.bits, right.bits), ("type", left.dtype, right.dtype), ("axis", left.axis, right.axis)]
+    for what, one, other in kinds:
+        # A format that does not say a type or an axis does not contradict one that does.
+        if one != other and one is not None and other is not None:
+            yield Difference(name, f"{what} {one} against {other}")
+            return
+    if left.scale.size != right.scale.size:
+        yield Difference(name, f"{left.scale.size} scales against {right.scale.size}")
+        return
+    if np.array_equal(left.scale, right.scale) and np.array_equal(left.zero_point, right.zero_point):
+        return
+    ratio = float(np.exp(np.abs(np.log(right.scale.astype(np.float64) / left.scale)).max()))
+    steps = int(np.abs(right.zero_point - left.zero_point).max())
+    yield Difference(name, f"scale by a factor of {ratio:.6g}, zero point by {steps}", ratio, steps)

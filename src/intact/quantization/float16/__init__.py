@@ -1,0 +1,95 @@
+"""Half precision: what is float32 becomes float16 where its values fit, and stays float32 where they do not.
+
+Inputs and outputs of the graph keep their types. What the model computes is observed once over the data, so that a
+node stays in float32 for a reason that can be named: its values, its form, or the user's wish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import ModelError
+from intact.quantization.float16.cast import cast
+from intact.quantization.float16.follow import follow
+from intact.quantization.float16.form import Form, form_of
+from intact.quantization.float16.keep import Kept, excluded, lost_digits, observed, without_form
+from intact.quantization.planning.planner import check_names
+from intact.results import Violation
+from intact.settings.config import QuantConfig
+from intact.targets.spec import Target
+
+_SHOWN = 5
+_KINDS = {
+    "range": "because of their values",
+    "asked": "as the settings ask",
+    "form": "because they have no half-precision form",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A model in half precision, the nodes that compute in it, and those that do not, each with the reason."""
+
+    model: ir.Model
+    nodes: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    notes: tuple[str, ...]
+
+
+def convert(
+    model: ir.Model,
+    config: QuantConfig,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    progress: Callable[[], None] = lambda: None,
+) -> Half:
+    """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit."""
+    check_names(model, config)
+    forms = {node: form for node in model.graph if (form := form_of(node, model.opset_imports.get("", 0))) is not None}
+    kept = {**observed(model, forms, rows, progress), **excluded(forms, config), **without_form(forms)}
+    half = follow(forms, kept)
+    if not half:
+        raise ModelError(
+            "M143", f"no node of the model can be in half precision: {_summary(list(kept.values()), len(forms))}"
+        )
+    names = tuple(node.name or "" for node in forms if node in half)
+    notes = (_summary(list(kept.values()), len(forms)), *lost_digits(forms, half))
+    return Half(cast(model, forms, half), names, tuple(kept.values()), notes)
+
+
+def _summary(kept: list[Kept], total: int) -> str:
+    said = f"half precision: {len(kept)} of {total} nodes stay in float32"
+    parts = []
+    for kind, why in _KINDS.items():
+        some = [row for row in kept if row.kind == kind]
+        more = f"; and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+        listed = "; ".join(f"{row.node}: {row.reason}" for row in some[:_SHOWN])
+        parts += [f"{len(some)} {why} ({listed}{more})"] if some else []
+    return f"{said}: {', '.join(parts)}" if parts else said
+
+
+def violations(model: ir.Model, kept: Iterable[Kept], target: Target) -> tuple[Violation, ...]:
+    """For a target that computes float32 in half precision: the nodes that must not be computed so."""
+    if not target.halves:
+        return ()
+    ops = {node.name: node.op_type for node in model.graph}
+    return tuple(
+        Violation(
+            row.node,
+            ops.get(row.node, "?"),
+            f"{target.name} computes in half precision, also what is written in float32",
+            row.reason,
+            target.table,
+            "choose --precision w8a16, or scale the values down; --no-strict leaves this node on the CPU",
+            "T112",
+        )
+        for row in kept
+        if row.kind != "form"
+    )
+
+
+__all__ = ["Form", "Half", "Kept", "convert", "violations"]

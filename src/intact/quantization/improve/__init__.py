@@ -1,0 +1,96 @@
+"""Accuracy algorithms, one file each. They change weights and biases, never which tensors are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.quantization import blocks
+from intact.quantization.blocks import Blocked
+from intact.quantization.calibration.observe import Rows, watch
+from intact.quantization.calibration.resolve import Resolved, candidates, resolve
+from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
+from intact.quantization.improve.effort import Effort, expected_seconds
+from intact.quantization.improve.rounding import correct_biases, round_weights
+from intact.quantization.improve.study import best_candidates, studies
+from intact.results import Encoding, QuantPlan
+
+
+def improve(
+    model: ir.Model,
+    plan: QuantPlan,
+    seen: Mapping[str, Sketch],
+    rows: Rows,
+    *,
+    blocked: Blocked | None = None,
+    effort: Effort | None = None,
+) -> tuple[ir.Model, Resolved]:
+    """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected.
+
+    `blocked` are the weights in blocks that were taken out of `plan`: they are rounded with feedback too.
+    """
+    effort = effort or Effort()
+    events = effort.events
+    blocked = blocked or Blocked(plan, ())
+    tries = candidates(plan, seen)
+    every = replace(plan, weights=(*plan.weights, *blocked.weights))
+    found = studies(model, every, tries, len(rows), effort.depth)
+    layers = sum(len(study.layers) for study in found)
+    if layers:
+        seconds = effort.run_seconds + expected_seconds(found, len(rows))
+        events.note(f"rounding the weights of {layers} layers with feedback: about {max(1, round(seconds))} s")
+    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
+    for study in found:
+        watchers.setdefault(study.tensor, []).append(study.add)
+    if watchers:
+        with events.stage("study the layers", len(rows)) as advance:
+            watch(model, watchers, rows, progress=advance)
+    best = best_candidates(plan, found)
+    chosen = {grid: tries[grid][index] for grid, index in best.items()}
+    nearest = resolve(model, plan, seen, chosen=chosen)
+    scales = _coarse_scales(model, plan, nearest)
+    if scales:
+        nearest = resolve(model, plan, seen, scales, chosen)
+    effort.stopwatch.lap("study")
+    with events.stage("round the weights", layers) as advance:
+        rounded = round_weights(blocks.resolve(model, blocked, nearest), found, advance)
+    effort.stopwatch.lap("rounding")
+    corrected, changed = correct_biases(model, plan, rounded, found, best)
+    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
+    final = blocks.resolve(corrected, blocked, final)
+    effort.stopwatch.lap("correction")
+    return corrected, replace(final, constants={**final.constants, **_same_grids(every, rounded, final)})
+
+
+def _coarse_scales(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> dict[tuple[str, int], Encoding]:
+    """Better scales for weights of few bits, by (node, input)."""
+    scales = {}
+    for weight in plan.weights:
+        tensor = model.graph.initializers[weight.tensor].const_value
+        if weight.dtype in COARSE and tensor is not None:
+            encoding, _ = resolved.constants[weight.node, weight.index]
+            scales[weight.node, weight.index] = least_error_scales(tensor.numpy().astype(np.float64), encoding)
+    return scales
+
+
+def _seen_again(model: ir.Model, seen: Mapping[str, Sketch], changed: tuple[str, ...]) -> dict[str, Sketch]:
+    """The sketches, with those of changed constants made anew."""
+    result = dict(seen)
+    for name in changed:
+        tensor = model.graph.initializers[name].const_value
+        if name in seen and tensor is not None:
+            result[name] = Sketch(histogram=seen[name].histogram)
+            result[name].add(tensor.numpy())
+    return result
+
+
+def _same_grids(
+    plan: QuantPlan, rounded: Resolved, final: Resolved
+) -> dict[tuple[str, int], tuple[Encoding, np.ndarray]]:
+    """Weights rounded with feedback whose grid is still the same: a larger bias may have raised a scale."""
+    keys = [(weight.node, weight.index) for weight in plan.weights]
+    return {key: rounded.constants[key] for key in keys if rounded.constants[key][0].same_grid(final.constants[key][0])}

@@ -1,0 +1,79 @@
+"""How much work the accuracy algorithms may do, and how long it will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from intact.events import Events, Silence
+from intact.quantization.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from intact.quantization.improve.study import Study
+
+_FEWEST_COLUMNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How closely the inputs of layers are looked at.
+
+    `columns_per_input` is how many columns second moments are taken of, per input that is treated together;
+    `together` is how many those are at most, since moments take memory and time that grow with their square and cube;
+    `directions` is in how many random sums of a layer's outputs the trial of grids looks at their change.
+    """
+
+    columns_per_input: int
+    together: int
+    directions: int
+
+    def columns(self, inputs: int, rows: int) -> int:
+        """How many columns of a layer with so many inputs are looked at in each of `rows`."""
+        return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, self.together) // max(rows, 1))
+
+
+NORMAL = Depth(columns_per_input=8, together=2048, directions=32)
+HIGH = Depth(columns_per_input=32, together=8192, directions=256)
+DEPTHS: Mapping[str, Depth] = {"normal": NORMAL, "high": HIGH}
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How closely to look, who hears of it, and the stopwatch that runs.
+
+    `run_seconds` is how long one run over the calibration data took: what the rest will take is told beforehand.
+    """
+
+    depth: Depth = NORMAL
+    run_seconds: float = 0.0
+    events: Events = field(default_factory=Silence)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+
+# Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
+_ROUNDING_FACTOR = 6.0
+_TRIAL_SIZE = 512
+
+
+def expected_seconds(studies: Sequence[Study], rows: int) -> float:
+    """About how long studying and rounding take here, from their multiplications and the speed of a large product."""
+    moments = rounding = 0.0
+    for study in studies:
+        groups, inputs = study.moments.groups, study.moments.inputs
+        together = min(inputs, study.moments.block)
+        moments += 2.0 * groups * rows * study.moments.most * inputs * together
+        outputs = sum(matrix.shape[1] for _, matrix in study.layers)
+        rounding += 2.0 * groups * inputs * together * (outputs + together / 3 * len(study.layers))
+    return (moments + _ROUNDING_FACTOR * rounding) / _operations_per_second()
+
+
+def _operations_per_second() -> float:
+    a = np.ones((_TRIAL_SIZE, _TRIAL_SIZE), np.float32)
+    np.matmul(a, a)
+    start = time.perf_counter()
+    np.matmul(a, a)
+    return 2.0 * _TRIAL_SIZE**3 / max(time.perf_counter() - start, 1e-6)

@@ -1,0 +1,170 @@
+"""Conv, Gemm and MatMul seen alike: rows of weights times columns of inputs, in groups.
+
+Output channel n of group g is the product of `matrix(weight)[g, n]` with a column of inputs; `columns` takes those
+columns out of an activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+from numpy.lib.stride_tricks import sliding_window_view
+
+from intact.model import query
+
+
+class Linear(Protocol):
+    """A linear operator with a constant weight."""
+
+    def matrix(self, weight: np.ndarray) -> np.ndarray:
+        """The weight as [groups, outputs per group, inputs per group]."""
+
+    def weight(self, matrix: np.ndarray) -> np.ndarray:
+        """The inverse of `matrix`: rows of weights in the shape that the operator stores."""
+
+    def columns(self, x: np.ndarray, most: int) -> np.ndarray:
+        """At most `most` columns of inputs, evenly spread, as [groups, columns, inputs per group]."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """A Gemm or MatMul whose second operand is a constant matrix."""
+
+    transposed: bool
+    input_transposed: bool
+
+    def matrix(self, weight: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = weight if self.transposed else weight.T
+        return rows[None]
+
+    def weight(self, matrix: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = matrix[0] if self.transposed else matrix[0].T
+        return rows
+
+    def columns(self, x: np.ndarray, most: int) -> np.ndarray:
+        rows: np.ndarray = x.T if self.input_transposed else x.reshape(-1, x.shape[-1])
+        return rows[None, _spread(len(rows), most)]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A Conv with a constant kernel, of any rank; its columns are the patches under the kernel."""
+
+    shape: tuple[int, ...]
+    groups: int
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    auto_pad: str
+
+    def matrix(self, weight: np.ndarray) -> np.ndarray:
+        return weight.reshape(self.groups, self.shape[0] // self.groups, -1)
+
+    def weight(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix.reshape(self.shape)
+
+    def columns(self, x: np.ndarray, most: int) -> np.ndarray:
+        spatial = x.ndim - 2
+        reach = tuple((k - 1) * d + 1 for k, d in zip(self.shape[2:], self.dilations, strict=True))
+        padded = np.pad(x, ((0, 0), (0, 0), *self._padding(x.shape[2:], reach)))
+        windows = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + spatial)))
+        steps = tuple(slice(None, None, s) for s in self.strides)
+        taps = tuple(slice(None, None, d) for d in self.dilations)
+        windows = windows[(slice(None), slice(None), *steps, *taps)]
+        places = windows.shape[2 : 2 + spatial]
+        chosen = np.unravel_index(_spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
+        index: tuple[Any, ...] = (chosen[0], slice(None), *chosen[1:])
+        patches = windows[index]
+        return np.moveaxis(patches.reshape(len(patches), self.groups, -1), 1, 0)
+
+    def _padding(self, sizes: tuple[int, ...], reach: tuple[int, ...]) -> list[tuple[int, int]]:
+        half = len(self.pads) // 2
+        if self.auto_pad in ("NOTSET", "VALID"):
+            given = [(self.pads[i], self.pads[i + half]) for i in range(half)]
+            return given if self.auto_pad == "NOTSET" else [(0, 0)] * half
+        totals = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(sizes, self.strides, reach, strict=True)]
+        first = [t // 2 if self.auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
+        return [(a, t - a) for a, t in zip(first, totals, strict=True)]
+
+
+def linear(node: ir.Node, weight: np.ndarray, index: int) -> Linear | None:
+    """The linear view of a node whose input `index` is `weight`, or None if it has none."""
+    if node.domain or index != 1:
+        return None
+    if node.op_type == "MatMul" and weight.ndim == 2:
+        return MatrixProduct(False, False)
+    if node.op_type == "Gemm" and query.float_(node, "alpha", 1.0) == 1.0:
+        return MatrixProduct(bool(query.int_(node, "transB", 0)), bool(query.int_(node, "transA", 0)))
+    if node.op_type == "Conv":
+        ones = (1,) * (weight.ndim - 2)
+        return Convolution(
+            shape=weight.shape,
+            groups=query.int_(node, "group", 1),
+            strides=query.ints(node, "strides", ones),
+            dilations=query.ints(node, "dilations", ones),
+            pads=query.ints(node, "pads", ones and (0,) * (2 * len(ones))),
+            auto_pad=query.string(node, "auto_pad", "NOTSET"),
+        )
+    return None
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """Up to `most` of the indices below `count`, at equal distances: the same ones every time."""
+    if count <= most:
+        return np.arange(count)
+    return (np.arange(most) * count // most).astype(np.intp)
+
+
+@dataclass(slots=True)
+class Moments:
+    """Second moments of input columns, in blocks of at most `block` inputs, and their sum.
+
+    Memory depends on the layer alone, never on the number of rows seen.
+    """
+
+    linear: Linear
+    groups: int
+    inputs: int
+    most: int
+    block: int
+    rows: int
+    total: np.ndarray
+    products: list[np.ndarray]
+
+    @classmethod
+    def empty(cls, linear: Linear, matrix: np.ndarray, *, most: int, block: int) -> Moments:
+        """Nothing seen yet, for a layer whose weights are `matrix`."""
+        groups, _, inputs = matrix.shape
+        pieces = [min(block, inputs - start) for start in range(0, inputs, block)]
+        products = [np.zeros((groups, size, size), np.float32) for size in pieces]
+        return cls(linear, groups, inputs, most, block, 0, np.zeros((groups, inputs)), products)
+
+    def columns(self, x: np.ndarray) -> np.ndarray:
+        """The columns of one row that are looked at: those with NaN or infinity are not."""
+        columns = self.linear.columns(np.asarray(x, np.float32), self.most)
+        finite = np.isfinite(columns).all(axis=(0, 2))
+        return columns if finite.all() else columns[:, finite]
+
+    def add(self, x: np.ndarray) -> None:
+        """Take in one row."""
+        self.add_columns(self.columns(x))
+
+    def add_columns(self, columns: np.ndarray) -> None:
+        """Take in columns of the layer's inputs."""
+        self.rows += columns.shape[1]
+        self.total += columns.sum(axis=1, dtype=np.float64)
+        for index, product in enumerate(self.products):
+            part = np.ascontiguousarray(columns[:, :, index * self.block : (index + 1) * self.block])
+            product += np.matmul(part.transpose(0, 2, 1), part)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean column of each group."""
+        return self.total / max(self.rows, 1)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(product.nbytes for product in self.products)

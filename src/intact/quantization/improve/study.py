@@ -1,0 +1,121 @@
+"""What is learned of a linear layer's inputs in one more run: moments, means, and which grid disturbs it least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.numbers.grid import LIMITS
+from intact.quantization.calibration.ranges.auto import WORTH_CLIPPING
+from intact.quantization.improve.effort import NORMAL, Depth
+from intact.quantization.improve.linear_layers import Linear, Moments, linear
+from intact.results import Encoding, QuantPlan, WeightPlan
+
+# Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
+_TRIAL_COLUMNS = 64
+
+
+@dataclass(slots=True)
+class Study:
+    """The layers that read one tensor in the same way, and what was seen of it.
+
+    `candidates` are grids for the tensor; `disturbance` is, for each, the squared change of the layers' outputs.
+    """
+
+    tensor: str
+    entry: str
+    linear: Linear
+    layers: list[tuple[WeightPlan, np.ndarray]]
+    projections: list[np.ndarray]
+    candidates: Sequence[Encoding]
+    moments: Moments
+    on_grid: list[np.ndarray] = field(default_factory=list)
+    disturbance: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.disturbance = np.zeros(len(self.candidates))
+        self.on_grid = [np.zeros_like(self.moments.total) for _ in self.candidates]
+
+    def add(self, x: np.ndarray) -> None:
+        """Take in one row."""
+        columns = self.moments.columns(x)
+        self.moments.add_columns(columns)
+        step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
+        for index, candidate in enumerate(self.candidates):
+            rounded = round_to_grid(columns, candidate)
+            self.on_grid[index] += rounded.sum(axis=1, dtype=np.float64)
+            if len(self.candidates) > 1:
+                self.disturbance[index] += self._change(columns[:, ::step] - rounded[:, ::step])
+
+    def _change(self, error: np.ndarray) -> float:
+        """Squared change of all outputs, relative to the size of each layer's weights."""
+        return sum(float(np.sum(np.matmul(error, matrix) ** 2)) for matrix in self.projections)
+
+    def mean_on_grid(self, candidate: int) -> np.ndarray:
+        """The mean column after quantization to one of the candidates."""
+        return self.on_grid[candidate] / max(self.moments.rows, 1)
+
+
+def studies(
+    model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int, depth: Depth = NORMAL
+) -> list[Study]:
+    """One empty study for each tensor and way of reading it by layers with quantized weights."""
+    nodes = {node.name: node for node in model.graph}
+    found: dict[tuple[str, Linear], Study] = {}
+    for weight in plan.weights:
+        node = nodes[weight.node]
+        tensor = model.graph.initializers[weight.tensor].const_value
+        source = node.inputs[0]
+        assert tensor is not None and source is not None and source.name, "planned weights are constants"
+        view = linear(node, tensor.numpy(), weight.index)
+        entry = plan.entry(source.name, weight.node, 0)
+        if view is None or entry not in plan.tensors or source.const_value is not None:
+            continue
+        matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
+        if (entry, view) not in found:
+            most = depth.columns(matrix.shape[2], rows)
+            moments = Moments.empty(view, matrix, most=most, block=depth.together)
+            found[entry, view] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
+        found[entry, view].layers.append((weight, matrix))
+        found[entry, view].projections.append(_projection(matrix, depth.directions))
+    return list(found.values())
+
+
+def _projection(matrix: np.ndarray, directions: int) -> np.ndarray:
+    """A layer's weights as [groups, inputs, directions], of size 1: of its outputs, or of random sums of many.
+
+    All grids are seen in the same directions, so that they compare well although each is only estimated.
+    """
+    groups, outputs, _ = matrix.shape
+    size = max(float(np.sqrt(np.sum(matrix**2))), 1e-15)
+    if outputs <= directions:
+        return matrix.transpose(0, 2, 1) / np.float32(size)
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, outputs, directions))
+    sums = np.matmul(matrix.transpose(0, 2, 1), signs)
+    return np.asarray(sums / np.float32(size * np.sqrt(directions)))
+
+
+def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
+    """For each grid that layers read, the candidate that disturbs all of them together least."""
+    totals: dict[str, np.ndarray] = {}
+    for study in seen:
+        grid = plan.tensors[study.entry]
+        totals[grid] = totals.get(grid, 0.0) + study.disturbance
+    return {grid: _worth_it(total) for grid, total in totals.items()}
+
+
+def _worth_it(disturbance: np.ndarray) -> int:
+    """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
+    best = int(np.argmin(disturbance))
+    return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
+
+
+def round_to_grid(values: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """float32 values moved to the nearest point of a grid with one scale."""
+    qmin, qmax = LIMITS[encoding.dtype]
+    scale, zero = np.float32(encoding.scale), np.float32(encoding.zero_point)
+    rounded: np.ndarray = (np.clip(np.rint(values / scale) + zero, qmin, qmax) - zero) * scale
+    return rounded

@@ -1,0 +1,189 @@
+"""Writes a resolved plan into the graph as QuantizeLinear and DequantizeLinear nodes. Decides nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.model import edit, upgrade
+from intact.model.garbage_pause import no_collection
+from intact.numbers import grid
+from intact.quantization import blocks
+from intact.quantization.calibration.resolve import Resolved
+from intact.results import Encoding, QuantPlan
+
+# The opset from which on Q and DQ take a type, where it is newer than the one that models are raised to.
+_FIRST_OPSETS = {"int2": 25}
+
+
+def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
+    """A copy of `model` with one Q/DQ pair on every planned tensor, and integer constants behind a DQ."""
+    with no_collection():
+        result = model.clone()
+        _write(result, plan, resolved)
+        edit.prune(result)
+    _raise_opset(result, resolved)
+    return result
+
+
+def _write(result: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
+    writer = _Writer(result, plan, resolved)
+    nodes = {node.name: node for node in result.graph}
+    for name in plan.nodes:
+        writer.constants_of(nodes[name])
+    for name in plan.tensors:
+        if name not in plan.conversions:
+            writer.pair(name)
+    for name in plan.conversions:
+        writer.convert(name)
+
+
+def _raise_opset(model: ir.Model, resolved: Resolved) -> None:
+    """Import the opset that defines every type in use."""
+    dtypes = {encoding.dtype for encoding, _ in resolved.constants.values()}
+    upgrade.import_at_least(model, max((_FIRST_OPSETS.get(dtype, 0) for dtype in dtypes), default=0))
+
+
+class _Writer:
+    """The graph in the making, with the constants that several nodes share."""
+
+    def __init__(self, model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
+        self.graph = model.graph
+        self.plan = plan
+        self.resolved = resolved
+        self.names = edit.Names(model)
+        self.quantized = set(plan.nodes)
+        self._nodes: dict[str | None, ir.Node] = {node.name: node for node in model.graph}
+        self.values = {v.name: v for node in self.graph for v in node.outputs}
+        self.values |= {v.name: v for v in (*self.graph.inputs, *self.graph.initializers.values())}
+        self._converted = {use for c in plan.conversions.values() for use in c.readers}
+        self._parameters: dict[tuple[object, ...], tuple[ir.Value, ir.Value]] = {}
+        self._dequantized: dict[tuple[object, ...], ir.Value] = {}
+
+    def constants_of(self, node: ir.Node) -> None:
+        """Give a node the integer form of its weights, biases and constant operands."""
+        for index in self.plan.uses[node.name or ""]:
+            value = node.inputs[index]
+            assert value is not None and value.name, "only present inputs are planned"
+            if (node.name or "", index) in self.resolved.constants:
+                encoding, integers = self.resolved.constants[node.name or "", index]
+            elif value.const_value is not None:
+                encoding = self.resolved.tensors[self.plan.entry(value.name, node.name or "", index)]
+                integers = grid.quantize(value.const_value.numpy(), encoding)
+            else:
+                continue
+            node.replace_input_with(index, self._constant(value.name, encoding, integers))
+
+    def _constant(self, name: str, encoding: Encoding, integers: np.ndarray) -> ir.Value:
+        key = (name, *_key(encoding))
+        if key not in self._dequantized:
+            stored = edit.add_initializer(
+                self.graph, _tensor(integers, encoding.dtype), self.names.take(f"{name}_quantized")
+            )
+            self._dequantized[key] = self._dequantize(stored, encoding, name, None)
+        return self._dequantized[key]
+
+    def pair(self, name: str) -> None:
+        """Put Q and DQ behind a tensor. Quantized nodes read from it; others do where its producer is quantized."""
+        value = self.values[name]
+        if value.const_value is not None:
+            return
+        encoding = self.resolved.tensors[name]
+        producer = value.producer()
+        readers = [
+            (node, i) for node, i in value.uses() if self._reads(node, i) and (node.name, i) not in self._converted
+        ]
+        everyone = producer is not None and producer.name in self.quantized
+        # What a body of If or Loop captures stays as it is: ONNX Runtime's fusions crash where a body reads from a DQ.
+        uses = [use for use in value.uses() if use[0].graph is self.graph] if everyone else readers
+        if not uses and not (everyone and value.is_graph_output()):
+            return
+        quantize, dequantized = self._pair(value, encoding, name, producer)
+        for node, index in uses:
+            node.replace_input_with(index, dequantized)
+        if everyone and value.is_graph_output():
+            edit.replace_value(value, dequantized, self.names)
+            quantize.replace_input_with(0, value)
+
+    def convert(self, entry: str) -> None:
+        """Put a second pair on a tensor, behind the first where it has one, for readers that want another type."""
+        conversion = self.plan.conversions[entry]
+        readers = [(self._nodes[name], index) for name, index in conversion.readers]
+        value = readers[0][0].inputs[readers[0][1]]
+        assert value is not None, "a converted input is present"
+        if self.values[conversion.tensor].const_value is not None:
+            return
+        _, dequantized = self._pair(value, self.resolved.tensors[entry], conversion.tensor, value.producer())
+        for node, index in readers:
+            node.replace_input_with(index, dequantized)
+
+    def _pair(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> tuple[ir.Node, ir.Value]:
+        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+        quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
+        quantize.outputs[0].shape = value.shape
+        self._place(quantize, after)
+        return quantize, self._dequantize(quantize.outputs[0], encoding, name, quantize)
+
+    def _reads(self, node: ir.Node, index: int) -> bool:
+        return index in self.plan.uses.get(node.name or "", ())
+
+    def _dequantize(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> ir.Value:
+        scale, zero_point = self._grid(encoding, name)
+        node = self._node("DequantizeLinear", [value, scale, zero_point], encoding, name)
+        node.outputs[0].dtype = ir.DataType.FLOAT
+        node.outputs[0].shape = value.shape
+        self._place(node, after or scale.producer())
+        return node.outputs[0]
+
+    def _node(self, op: str, inputs: list[ir.Value], encoding: Encoding, name: str) -> ir.Node:
+        # Operators take one scale as a scalar, whatever the axis; the attribute is there only where it means something.
+        attributes = {"axis": encoding.axis} if encoding.axis is not None else {}
+        attributes |= {"block_size": encoding.block_size} if encoding.block_size else {}
+        node = ir.node(op, inputs, attributes, name=self.names.take(f"{name}_{op}"))
+        suffix = "quantized" if op == "QuantizeLinear" else "dequantized"
+        node.outputs[0].name = self.names.take(f"{name}_{suffix}")
+        return node
+
+    def _place(self, node: ir.Node, after: ir.Node | None) -> None:
+        if after is not None:
+            self.graph.insert_after(after, node)
+        else:
+            self.graph.insert_before(self.graph[0], node)
+
+    def _grid(self, encoding: Encoding, name: str) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as initializers, the same ones for every tensor on this grid."""
+        key = _key(encoding)
+        if key not in self._parameters:
+            if encoding.block_size:
+                scale = self._block_scales(encoding, name)
+            else:
+                scale = edit.add_initializer(self.graph, np.asarray(encoding.scale), self.names.take(f"{name}_scale"))
+            zero_point = edit.add_initializer(
+                self.graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
+            )
+            self._parameters[key] = (scale, zero_point)
+        return self._parameters[key]
+
+    def _block_scales(self, encoding: Encoding, name: str) -> ir.Value:
+        """The scales of blocks: unsigned integers times one scale per channel, without a zero point."""
+        assert encoding.axis is not None, "blocks lie along an axis"
+        steps, multiples = blocks.factors(encoding)
+        inputs = [
+            edit.add_initializer(self.graph, multiples, self.names.take(f"{name}_block_scale_quantized")),
+            edit.add_initializer(self.graph, steps, self.names.take(f"{name}_channel_scale")),
+        ]
+        attributes = {"axis": 1 - encoding.axis}
+        node = ir.node("DequantizeLinear", inputs, attributes, name=self.names.take(f"{name}_block_scale"))
+        node.outputs[0].name = self.names.take(f"{name}_block_scale_dequantized")
+        node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, inputs[0].shape
+        self._place(node, None)
+        return node.outputs[0]
+
+
+def _key(encoding: Encoding) -> tuple[object, ...]:
+    return encoding.dtype, encoding.axis, encoding.block_size, encoding.scale.tobytes(), encoding.zero_point.tobytes()
+
+
+def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
+    kind = ir.DataType[dtype.upper()]
+    return ir.Tensor(integers.astype(kind.numpy()), dtype=kind)

@@ -1,0 +1,1 @@
+"""Which tensors get which grid, before anything is run."""

@@ -1,0 +1,139 @@
+"""Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
+
+A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
+its other values drown. The measure is the signal-to-noise ratio of the tensor's bulk on its own grid. On an NPU the
+residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.quantization.calibration.ranges import range_of
+from intact.quantization.calibration.ranges.error import mean_squared_error
+from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.planning.choose import FLOAT
+from intact.quantization.planning.planner import NORMALIZATIONS
+from intact.results import Grid, QuantPlan, Range
+from intact.targets.spec import Target
+
+# A normal distribution cut at 4 standard deviations has 41 dB on 8 bits, one whose largest value is 15 of them 29 dB.
+LEAST_DB = {"npu": 30.0, "cpu": 20.0}
+# The largest values do not count as signal: they are what the others drown under.
+_OUTLIERS = 0.005
+_WIDER = {"uint8": "uint16", "int8": "int16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """Other types for single nodes, and the tensors that made them necessary, with their SQNR in dB."""
+
+    types: Mapping[str, str]
+    tensors: Mapping[str, float]
+
+    def __str__(self) -> str:
+        worst = min(self.tensors, key=lambda name: self.tensors[name])
+        kind = ", ".join(sorted(set(self.types.values())))
+        return (
+            f"rescue: {len(self.types)} nodes stay in {kind}, because 8 bits cannot hold {len(self.tensors)} tensors "
+            f"(the worst is {worst}, {self.tensors[worst]:.1f} dB); --no-rescue forbids it"
+        )
+
+
+def rescue(
+    model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch], target: Target, settled: Container[str] = ()
+) -> Rescue | None:
+    """The nodes that need another type than the plan gives them, or None.
+
+    Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
+    """
+    limit = LEAST_DB["npu" if target.npu else "cpu"]
+    ratios = signal_to_noise(plan, seen)
+    streams = _residual_streams(model) if target.npu else set()
+    noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
+    poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in _grids(plan, noisy)}
+    types: dict[str, str] = {}
+    for node in model.graph:
+        current = plan.nodes.get(node.name or "")
+        touched = [v for v in node.inputs if v is not None] + (list(node.outputs) if target.npu else [])
+        if any(value.name in settled for value in (*node.inputs, *node.outputs) if value is not None):
+            continue
+        if current in _WIDER and any(value in poor for value in touched):
+            types[node.name or ""] = _WIDER[current] if target.npu else FLOAT
+    _keep_units_together(model, plan, types)
+    return Rescue(types, noisy) if types else None
+
+
+def _keep_units_together(model: ir.Model, plan: QuantPlan, types: dict[str, str]) -> None:
+    """Give a node that clips the type of its producer, and the other way round, where no grid is between them."""
+    for node in model.graph:
+        source = node.inputs[0] if node.inputs else None
+        producer = source.producer() if source is not None else None
+        if producer is None or source is None or source.name in plan.tensors:
+            continue
+        names = [node.name or "", producer.name or ""]
+        wanted = next((types[name] for name in names if name in types), None)
+        if wanted is not None and all(name in plan.nodes for name in names):
+            types.update(dict.fromkeys(names, wanted))
+
+
+def _residual_streams(model: ir.Model) -> set[str]:
+    """Sums that a normalization reads: whatever layers add to them, and round, adds up to the end of the network.
+
+    What the first of them is made from, the embedding, belongs to the stream; what later layers add to it does not.
+    """
+    read = {node.inputs[0] for node in model.graph if node.op_type in NORMALIZATIONS}
+    sums = [node for value in read if value is not None and (node := value.producer()) is not None]
+    sums = [node for node in sums if node.op_type == "Add"]
+    normalized = _normalized(model)
+    embeddings = [value for node in sums for value in node.inputs if value is not None and value not in normalized]
+    return {value.name or "" for value in (*(node.outputs[0] for node in sums), *embeddings)}
+
+
+def _normalized(model: ir.Model) -> set[ir.Value]:
+    """The values that some normalization has a part in."""
+    found: set[ir.Value] = set()
+    for node in model.graph:
+        if node.op_type in NORMALIZATIONS or any(value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, float]:
+    """For each observed tensor on an 8-bit grid, its signal-to-noise ratio there in dB."""
+    ratios = {}
+    for name, sketch in seen.items():
+        grid = plan.grids.get(plan.tensors.get(name, ""))
+        if grid is not None and grid.dtype in _WIDER and sketch.histogram:
+            ratios[name] = _ratio(sketch, grid)
+    return ratios
+
+
+def _ratio(sketch: Sketch, grid: Grid) -> float:
+    values, counts = sketch.points()
+    order = np.argsort(np.abs(values), kind="stable")
+    bulk = order[np.cumsum(counts[order]) <= (1 - _OUTLIERS) * sketch.count]
+    power = float(np.sum(counts[bulk] / sketch.count * values[bulk] ** 2))
+    error = float(mean_squared_error(sketch, [_range(sketch, grid)], grid)[0])
+    return float(10 * np.log10(power / error)) if power > 0 and error > 0 else np.inf
+
+
+def _range(sketch: Sketch, grid: Grid) -> Range:
+    if grid.fixed is not None:
+        scale, zero_point = grid.fixed
+        # An 8-bit grid has 255 steps; its ends follow from where zero is.
+        low = -zero_point * scale if grid.dtype == "uint8" else (-128 - zero_point) * scale
+        return Range(low, low + 255 * scale)
+    return grid.range if grid.range is not None else range_of(sketch, grid)
+
+
+def _grids(plan: QuantPlan, tensors: Mapping[str, float]) -> set[str]:
+    return {plan.tensors[name] for name in tensors}
+
+
+def _computed(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]

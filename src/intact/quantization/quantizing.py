@@ -1,0 +1,163 @@
+"""Float model in, QDQ model out: plan → observe → resolve → insert. The only quantization path in the program.
+
+Where activations have no grids, the model is brought to half precision (`float16`), or its weights alone are packed
+(`weight_only`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact.events import Events, Silence
+from intact.quantization import blocks, encodings, float16
+from intact.quantization.calibration.observe import Rows, observe
+from intact.quantization.calibration.resolve import check_constants, resolve
+from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.improve import improve
+from intact.quantization.improve.effort import DEPTHS, Effort
+from intact.quantization.improve.migrate import describe, migrate
+from intact.quantization.insert import insert
+from intact.quantization.planning import plan_file
+from intact.quantization.planning.planner import plan
+from intact.quantization.planning.rescue import Rescue, rescue
+from intact.quantization.stopwatch import Phase, Stopwatch
+from intact.quantization.weight_only import packed_products as weight_only
+from intact.results import QuantPlan, Range
+from intact.settings.config import QuantConfig
+from intact.targets.spec import Target
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedModel:
+    """A model in fewer bits, the plan that it follows, what was decided on the way, and where the time went.
+
+    `kept` are the nodes that stay in float32 where the others are in half precision.
+    """
+
+    model: ir.Model
+    plan: QuantPlan
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    seconds: Mapping[Phase, float]
+    kept: tuple[float16.Kept, ...] = ()
+
+
+def quantize(
+    model: ir.Model,
+    target: Target,
+    config: QuantConfig,
+    rows: Rows,
+    *,
+    ranges: Mapping[str, Range] | None = None,
+    events: Events | None = None,
+) -> QuantizedModel:
+    """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`.
+
+    `ranges` are ranges of single tensors that are known beforehand; they need not be observed.
+    """
+    events = events or Silence()
+    if not config.has_grids:
+        return _without_grids(model, target, config, rows, events)
+    stopwatch = Stopwatch()
+    notes: list[str] = []
+    types: dict[str, str] = dict(config.types)
+    if config.plan is not None:
+        edited = plan_file.edits(Path(config.plan), model, target, config)
+        types |= edited.types
+        config = config.model_copy(update={"overrides": {**config.overrides, **edited.overrides}})
+    # Given encodings are for the tensors of the model as it is: nothing may move between them.
+    free = config.encodings is None
+    first = plan(model, target, config, types)
+    check_constants(model, first)
+    stopwatch.lap("planning")
+    if free and config.effort != "fast":
+        model, moved = migrate(model, first, rows, by_nodes=not target.npu)
+        notes += describe(moved)
+        stopwatch.lap("smoothing")
+    given = encodings.planned(model, target, config, types, ranges)
+    eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
+    watched = _on_grids(model, given.plan) if eight_bits else ()
+    stopwatch.lap("planning")
+    with events.stage("observe", len(rows)) as advance:
+        seen = observe(model, given.plan, rows, watched=watched, progress=advance)
+    stopwatch.lap("calibration")
+    run_seconds = stopwatch.seconds["calibration"]
+    rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
+    if rescued is not None:
+        notes.append(str(rescued))
+        # What a plan says of a node stands; rescue decides about the others.
+        given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
+        stopwatch.lap("planning")
+        if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
+            seen |= observe(model, given.plan, rows)
+            stopwatch.lap("calibration")
+    blocked = blocks.split(model, given.plan, target, config)
+    notes += blocked.notes
+    if free and config.effort != "fast":
+        effort = Effort(DEPTHS[config.effort], run_seconds, events, stopwatch)
+        model, resolved = improve(model, blocked.rest, seen, rows, blocked=blocked, effort=effort)
+    else:
+        resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, seen, given.weights))
+        stopwatch.lap("rounding")
+    notes += _substitutes(given.plan, config, types, rescued)
+    notes += _other_weights(model, given.plan, config)
+    stopwatch.lap("planning")
+    result = insert(model, given.plan, resolved)
+    stopwatch.lap("qdq_insertion")
+    warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
+    return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds)
+
+
+def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: Rows, events: Events) -> QuantizedModel:
+    """`model` in half precision, or with weights in few bits beside float activations."""
+    stopwatch = Stopwatch()
+    kept: tuple[float16.Kept, ...] = ()
+    if config.activation_type == "float16":
+        with events.stage("observe", len(rows)) as advance:
+            half = float16.convert(model, config, rows, progress=advance)
+        result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
+        stopwatch.lap("calibration")
+    else:
+        packed = weight_only.pack(model, target, config, rows, events)
+        result, nodes, notes = packed.model, packed.nodes, packed.notes
+        stopwatch.lap("rounding")
+    plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())
+    return QuantizedModel(result, plan, notes, (), stopwatch.seconds, kept)
+
+
+def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str], rescued: Rescue | None) -> list[str]:
+    """A note for nodes that have another type than was asked for, because the target does not take that there."""
+    expected = {**(rescued.types if rescued is not None else {}), **types}
+    others = [n for n, dtype in plan.nodes.items() if dtype != expected.get(n, config.activation_type)]
+    return (
+        [f"{len(others)} nodes use another type than {config.activation_type}: {', '.join(others)}"] if others else []
+    )
+
+
+def _other_weights(model: ir.Model, plan: QuantPlan, config: QuantConfig) -> list[str]:
+    """A note for matrices and filters that have another type than was asked for, by neither settings nor file."""
+    free = [w for w in plan.weights if config.encodings is None and w.tensor not in config.overrides]
+    shapes = {name: value.shape for name, value in model.graph.initializers.items()}
+    others = [w for w in free if w.dtype != config.weight_type and len(shapes[w.tensor] or ()) > 1]
+    listed = ", ".join(f"{w.node} ({w.dtype})" for w in others)
+    return [f"weights that the target does not take as {config.weight_type}: {listed}"] if others else []
+
+
+def _on_grids(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+    """The computed tensors that have grids: those that 8 bits may not hold."""
+    return tuple(name for name in dict.fromkeys(map(plan.source, plan.tensors)) if name not in model.graph.initializers)
+
+
+def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:
+    return [
+        f"{name}: {sketch.nonfinite} NaN or infinite values were left out of its range"
+        for name, sketch in seen.items()
+        if sketch.nonfinite
+    ]
+
+
+__all__ = ["QuantizedModel", "Rescue", "plan", "quantize"]

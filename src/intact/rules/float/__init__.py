@@ -1,0 +1,1 @@
+"""Float to float: the same function in fewer and friendlier operators."""

@@ -1,0 +1,116 @@
+"""Activations that exporters spell out, as the one operator they are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import BOUNDED, Rule
+from intact.model import query
+
+# Exporters round such constants in different ways; a float32 holds seven digits.
+_RTOL = 1e-6
+
+
+class FuseGelu(Rule):
+    """x/2 · (1 + erf(x/√2)) = Gelu(x), in every order of the product, up to float rounding."""
+
+    exactness = BOUNDED
+    creates = (("", "Gelu"),)
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        argument = op.any_of(_times(op, x, math.sqrt(0.5)), op.Div(x, op.constant(math.sqrt(2), rtol=_RTOL)))
+        return _half_of_product(op, x, op.Add(op.Erf(argument), 1.0))
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _broadcast_doubt(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        result: ir.Value = op.Gelu(x)
+        return result
+
+
+class FuseTanhGelu(Rule):
+    """x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))) = Gelu(x, approximate=tanh), up to float rounding."""
+
+    exactness = BOUNDED
+    creates = (("", "Gelu"),)
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        outer, inner = math.sqrt(2 / math.pi), 0.044715
+        cube = op.any_of(op.Pow(x, 3.0), op.Mul(op.any_of(op.Mul(x, x), op.Pow(x, 2.0)), x))
+        square = op.any_of(op.Mul(_times(op, x, inner), x), _times(op, op.Mul(x, x), inner))
+        argument = op.any_of(
+            _times(op, op.Add(x, _times(op, cube, inner)), outer),
+            op.Mul(_times(op, x, outer), op.Add(square, 1.0)),
+        )
+        return _half_of_product(op, x, op.Add(op.Tanh(argument), 1.0))
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _broadcast_doubt(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        result: ir.Value = op.Gelu(x, approximate="tanh")
+        return result
+
+
+class FuseHardSwish(Rule):
+    """x · clip(x + 3, 0, 6) / 6 = x · HardSigmoid(x, 1/6, 1/2) = HardSwish(x), up to float rounding."""
+
+    exactness = BOUNDED
+    creates = (("", "HardSwish"),)
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        slope = {"alpha": lambda found: found is not None and math.isclose(found, 1 / 6, rel_tol=1e-5)}
+        sigmoid = op.HardSigmoid(x, _attrs={**slope, "beta": lambda found: found in (None, 0.5)})
+        clipped = op.Clip(op.Add(x, 3.0), 0.0, 6.0)
+        return op.any_of(
+            op.Mul(x, sigmoid, _name="root"),
+            op.Mul(x, _sixth(op, clipped), _name="root"),
+            op.Mul(_sixth(op, x), clipped, _name="root"),
+            _sixth(op, op.Mul(x, clipped), "root"),
+        )
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _broadcast_doubt(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        result: ir.Value = op.HardSwish(x)
+        return result
+
+
+RULES: tuple[Rule, ...] = (FuseGelu(), FuseTanhGelu(), FuseHardSwish())
+
+
+def _times(op: Patterns, value: Any, factor: float) -> Any:
+    return op.Mul(value, op.constant(factor, rtol=_RTOL))
+
+
+def _half(op: Patterns, value: Any, name: str | None = None) -> Any:
+    return op.any_of(op.Mul(value, 0.5, _name=name), op.Div(value, 2.0, _name=name))
+
+
+def _sixth(op: Patterns, value: Any, name: str | None = None) -> Any:
+    sixth = op.constant(1 / 6, rtol=1e-5)
+    return op.any_of(op.Div(value, 6.0, _name=name), op.Mul(value, sixth, _name=name))
+
+
+def _half_of_product(op: Patterns, x: Any, y: Any) -> Any:
+    """x·y/2 with the half on the left, on the right, or on the product."""
+    return op.any_of(
+        op.Mul(_half(op, x), y, _name="root"),
+        op.Mul(x, _half(op, y), _name="root"),
+        _half(op, op.Mul(x, y), "root"),
+    )
+
+
+def _broadcast_doubt(x: ir.Value, root: ir.Node) -> str | None:
+    """Why the result may not have the shape of `x`: a constant of one element can still add dimensions."""
+    ranks = query.rank(x), query.rank(root.outputs[0])
+    if None in ranks:
+        return f"the rank of {x.name!r} is unknown"
+    return None if ranks[0] == ranks[1] else f"a constant raises the rank from {ranks[0]} to {ranks[1]}"

@@ -1,0 +1,173 @@
+"""Constant scales and shifts after a Conv, ConvTranspose or Gemm, moved into its weight and bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import BOUNDED, Rule
+from intact.model import query
+
+_LINEAR = ("Conv", "ConvTranspose", "Gemm")
+
+
+class FoldBatchNorm(Rule):
+    """BN(W·x + b) = (f·W)·x + f·(b − mean) + beta with f = gamma / √(var + ε), up to float rounding."""
+
+    exactness = BOUNDED
+
+    def pattern(
+        self, op: Patterns, x: Var, w: Var, gamma: Var, beta: Var, mean: Var, var: Var, b: Var | None = None
+    ) -> Any:
+        statistics = [op.constant(item) for item in (gamma, beta, mean, var)]
+        return op.BatchNormalization(_linear(op, x, w, b), *statistics, _name="norm")
+
+    def check(self, linear: ir.Node, norm: ir.Node) -> str | None:
+        if query.int_(norm, "training_mode", 0) != 0:
+            return "BatchNormalization is in training mode"
+        return _doubt(linear, *self._affine(norm))
+
+    def rewrite(self, op: Builder, linear: ir.Node, norm: ir.Node) -> ir.Value:
+        return _folded(op, linear, *self._affine(norm))
+
+    @staticmethod
+    def _affine(norm: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        gamma, beta, mean, var = (_float64(value) for value in norm.inputs[1:5])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = gamma / np.sqrt(var + query.float_(norm, "epsilon", 1e-5))
+            return factor, beta - mean * factor
+
+
+class FoldScale(Rule):
+    """c·(W·x + b) = (c·W)·x + c·b, and the same for a division by c, up to float rounding."""
+
+    exactness = BOUNDED
+
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+        return op.node(("Mul", "Div"), _linear(op, x, w, b), op.constant(c), _name="root")
+
+    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
+        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
+
+    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
+        return _folded(op, linear, *self._affine(linear, c, root))
+
+    @staticmethod
+    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        scale = _per_channel(linear, c)
+        with np.errstate(divide="ignore"):
+            return (scale if root.op_type == "Mul" else 1.0 / scale), np.zeros(1)
+
+
+class FoldShift(Rule):
+    """(W·x + b) ± c = W·x + (b ± c), up to float rounding."""
+
+    exactness = BOUNDED
+
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+        return op.node(("Add", "Sub"), _linear(op, x, w, b), op.constant(c), _name="root")
+
+    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
+        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
+
+    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
+        return _folded(op, linear, *self._affine(linear, c, root))
+
+    @staticmethod
+    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        shift = _per_channel(linear, c)
+        return np.ones(1), shift if root.op_type == "Add" else -shift
+
+
+RULES: tuple[Rule, ...] = (FoldBatchNorm(), FoldScale(), FoldShift())
+
+
+def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Any:
+    return op.node(_LINEAR, x, op.constant(w), op.constant(b), _name="linear")
+
+
+def _float64(value: ir.Value | None) -> np.ndarray:
+    array = query.constant(value)
+    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
+    return array.astype(np.float64)
+
+
+def _channels(linear: ir.Node) -> int:
+    shape = _float64(linear.inputs[1]).shape
+    if linear.op_type == "Conv":
+        return int(shape[0])
+    if linear.op_type == "ConvTranspose":
+        return int(shape[1]) * query.int_(linear, "group", 1)
+    return int(shape[0 if query.int_(linear, "transB", 0) else 1])
+
+
+def _shape_on_output(linear: ir.Node, c: ir.Value) -> tuple[int, ...]:
+    """The shape of the constant with leading ones, as it broadcasts against the output."""
+    shape = _float64(c).shape
+    rank = 2 if linear.op_type == "Gemm" else _float64(linear.inputs[1]).ndim
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _varies(linear: ir.Node, c: ir.Value) -> str | None:
+    """Why the constant is not one number for each output channel."""
+    shape = _shape_on_output(linear, c)
+    others = shape[:1] + shape[2:]
+    rank = 2 if linear.op_type == "Gemm" else _float64(linear.inputs[1]).ndim
+    if len(shape) == rank and shape[1] in (1, _channels(linear)) and all(size == 1 for size in others):
+        return None
+    return f"constant {c.name!r} of shape {list(_float64(c).shape)} is not one number for each channel"
+
+
+def _per_channel(linear: ir.Node, c: ir.Value) -> np.ndarray:
+    return np.broadcast_to(_float64(c).reshape(-1), (_channels(linear),))
+
+
+def _doubt(linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> str | None:
+    """Why the weight and bias cannot take the affine map."""
+    tensor = query.constant_tensor(linear.inputs[1])
+    assert tensor is not None, "the pattern takes constants only"
+    if not tensor.dtype.is_floating_point():
+        return f"the weight is {tensor.dtype}, not float"
+    bias = query.constant(query.input_(linear, 2))
+    if bias is not None and (bias.ndim > 1 or bias.size not in (1, _channels(linear))):
+        return f"the bias has shape {list(bias.shape)}, not one number for each channel"
+    largest = max(np.abs(array).max(initial=0.0) for array in _weight_and_bias(linear, scale, shift))
+    # Written so that NaN is refused as well.
+    return None if largest <= float(tensor.dtype.max) else f"the result would leave the range of {tensor.dtype}"
+
+
+def _weight_and_bias(linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The weight and bias that do the work of the linear op and of the affine map after it."""
+    weight, channels = _float64(linear.inputs[1]), _channels(linear)
+    b = query.input_(linear, 2)
+    bias = np.zeros(1) if b is None else _float64(b) * query.float_(linear, "beta", 1.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = weight * _along_channels(linear, weight, np.broadcast_to(scale, (channels,)))
+        return scaled, np.broadcast_to(bias * scale + shift, (channels,))
+
+
+def _along_channels(linear: ir.Node, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The scale in a shape that multiplies the output channels of the weight."""
+    if linear.op_type == "Gemm":
+        return scale[:, None] if query.int_(linear, "transB", 0) else scale[None, :]
+    spatial = (1,) * (weight.ndim - 2)
+    if linear.op_type == "Conv":
+        return scale.reshape(-1, 1, *spatial)
+    # ConvTranspose: (C, M/group, …); the rows of a group belong to that group's output channels.
+    group = query.int_(linear, "group", 1)
+    rows = np.repeat(scale.reshape(group, -1), weight.shape[0] // group, axis=0)
+    return rows.reshape(*rows.shape, *spatial)
+
+
+def _folded(op: Builder, linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> ir.Value:
+    original = query.constant(linear.inputs[1])
+    assert original is not None, "the pattern takes constants only"
+    weight, bias = (array.astype(original.dtype) for array in _weight_and_bias(linear, scale, shift))
+    attributes: dict[str, Any] = {name: item for name, item in linear.attributes.items() if name != "beta"}
+    constants = op.constant(weight, "weight"), op.constant(bias, "bias")
+    result: ir.Value = op.node(linear.op_type, linear.inputs[0], *constants, **attributes)
+    return result

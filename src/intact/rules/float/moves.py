@@ -1,0 +1,314 @@
+"""Operators that only move elements: merged where two do the work of one, and removed where they do none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import EXACT, Rule
+from intact.model import query
+from intact.rules.float.identity import output_keeps_name
+
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_BROADCASTING = ("Add", "Sub", "Mul", "Div", "And", "Or", "Equal")
+
+# Beyond this, finding out what indices do would cost more than it is worth.
+_MOST_INDICES = 1 << 20
+
+
+class MergeReshapes(Rule):
+    """Reshape(Reshape(x, a), b) = Reshape(x, b), and the same for Flatten, Squeeze and Unsqueeze."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+        return op.node(_RESHAPES, op.node(_RESHAPES, x, inner), outer, _name="root")
+
+    def check(self, root: ir.Node) -> str | None:
+        return _shape_doubt(root.outputs[0])
+
+    def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
+        return _reshape(op, x, _static(root.outputs[0]))
+
+
+class DropReshape(Rule):
+    """Reshape(x, shape of x) = x, and the same for Flatten, Squeeze, Unsqueeze and Expand."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Any:
+        return op.node((*_RESHAPES, "Expand"), x, shape, _name="root")
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        before, after = query.static_shape(x), query.static_shape(root.outputs[0])
+        if before is None or before != after:
+            return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class MergeTransposes(Rule):
+    """Transpose(Transpose(x, p), q) = Transpose(x, p[q])."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return op.Transpose(op.Transpose(x, _name="first"), _name="second")
+
+    def check(self, first: ir.Node, second: ir.Node) -> str | None:
+        return None if _perm(first) and _perm(second) else "the rank is unknown"
+
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, second: ir.Node) -> ir.Value:
+        result: ir.Value = op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
+        return result
+
+
+class DropTranspose(Rule):
+    """Transpose(x, 0 1 2 …) = x."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return op.Transpose(x, _name="root")
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        perm = _perm(root)
+        if not perm or perm != tuple(range(len(perm))):
+            return f"axes change places: {list(perm)}"
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class MergeReshapedTranspose(Rule):
+    """Reshape(Transpose(Reshape(x))) = Transpose(x), where the reshapes only add and remove axes of size 1."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+        transposed = op.Transpose(op.node(_RESHAPES, x, inner, _name="first"), _name="transpose")
+        return op.node(_RESHAPES, transposed, outer, _name="root")
+
+    def check(self, x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> str | None:
+        for value in (x, first.outputs[0], root.outputs[0]):
+            if _shape_doubt(value) is not None:
+                return _shape_doubt(value)
+        found = _perm_through(x, first, transpose, root)
+        return None if found is not None else "the reshapes do more than to add and remove axes of size 1"
+
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> ir.Value:
+        result: ir.Value = op.Transpose(x, perm=_perm_through(x, first, transpose, root))
+        return result
+
+
+class GatherInOrder(Rule):
+    """GatherND(x, all positions in order) = Reshape(x), repeated by Expand where they repeat; the same for Gather."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, indices: Var) -> Any:
+        return op.node(("Gather", "GatherND"), x, op.constant(indices), _name="root")
+
+    def check(self, x: ir.Value, indices: ir.Value, root: ir.Node) -> str | None:
+        for value in (x, root.outputs[0]):
+            if _shape_doubt(value) is not None:
+                return _shape_doubt(value)
+        if query.int_(root, "batch_dims", 0) != 0:
+            return "it has batch dimensions"
+        if max(math.prod(_static(x)), math.prod(_static(root.outputs[0]))) > _MOST_INDICES:
+            return f"it moves more than {_MOST_INDICES} elements"
+        return None if _in_order(x, indices, root) is not None else "elements change places, or some are left out"
+
+    def rewrite(self, op: Builder, x: ir.Value, indices: ir.Value, root: ir.Node) -> ir.Value:
+        once = _in_order(x, indices, root)
+        assert once is not None, "checked"
+        shape = _static(root.outputs[0])
+        reshaped = _reshape(op, x, once)
+        return reshaped if once == shape else _expand(op, reshaped, shape)
+
+
+class DropCast(Rule):
+    """Cast(x, type of x) = x."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return op.Cast(x, _name="root")
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        if x.dtype is None or x.dtype != query.int_(root, "to", 0):
+            return f"the type changes from {x.dtype}"
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class DropSlice(Rule):
+    """Slice(x, all of every axis) = x."""
+
+    exactness = EXACT
+
+    def pattern(
+        self, op: Patterns, x: Var, starts: Var, ends: Var, axes: Var | None = None, steps: Var | None = None
+    ) -> Any:
+        return op.Slice(x, starts, ends, axes, op.constant(steps), _name="root")
+
+    def check(self, x: ir.Value, steps: ir.Value | None, root: ir.Node) -> str | None:
+        before, after = query.static_shape(x), query.static_shape(root.outputs[0])
+        if before is None or before != after:
+            return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
+        taken = query.constant(steps)
+        if taken is not None and (taken < 0).any():
+            return "it reverses an axis"
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class DropConcat(Rule):
+    """Concat(x) = x."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return op.Concat(x, _name="root")
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class DropExpand(Rule):
+    """f(Expand(x), y) = f(x, y), where y alone brings x to the shape of the result."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, shape: Var, y: Var) -> Any:
+        expanded = op.Expand(x, shape, _shared=True)
+        first = op.node(_BROADCASTING, expanded, y, _name="root")
+        return op.any_of(first, op.node(("Sub", "Div"), y, expanded, _name="root"))
+
+    def check(self, x: ir.Value, y: ir.Value, root: ir.Node) -> str | None:
+        shapes = [query.static_shape(value) for value in (x, y, root.outputs[0])]
+        if None in shapes:
+            return "a shape is unknown"
+        if np.broadcast_shapes(shapes[0] or (), shapes[1] or ()) != shapes[2]:
+            return f"{query.describe(y)} does not bring {query.describe(x)} to the shape {root.outputs[0].shape}"
+        return None
+
+    def rewrite(self, op: Builder, x: ir.Value, y: ir.Value, root: ir.Node) -> ir.Value:
+        swapped = root.inputs[0] is y
+        result: ir.Value = op.node(root.op_type, *((y, x) if swapped else (x, y)))
+        return result
+
+
+class DelayExpand(Rule):
+    """f(Expand(x), c) = Expand(f(x, c)) for one number c."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, shape: Var, c: Var) -> Any:
+        expanded, number = op.Expand(x, shape, _shared=True), op.constant(c)
+        first = op.node(("Add", "Sub", "Mul", "Div"), expanded, number, _name="root")
+        return op.any_of(first, op.node(("Sub", "Div"), number, expanded, _name="root"))
+
+    def check(self, x: ir.Value, c: ir.Value, root: ir.Node) -> str | None:
+        if not query.is_scalar(c):
+            return f"{query.describe(c)} is not one number"
+        rank = query.rank(x)
+        if rank is None or rank < (query.rank(c) or 0):
+            return "the number raises the rank"
+        return _shape_doubt(root.outputs[0])
+
+    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, root: ir.Node) -> ir.Value:
+        swapped = root.inputs[0] is c
+        inner = op.node(root.op_type, *((c, x) if swapped else (x, c)))
+        return _expand(op, inner, _static(root.outputs[0]))
+
+
+RULES: tuple[Rule, ...] = (
+    DropReshape(),
+    MergeReshapes(),
+    DropTranspose(),
+    MergeTransposes(),
+    MergeReshapedTranspose(),
+    GatherInOrder(),
+    DropCast(),
+    DropSlice(),
+    DropConcat(),
+    DropExpand(),
+    DelayExpand(),
+)
+
+
+def _static(value: ir.Value) -> tuple[int, ...]:
+    shape = query.static_shape(value)
+    assert shape is not None, f"checked: the shape of {value.name!r} is known"
+    return shape
+
+
+def _shape_doubt(value: ir.Value) -> str | None:
+    return f"the shape of {query.describe(value)} is unknown" if query.static_shape(value) is None else None
+
+
+def _reshape(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    result: ir.Value = op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
+    return result
+
+
+def _expand(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    result: ir.Value = op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
+    return result
+
+
+def _perm(node: ir.Node) -> tuple[int, ...]:
+    """The axes of the input in the order of the output; empty where the rank is unknown."""
+    reversal = tuple(range(query.rank(node.inputs[0]) or 0))[::-1]
+    return query.ints(node, "perm", reversal)
+
+
+def _perm_through(x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> tuple[int, ...] | None:
+    """The permutation of x that gives the result, where all axes of other sizes than 1 pass one by one."""
+    before, after = _static(x), _static(root.outputs[0])
+    inside = _static(first.outputs[0])
+    axes = [axis for axis, size in enumerate(before) if size != 1]
+    if [before[axis] for axis in axes] != [size for size in inside if size != 1] or len(before) != len(after):
+        return None
+    named = iter(axes)
+    names = [None if size == 1 else next(named) for size in inside]
+    moved = [names[axis] for axis in _perm(transpose) if names[axis] is not None]
+    if [before[axis] for axis in moved if axis is not None] != [size for size in after if size != 1]:
+        return None
+    ones = iter(axis for axis, size in enumerate(before) if size == 1)
+    order = iter(moved)
+    perm = [next(ones) if size == 1 else next(order) for size in after]
+    return tuple(axis for axis in perm if axis is not None)
+
+
+def _in_order(x: ir.Value, indices: ir.Value, root: ir.Node) -> tuple[int, ...] | None:
+    """The shape of the result without its repetitions, where it holds every element of x once and in order."""
+    positions = np.arange(math.prod(_static(x))).reshape(_static(x))
+    where = query.constant(indices)
+    assert where is not None, "the pattern takes constants only"
+    if root.op_type == "Gather":
+        found = np.take(positions, where, axis=query.int_(root, "axis", 0))
+    else:
+        found = positions[tuple(np.moveaxis(where, -1, 0))]
+    for axis in range(found.ndim):
+        first = found.take([0], axis)
+        if found.shape[axis] and (found == first).all():
+            found = first
+    same = found.size == positions.size and (found.reshape(-1) == positions.reshape(-1)).all()
+    return tuple(found.shape) if same else None

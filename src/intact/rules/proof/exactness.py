@@ -1,0 +1,224 @@
+"""Runs a model before and after rewriting, and holds every rule to what it claims."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import GateFailed
+from intact.matching import rewriter
+from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
+from intact.model import query
+from intact.results import Application
+from intact.rules.proof import witness
+from intact.rules.proof.reference import runnable
+from intact.rules.proof.witness import Pair
+from intact.rules.quantized.symmetric import RequantizeWeight
+from intact.runtime import ort_cpu as cpu
+
+Feeds = Mapping[str, np.ndarray]
+
+# One step may grow on its way through a network; below this the rewritten model is another model. An output that moves
+# by a step of its own grid did not grow: on a coarse grid that is many dB.
+LEAST_SQNR = 20.0
+ONE_STEP = 1.001
+
+# What a layer must keep of its result. Its weight may keep more, where inputs are correlated or products cancel out.
+LEAST_NEAR_SQNR = 40.0
+
+# Floats that are on no grid may move by this share of the largest of them: sums in another order.
+LARGEST_SHARE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was found: outputs identical, or how far apart in dB, and the steps that each rule moved a tensor by."""
+
+    samples: int
+    checked: int
+    identical: bool
+    sqnr_db: float | None
+    moved: Mapping[str, float]
+
+
+def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Sequence[Feeds]) -> Validation:
+    """Compare `before` with what `rules` made of it, application by application and then as a whole.
+
+    Raises GateFailed with the name of the rule that does not keep its claim.
+    """
+    if not after.applications:
+        return Validation(len(rows), 0, True, None, {})
+    seen = witness.of(before, rules)
+    moved = _hold_to_claims(seen, rows)
+    changed = _changed(before, after.model, rows)
+    if changed and all(item.exactness == EXACT for item in after.applications):
+        raise _broken(_first_to_change(before, rules, rows), "the outputs of the model change")
+    sqnr = min((output.sqnr_db for output in changed), default=None)
+    least = min((output.sqnr_db for output in changed if not output.steps <= ONE_STEP), default=np.inf)
+    if least < LEAST_SQNR:
+        worst = max(moved, key=lambda rule: moved[rule], default=after.applications[0].rule)
+        raise GateFailed(
+            "G111",
+            f"rewriting: outputs are {least:.1f} dB SQNR from those before; {worst} moves tensors most",
+            allowed=f"at least {LEAST_SQNR:g} dB",
+            fix="rewrite with --exact",
+        )
+    return Validation(len(rows), len(seen.pairs), sqnr is None, sqnr, moved)
+
+
+def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict[str, str]:
+    """The layers that would keep less than 40 dB of their results on `rows` with a requantized weight, and how much."""
+    if not any(isinstance(rule, RequantizeWeight) for rule in rules):
+        return {}
+    seen = witness.of(model, rules)
+    near = dataclasses.replace(seen, pairs=tuple(p for p in seen.pairs if p.application.exactness == NEAR))
+    return {
+        pair.application.node: f"on data the layer keeps {kept:.1f} dB, not {LEAST_NEAR_SQNR:g}"
+        for pair, kept in _kept(near, rows).items()
+        if not kept >= LEAST_NEAR_SQNR
+    }
+
+
+def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, ...]:
+    """The rules, of which none requantizes the weight of these layers, for the reasons given."""
+    return tuple(rule.except_at(layers) if isinstance(rule, RequantizeWeight) else rule for rule in rules)
+
+
+def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
+    """The SQNR in dB that every replaced tensor keeps over all rows."""
+    session = cpu.Session(runnable(seen.model)) if seen.pairs else None
+    powers = {pair: np.zeros(2) for pair in seen.pairs}
+    for row in rows if session is not None else ():
+        assert session is not None, "there are pairs to look at"
+        tensors = session.run(row)
+        for pair in seen.pairs:
+            powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
+    return {pair: _decibels(*found) for pair, found in powers.items()}
+
+
+def _decibels(signal: float, noise: float) -> float:
+    return np.inf if noise == 0 else float(10 * np.log10(max(signal, 1e-300) / noise))
+
+
+def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
+    """The greatest move of a tensor by each rule, in steps."""
+    moved = {pair.application.rule: 0.0 for pair in seen.pairs}
+    session = cpu.Session(runnable(seen.model)) if seen.pairs else None
+    powers = {pair: np.zeros(2) for pair in seen.pairs if pair.application.exactness == NEAR}
+    for row in rows if session is not None else ():
+        assert session is not None, "there are pairs to look at"
+        tensors = session.run(row)
+        for pair in seen.pairs:
+            if pair in powers:
+                powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
+                continue
+            steps = _move(pair, tensors[pair.old], tensors[pair.new])
+            # Written so that NaN is refused as well.
+            if not steps <= (0 if pair.application.exactness == EXACT else 1):
+                raise _broken(pair.application, f"a tensor moves by {steps:g} steps")
+            moved[pair.application.rule] = max(moved[pair.application.rule], steps)
+    for pair, found in powers.items():
+        kept = _decibels(*found)
+        if not kept >= LEAST_NEAR_SQNR:
+            raise _broken(pair.application, f"a tensor keeps {kept:.1f} dB of {LEAST_NEAR_SQNR:g}")
+    return moved
+
+
+def _powers(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """The power of a tensor, as far as it is finite, and of what changed in it."""
+    signal = np.where(np.isfinite(old), old, 0).astype(np.float64)
+    return np.array([np.sum(signal * signal), np.sum(_difference(old, new) ** 2)])
+
+
+def _difference(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """How far each element moved: infinitely far to or from NaN, and not at all from one infinity to the same."""
+    a, b = old.astype(np.float64), new.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        moved = np.where(same, 0.0, np.abs(a - b))
+    return np.asarray(np.where(np.isnan(moved), np.inf, moved))
+
+
+def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
+    if old.dtype != new.dtype or old.shape != new.shape:
+        return np.inf
+    if np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
+        return 0.0
+    error = float(_difference(old, new).max())
+    if old.dtype.kind != "f":
+        return error
+    if pair.application.exactness == EXACT:
+        return np.inf
+    return error / (pair.step or max(pair.sum_step or 0.0, LARGEST_SHARE * float(np.abs(old).max(initial=1e-30))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """How far an output is from what it was: in dB, and in steps of its grid."""
+
+    sqnr_db: float
+    steps: float
+
+
+def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
+    """What became of the outputs that are not identical on all rows."""
+    first, second = cpu.Session(runnable(before)), cpu.Session(runnable(after))
+    powers = {port.name: np.zeros(2) for port in first.outputs}
+    largest = dict.fromkeys(powers, 0.0)
+    for row in rows:
+        expected, found = first.run(row), second.run(row)
+        for name, reference in expected.items():
+            powers[name] += _powers(reference, found[name])
+            largest[name] = max(largest[name], float(_difference(reference, found[name]).max(initial=0.0)))
+    steps = {value.name: _output_step(value) for value in before.graph.outputs}
+    return [_Change(_decibels(*powers[name]), move / steps[name]) for name, move in largest.items() if move > 0]
+
+
+def _output_step(value: ir.Value) -> float:
+    """The step of the grid that an output is on, so small that any move is many of them where it is on none."""
+    return 1.0 if query.is_quantized(value) else witness.grid_step(value) or witness.sum_step(value) or 1e-300
+
+
+def _first_to_change(before: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> Application:
+    """The first application that changes an output, found by replaying them one at a time."""
+    count = 0
+    while True:
+        count += 1
+        replayed, application = _replay(before, rules, count)
+        if application is None or _changed(before, replayed, rows):
+            assert application is not None, "some application changed an output"
+            return application
+
+
+class _Enough(Exception):
+    """Ends a replay."""
+
+
+def _replay(model: ir.Model, rules: Sequence[Rule], count: int) -> tuple[ir.Model, Application | None]:
+    """The model after the first `count` applications, and the last of them."""
+    result = model.clone()
+    seen: list[Application] = []
+
+    def watch(firing: Firing) -> None:
+        if len(seen) == count:
+            raise _Enough
+        seen.append(firing.application)
+
+    try:
+        rewriter.apply(result, rules, watch=watch)
+    except _Enough:
+        return result, seen[-1]
+    return result, seen[-1] if len(seen) == count else None
+
+
+def _broken(application: Application, what: str) -> GateFailed:
+    return GateFailed(
+        "G110",
+        f"rewriting: {application.rule} at {application.node!r} does not keep its claim: {what}",
+        allowed=application.exactness,
+        fix="leave the rule out of the target's table, and report the model",
+    )

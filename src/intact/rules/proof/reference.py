@@ -1,0 +1,109 @@
+"""Convolutions that ONNX Runtime refuses, in a slow form that every version of it runs, to compare others with.
+
+`Σ x·(w - z_c) = Σ x·w - z_c · Σ x`: the textbook correction term, in int32 throughout. It shares no arithmetic with
+the rewrites that are held against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching import rewriter
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns
+from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.model import query, shapes
+from intact.numbers import integer
+from intact.rules.quantized.operand import INT32, not_one_grid, produced
+from intact.rules.quantized.operator_signs import UnsignWeight
+from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
+from intact.rules.quantized.zero_points import UniteZeroPoints
+from intact.targets.registry import load_target
+
+
+class CorrectConvInteger(LocalRule):
+    """ConvInteger(x, w - z_c) = ConvInteger(x, w) - z_c · ConvInteger(x, 1)."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return matches(op, (("", "ConvInteger"),))
+
+    def check(self, node: ir.Node) -> str | None:
+        return not_distinct(product(node))
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        return _sums(op, product(node))
+
+
+class CorrectQLinearConv(LocalRule):
+    """QLinearConv(x, w - z_c) = Q((ConvInteger(x, w) - z_c · ConvInteger(x, 1) + b) · m)."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return matches(op, (("", "QLinearConv"),))
+
+    def check(self, node: ir.Node) -> str | None:
+        found = product(node)
+        known = query.is_constant(found.w.scale)
+        reason = None if known else "the scale of the weight is computed, not constant"
+        return not_distinct(found) or reason or not_one_grid(input=found.x, output=produced(node, 6))
+
+    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+        found, y, bias = product(node), produced(node, 6), query.input_(node, 8)
+        sums = _sums(op, found)
+        if bias is not None:
+            sums = op.Add(sums, op.Reshape(bias, op.constant(np.array(_shape(found)), "shape")))
+        scale = integer.multiplier(found.x.scales()[0], found.w.scales(), y.scales()[0])
+        factor = op.constant(scale.reshape(_shape(found)), "multiplier")
+        one = op.constant(np.array(1, np.float32), "one")
+        return op.QuantizeLinear(op.Mul(op.Cast(sums, to=int(ir.DataType.FLOAT)), factor), one, y.grid(op)[1])
+
+
+def _sums(op: Builder, found: Product) -> Any:
+    weight = query.constant(found.w.q)
+    assert weight is not None, "the weight is checked to be constant first"
+    ones = op.constant(np.ones_like(weight), "ones")
+    attributes: dict[str, Any] = dict(found.node.attributes)
+    plain = op.ConvInteger(found.x.q, found.w.q, found.x.zero_point, **attributes)
+    inputs = op.ConvInteger(found.x.q, ones, found.x.zero_point, **attributes)
+    zeros = op.constant(found.w.zeros().reshape(_shape(found)).astype(INT32.numpy()), "zero_points")
+    return op.Sub(plain, op.Mul(inputs, zeros))
+
+
+def _shape(found: Product) -> list[int]:
+    rank = query.rank(found.w.q)
+    assert rank is not None, "a constant has a rank"
+    return [-1, *[1] * (rank - 2)]
+
+
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "ConvInteger": (UniteZeroPoints(), CorrectConvInteger()),
+    "QLinearConv": (CorrectQLinearConv(),),
+}
+
+
+# Operators whose kernels saturate on some processors.
+_PRODUCTS = {op for _, op in (*CONVOLUTIONS, *MATRICES)}
+
+
+def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
+    """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the integers that it stands for.
+
+    Where the processor's kernels for uint8 × int8 saturate, weights are uint8: a model means the same everywhere.
+    """
+    forms = load_target("cpu", ort=version).rewrite
+    refused = forms.refuses_distinct
+    rules = [rule for op, some in _RULES.items() if op in refused for rule in some]
+    exact = [UnsignWeight(saturates=True)] if forms.saturates else []
+    wanted = set(refused) | (_PRODUCTS if exact else set())
+    if not any(node.op_type in wanted for node in query.all_nodes(model)):
+        return model
+    copy = model.clone()
+    # A model as it was given may have constants of no known type.
+    shapes.infer_shapes(copy)
+    return rewriter.apply(copy, [*rules, *exact]).model

@@ -1,0 +1,174 @@
+"""A model that computes each replaced tensor twice from the same inputs: as it was, and as it came.
+
+One changed integer upstream then blames no rule downstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.matching import rewriter
+from intact.matching.rewriter import Firing, Rule
+from intact.model import edit, query
+from intact.results import Application
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The names of one replaced tensor, old and new; floats have the step that `grid_step` or `sum_step` finds."""
+
+    application: Application
+    old: str
+    new: str
+    step: float | None
+    sum_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The model, and the pairs of tensors among its outputs."""
+
+    model: ir.Model
+    pairs: tuple[Pair, ...]
+
+
+def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
+    """What `rules` do to `model`; a firing in the body of an If or Loop leaves no pair."""
+    subject = model.clone()
+    recorder = _Recorder(subject)
+    rewriter.apply(subject, rules, watch=recorder.see)
+    return recorder.witness()
+
+
+class _Recorder:
+    """Copies both sides of every firing into one growing model."""
+
+    def __init__(self, subject: ir.Model) -> None:
+        self._graph = subject.graph
+        self._model = subject.clone()
+        self._names = edit.Names(self._model)
+        self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
+        copies = {value.name: value for value in _values(self._model.graph)}
+        self._known = {value: copies[value.name] for value in _values(self._graph)}
+
+    def see(self, firing: Firing) -> None:
+        """Add the nodes of the match and those that replace them, side by side."""
+        if firing.graph is not self._graph:
+            return
+        before = self._copy(firing.covered, {})
+        # What replaces a match may read from nodes of it that stay: from the same copies then as the match itself.
+        self._known |= self._copy(firing.created, dict(before))
+        for old, new in zip(firing.old, firing.new, strict=True):
+            # Asked now: rules that fire later take the nodes apart that say it.
+            steps = grid_step(firing.new[0]), sum_step(firing.new[0])
+            was, came = (self._readable(copy, old.dtype or new.dtype) for copy in (before[old], self._value(new)))
+            self._pairs.append((firing.application, was, came, *steps))
+
+    def witness(self) -> Witness:
+        """The model with nothing but the pairs as its outputs."""
+        outputs: dict[ir.Value, str] = {}
+        pairs = [
+            Pair(application, self._output(old, outputs), self._output(new, outputs), *steps)
+            for application, old, new, *steps in self._pairs
+        ]
+        self._model.graph.outputs[:] = list(outputs)
+        edit.prune(self._model)
+        return Witness(self._model, tuple(pairs))
+
+    def _copy(self, nodes: Sequence[ir.Node], made: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+        """Copies of nodes, each after those of them that it reads from; returns what became of their outputs."""
+        inside = set(nodes)
+        for node in nodes:
+            self._copy_node(node, inside, made)
+        return made
+
+    def _copy_node(self, node: ir.Node, inside: set[ir.Node], made: dict[ir.Value, ir.Value]) -> None:
+        if node.outputs[0] in made:
+            return
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer in inside and producer is not None:
+                self._copy_node(producer, inside, made)
+        inputs = [made.get(value) or self._value(value) if value is not None else None for value in node.inputs]
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs),
+            name=self._names.take(f"witness/{node.name}"),
+        )
+        for output in copy.outputs:
+            output.name = self._names.take(f"{copy.name}/output")
+        self._model.graph.append(copy)
+        self._model.opset_imports.setdefault(node.domain, 1)
+        made |= dict(zip(node.outputs, copy.outputs, strict=True))
+
+    def _value(self, value: ir.Value) -> ir.Value:
+        if value not in self._known:
+            tensor = query.constant_tensor(value)
+            assert tensor is not None, f"{value.name!r} comes from nowhere"
+            name = self._names.take(f"witness/{value.name}")
+            self._known[value] = edit.add_initializer(self._model.graph, tensor, name)
+        return self._known[value]
+
+    def _readable(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """Integers of fewer than eight bits as int8: no array can hold them as they are."""
+        if dtype is None or not dtype.is_integer() or dtype.bitwidth >= 8:
+            return value
+        to = ir.AttrInt64("to", ir.DataType.INT8)
+        cast = ir.Node("", "Cast", [value], [to], name=self._names.take("witness/Cast"))
+        cast.outputs[0].name = self._names.take("witness/readable")
+        self._model.graph.append(cast)
+        return cast.outputs[0]
+
+    def _output(self, value: ir.Value, outputs: dict[ir.Value, str]) -> str:
+        """The name of a value as an output; inputs and constants get a copy that can be one."""
+        if value.producer() is None:
+            node = ir.Node("", "Identity", [value], name=self._names.take("witness/Identity"))
+            node.outputs[0].name = self._names.take("witness/copy")
+            self._model.graph.append(node)
+            value = node.outputs[0]
+        return outputs.setdefault(value, value.name or "")
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def grid_step(value: ir.Value) -> float | None:
+    """The largest step of the grid that a float is on, where a DequantizeLinear says it."""
+    node = value.producer()
+    return None if node is None or node.op_type != "DequantizeLinear" else _largest(node.inputs[1])
+
+
+def sum_step(value: ir.Value) -> float | None:
+    """The largest step of the sums that a float is one of, where both factors are on a grid."""
+    node = value.producer()
+    if node is None:
+        return None
+    factors = [_largest(scale) for scale in _scales(node)]
+    if len(factors) != 2 or factors[0] is None or factors[1] is None:
+        return None
+    return factors[0] * factors[1] * abs(query.float_(node, "alpha", 1.0))
+
+
+def _scales(node: ir.Node) -> list[ir.Value | None]:
+    """The scales of both operands of a Gemm on a grid, whose bias is rounded to steps of its sums."""
+    if node.op_type == "QGemm":
+        return [query.input_(node, 1), query.input_(node, 4)]
+    if node.op_type != "Gemm":
+        return []
+    sources = [None if value is None else value.producer() for value in node.inputs[:2]]
+    return [item.inputs[1] for item in sources if item is not None and item.op_type == "DequantizeLinear"]
+
+
+def _largest(scale: ir.Value | None) -> float | None:
+    scales = query.constant(scale)
+    return None if scales is None else float(scales.max())

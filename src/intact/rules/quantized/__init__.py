@@ -1,0 +1,1 @@
+"""Rules for quantized graphs, one family a file."""

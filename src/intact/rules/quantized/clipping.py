@@ -1,0 +1,73 @@
+"""Relu and Clip in front of a grid that already clips: the grid does their work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.rewriter import EXACT, LocalRule
+from intact.model import query
+from intact.rules.quantized.operand import limits
+
+
+class AbsorbRelu(LocalRule):
+    """Q(Relu(x), s, z) = Q(x, s, z) where Q(0) is the least integer: the grid cuts negative values off itself."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Any, x: Any, s: Any, z: Any) -> Any:
+        return op.QuantizeLinear(op.Relu(x), s, z, _name="quantize")
+
+    def check(self, s: ir.Value, z: ir.Value, quantize: ir.Node) -> str | None:
+        return _does_not_clip(quantize, s, z, 0.0, None)
+
+    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
+        return op.QuantizeLinear(x, s, z, **quantize.attributes)
+
+
+class AbsorbClip(LocalRule):
+    """Q(Clip(x, a, b), s, z) = Q(x, s, z) where Q(a) is the least integer and Q(b) the greatest."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Any, x: Any, s: Any, z: Any, low: Any = None, high: Any = None) -> Any:
+        return op.QuantizeLinear(op.Clip(x, low, high), s, z, _name="quantize")
+
+    def check(
+        self, s: ir.Value, z: ir.Value, low: ir.Value | None, high: ir.Value | None, quantize: ir.Node
+    ) -> str | None:
+        ends = [None if end is None else query.scalar(end) for end in (low, high)]
+        if any(value is not None and end is None for value, end in zip((low, high), ends, strict=True)):
+            return "the limits of the Clip are computed, not constant"
+        return _does_not_clip(quantize, s, z, *ends)
+
+    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
+        return op.QuantizeLinear(x, s, z, **quantize.attributes)
+
+
+def _does_not_clip(
+    quantize: ir.Node, scale: ir.Value, zero_point: ir.Value, low: float | None, high: float | None
+) -> str | None:
+    """Why the grid would let values through that a clip to [low, high] would not, or None if it does not.
+
+    Quantization is monotonic, so it is enough that the ends of the clip fall on the ends of the grid.
+    """
+    steps, zeros = query.constant(scale), query.constant(zero_point)
+    dtype = quantize.outputs[0].dtype or zero_point.dtype
+    if steps is None or zeros is None or dtype is None:
+        return "scale or zero point is computed, not constant"
+    least, greatest = limits(dtype)
+    zeros = zeros.astype(np.int64)
+    for end, limit, name in ((low, least, "least"), (high, greatest, "greatest")):
+        if end is None:
+            continue
+        level = np.rint(np.float32(end) / steps.astype(np.float32)) + zeros
+        beyond = level > limit if name == "least" else level < limit
+        if beyond.any():
+            return f"{end} is level {int(level.reshape(-1)[0])} of the grid, whose {name} is {limit}"
+    return None
+
+
+RULES = (AbsorbRelu(), AbsorbClip())

@@ -1,0 +1,181 @@
+"""Rules for quantized graphs, one family a file, and the stage that applies those that a target asks for."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from intact.errors import SettingsError
+from intact.matching import explanation as reasons
+from intact.matching import rewriter
+from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
+from intact.model import query
+from intact.results import Application, Refusal
+from intact.rules.quantized import (
+    bias,
+    channels,
+    clipping,
+    constants,
+    conv_bias,
+    folding,
+    fully_connected,
+    gemm,
+    integer_forms,
+    matmul_integer,
+    movement,
+    moves_to_qdq,
+    norms,
+    padding,
+    qgemm,
+    scaling,
+    to_qdq,
+    to_qlinear,
+    zero_points,
+)
+from intact.rules.quantized.target_rule import TargetRule
+from intact.targets.registry import load_target
+from intact.targets.spec import Forms, Target
+
+FAMILIES: Mapping[str, tuple[Rule, ...]] = {
+    "folding": (*constants.RULES, *folding.RULES),
+    "scaling": scaling.RULES,
+    "clipping": clipping.RULES,
+    "movement": (*movement.RULES, *padding.RULES),
+    "bias": (*bias.RULES, *conv_bias.RULES),
+    "integer_forms": integer_forms.RULES,
+    "gemm": (*gemm.RULES, *qgemm.RULES, *matmul_integer.RULES, *fully_connected.RULES),
+    "to_qlinear": to_qlinear.RULES,
+    "to_qdq": (*to_qdq.RULES, *moves_to_qdq.RULES),
+    "zero_points": zero_points.RULES,
+    "channels": channels.RULES,
+    "norms": norms.RULES,
+}
+
+# What `conversion` applies: operators in the other form, and what stands in the way of that.
+CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {
+    "qdq": ("to_qdq",),
+    "qlinear": (
+        "integer_forms.relu_to_integer_clip",
+        "integer_forms.clip_to_integer_clip",
+        "folding.quantize_constant",
+        "folding.drop_self_requantize",
+        "clipping",
+        "movement",
+        "bias.fold_arithmetic_into_conv",
+        "bias.fold_norm_into_conv",
+        "gemm.fold_gemm_factors",
+        "gemm.matmul_add_to_qgemm",
+        "gemm.mat_mul_to_float",
+        "gemm.add_to_mat_mul_to_float",
+        "to_qlinear",
+    ),
+}
+
+RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES.values() for rule in family)
+
+
+def rewrite(model: ir.Model, target: Target, *, exact: bool = False, near: bool = False) -> Rewritten:
+    """A copy of a quantized model in the form that `target` takes, with the rules that `rules_for` chooses."""
+    return rewriter.apply(model.clone(), rules_for(target, exact=exact, near=near))
+
+
+def explain(
+    before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str, left_out: Sequence[Rule] = ()
+) -> tuple[Refusal, ...]:
+    """Which rules fired at a node, and why each other that has a place for what became of it does not.
+
+    Those of `left_out` that would fire are told, too: `--exact` is why they did not. Without a node ("") it is why
+    rules did not fire where they match, all over the result.
+    """
+    if not node:
+        doubted = (Refusal(rule.name, at, why) for rule, at, why in reasons.doubts(rewritten.model, rules) if why)
+        missed = (_left_out(rule, at) for rule, at, why in reasons.doubts(rewritten.model, left_out) if why is None)
+        return (*doubted, *missed)
+    given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
+    if node not in given and node not in left:
+        near = difflib.get_close_matches(node, [*(left | given)], 2)
+        fix = f"did you mean {' or '.join(near)}?" if near else None
+        raise SettingsError("S146", f"--explain {node}: the model has no such node, before or after", fix=fix)
+    fired = [Refusal(item.rule, node, "fired here") for item in _fired_with(node, before, rules)]
+    places = [name for name, item in left.items() if name == node or node in query.origin(item)]
+    gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
+    stands = [refusal for place in places for refusal in reasons.explain(rewritten.model, rules, place)]
+    barred = [
+        _left_out(rule, place)
+        for place in places
+        for rule in left_out
+        if reasons.fires_at(rewritten.model, rule, place)
+    ]
+    told = (*dict.fromkeys(fired), *stands, *barred, *gone)
+    return told or (Refusal("none", node, f"no rule has a place for {left[places[0]].op_type}"),)
+
+
+def _fired_with(node: str, model: ir.Model, rules: Sequence[Rule]) -> list[Application]:
+    """The applications whose match had the node in it, or what came of it before."""
+    found: list[Application] = []
+    heirs: set[ir.Node] = set()
+
+    def watch(firing: Firing) -> None:
+        if any(item.name == node or item in heirs for item in firing.covered):
+            found.append(firing.application)
+            heirs.update(firing.created)
+
+    rewriter.apply(model.clone(), rules, watch=watch)
+    return found
+
+
+def _left_out(rule: Rule, node: str) -> Refusal:
+    return Refusal(rule.name, node, f"left out by --exact: its claim is {rule.exactness}")
+
+
+def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tuple[Rule, ...]:
+    """The rules that the table of a target names, in its order, as far as the target has what they create.
+
+    `exact` leaves out those that may move a number by a step, `near` takes in those that give a weight another grid.
+    """
+    forms = target.rewrite
+    named = [rule for name in forms.rules for rule in _named(name, forms)]
+    needed = [rule for rule in named if not isinstance(rule, TargetRule) or rule.is_needed(forms)]
+    fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in needed]
+    able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates) and (near or rule.exactness is not NEAR)]
+    return tuple(rule for rule in able if not exact or rule.exactness is EXACT or _keeps_integers(rule))
+
+
+def _keeps_integers(rule: Rule) -> bool:
+    return isinstance(rule, TargetRule) and rule.exact_in_integers
+
+
+def conversion(form: str | None) -> Target:
+    """A target whose table asks for one form of every operator that has two, and for nothing else."""
+    found = next((known for known in CONVERSIONS if known == form), None)
+    if found is None:
+        raise SettingsError("S134", f"unknown form {form!r} of a quantized model", allowed=", ".join(CONVERSIONS))
+    target = load_target("cpu")
+    return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
+
+
+def counts(applications: Iterable[Application]) -> list[dict[str, Any]]:
+    """How often each rule fired, with its claim, in the order of first firing."""
+    found = Counter((item.rule, item.exactness) for item in applications)
+    return [{"rule": rule, "exactness": exactness, "count": count} for (rule, exactness), count in found.items()]
+
+
+def operators(before: ir.Model, after: ir.Model) -> dict[str, dict[str, int]]:
+    """How many nodes of each type there were, and are."""
+    found = [Counter(node.op_type for node in query.all_nodes(model)) for model in (before, after)]
+    return {op: {"before": found[0][op], "after": found[1][op]} for op in sorted(found[0] | found[1])}
+
+
+def _named(name: str, forms: Forms) -> tuple[Rule, ...]:
+    family, _, single = name.partition(".")
+    found = tuple(rule for rule in FAMILIES.get(family, ()) if single in ("", rule.name))
+    if family not in FAMILIES or (single and not found):
+        raise SettingsError(
+            "S133", f"{forms.source}: no rule or family is called {name!r}", allowed=", ".join(FAMILIES)
+        )
+    return found

@@ -1,0 +1,150 @@
+"""Q and DQ nodes that follow each other, or stand beside their like: one grid where there were several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.rules.quantized import grid_relations as grid
+from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, quantized, read, written
+
+
+class DropSelfRequantize(LocalRule):
+    """Q(DQ(x, s, z), s, z) = x: requantizing to the same grid changes nothing."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, dequantized(op, "back"), "last")
+
+    def check(self, back: ir.Node, last: ir.Node) -> str | None:
+        source = read(back)
+        return grid.different(source, written(last)) or grid.unusable(source)
+
+    def rewrite(self, op: Builder, back: ir.Node) -> Any:
+        return back.inputs[0]
+
+
+class SkipRequantize(LocalRule):
+    """Q3(DQ2(Q2(DQ1(x)))) = Q3(DQ1(x)) where that holds for every integer that x can be."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Any:
+        return _chain(op, dequantized(op, "first"))
+
+    def check(self, first: ir.Node, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        doubt = _not_a_chain(middle, back, last) or _no_single_grid(read(first), "source")
+        if doubt is not None:
+            return doubt
+        move = _largest_move(read(first), written(middle), written(last))
+        return None if move == 0 else f"some integers would move by {move}"
+
+    def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> Any:
+        return op.QuantizeLinear(first.outputs[0], *last.inputs[1:], **last.attributes)
+
+
+class MergeRequantize(LocalRule):
+    """Q2(DQ1(Q1(x))) = Q2(x) within one step, where grid 1 covers grid 2 and its step is at most twice as large."""
+
+    exactness = WITHIN_ONE_STEP
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return _chain(op, x)
+
+    def check(self, x: ir.Value, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        doubt = _not_a_chain(middle, back, last)
+        if doubt is not None:
+            return doubt
+        producer = x.producer()
+        if producer is not None and producer.op_type == "DequantizeLinear" and not _no_single_grid(read(producer), "x"):
+            move = _largest_move(read(producer), written(middle), written(last))
+            return None if move <= 1 else f"some integers would move by {move}"
+        return grid.not_covered(written(middle), written(last))
+
+    def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> Any:
+        return op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+
+
+class MergeEqualQuantizers(LocalRule):
+    """Q(x, s, z) and Q(x, s, z) are one node."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+        return op.QuantizeLinear(x, s, z, _name="first"), op.QuantizeLinear(x, s, z, _name="second")
+
+    def check(self, first: ir.Node, second: ir.Node) -> str | None:
+        return _attributes_differ(first, second)
+
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
+        merged = op.QuantizeLinear(x, s, z, **first.attributes)
+        return merged, merged
+
+
+class MergeEqualDequantizers(LocalRule):
+    """DQ(x, s, z) and DQ(x, s, z) are one node."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+        return op.DequantizeLinear(x, s, z, _name="first"), op.DequantizeLinear(x, s, z, _name="second")
+
+    def check(self, first: ir.Node, second: ir.Node) -> str | None:
+        return _attributes_differ(first, second)
+
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
+        merged = op.DequantizeLinear(x, s, z, **first.attributes)
+        return merged, merged
+
+
+RULES: tuple[Rule, ...] = (
+    DropSelfRequantize(),
+    SkipRequantize(),
+    MergeRequantize(),
+    MergeEqualQuantizers(),
+    MergeEqualDequantizers(),
+)
+
+
+def _chain(op: Patterns, x: Any) -> Any:
+    """Q(DQ(Q(x))) whose intermediate integers nothing else uses."""
+    middle = op.QuantizeLinear(x, Var("s"), Var("z", optional=True), _name="middle")
+    back = op.DequantizeLinear(middle, Var("bs"), Var("bz", optional=True), _name="back")
+    return quantized(op, back, "last")
+
+
+def _not_a_chain(middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+    """Why the two grids of a chain cannot be compared: they are computed, per channel, or not what they seem."""
+    via, result = written(middle), written(last)
+    doubt = grid.different(via, read(back))
+    if doubt is not None:
+        return f"the pair in the middle does not share one grid: {doubt}"
+    return _no_single_grid(via, "the intermediate grid") or _no_single_grid(result, "the output grid")
+
+
+def _no_single_grid(operand: Operand, name: str) -> str | None:
+    doubt = not_one_grid(**{name: operand}) or grid.unusable(operand)
+    if doubt is None and operand.dtype is not None and operand.dtype.bitwidth > 16:
+        return f"{name} has {operand.dtype.bitwidth} bits"
+    return doubt
+
+
+def _largest_move(source: Operand, via: Operand, result: Operand) -> int:
+    """By how many levels of `result` a detour over `via` moves an integer of `source` at most."""
+    real = grid.dequantize(grid.every_level(source), source)
+    there = grid.quantize(grid.dequantize(grid.quantize(real, via), via), result)
+    return int(np.abs(there.astype(np.int64) - grid.quantize(real, result).astype(np.int64)).max())
+
+
+def _attributes_differ(first: ir.Node, second: ir.Node) -> str | None:
+    if {name: item.value for name, item in first.attributes.items()} == {
+        name: item.value for name, item in second.attributes.items()
+    }:
+        return None
+    return f"the attributes of {first.name!r} and {second.name!r} differ"

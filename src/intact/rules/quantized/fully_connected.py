@@ -1,0 +1,134 @@
+"""A product and its bias as one Gemm between Q/DQ nodes, which NPUs run as FullyConnected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.model import query
+from intact.rules.quantized import grid_relations as grid
+from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import stacks
+from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, not_one_type, quantized, read, written
+
+
+class MatMulToFullyConnected(LocalRule):
+    """Q(DQ(Q(DQ(a) · DQ(b))) + c) = Q(Gemm(DQ(a), DQ(b), DQ(c'))): a product and its bias as one operator.
+
+    The intermediate grid, where there is one, holds every product that can occur, so that it only rounded, and by less
+    than a step of the output.
+    """
+
+    exactness = WITHIN_ONE_STEP
+    creates = (("", "Gemm"),)
+
+    def pattern(self, op: Patterns, bias: Var) -> Any:
+        product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
+        scale, zero_point = Var("m.scale"), Var("m.zero_point", optional=True)
+        again = op.DequantizeLinear(quantized(op, product, "m"), scale, zero_point)
+        return quantized(op, op.Add(op.any_of(again, product), bias), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, m: ir.Node | None, y: ir.Node, bias: ir.Value) -> str | None:
+        left, right, output = read(a), read(b), written(y)
+        if query.rank(left.q) != 2:
+            return f"Gemm takes matrices, and the input has rank {query.rank(left.q)}"
+        return _not_connected(left, right, output) or self._not_added(left, right, m, output, bias)
+
+    def _not_added(self, a: Operand, b: Operand, m: ir.Node | None, output: Operand, bias: ir.Value) -> str | None:
+        if m is None:
+            return linear.not_a_bias(bias, a, b, output.step, -1)
+        middle, producer = written(m), bias.producer()
+        if producer is None or producer.op_type != "DequantizeLinear":
+            return "the bias is not behind a DequantizeLinear"
+        doubt = not_one_type(output=output, intermediate=middle) or not_one_grid(intermediate=middle)
+        return doubt or _folding_moves(a, b, read(producer), middle, output)
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+        result = op.Gemm(a.outputs[0], b.outputs[0], _bias(op, read(a), read(b), bias))
+        return op.QuantizeLinear(result, *y.inputs[1:], **y.attributes)
+
+
+class StackToFullyConnected(LocalRule):
+    """Q(DQ(a) · DQ(b) + c) = Reshape(Q(Gemm(DQ(Reshape(a)), DQ(b), DQ(c')))) for a stack a, each Reshape on its grid.
+
+    Without a grid between product and sum, an NPU takes the product of a stack in float, and its weight as well.
+    """
+
+    exactness = WITHIN_ONE_STEP
+    creates = (("", "Gemm"),)
+
+    def pattern(self, op: Patterns, bias: Var) -> Any:
+        product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
+        return quantized(op, op.Add(product, bias), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
+        left, right, output = read(a), read(b), written(y)
+        if query.rank(left.q) == 2:
+            return "the input is a matrix, which Gemm takes as it is"
+        return (
+            _not_connected(left, right, output)
+            or grid.unusable(left)
+            or grid.unusable(output)
+            or stacks.not_flat(left.q, right, stacks.result_shape(left.q, right, y))
+            or linear.not_a_bias(bias, left, right, output.step, -1)
+        )
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+        left, right, output = read(a), read(b), written(y)
+        shape = stacks.result_shape(left.q, right, y)
+        assert shape is not None, "shapes were checked"
+        rows = op.QuantizeLinear(stacks.rows(op, a.outputs[0], right), *left.grid(op))
+        result = op.Gemm(op.DequantizeLinear(rows, *left.grid(op)), b.outputs[0], _bias(op, left, right, bias))
+        levels = op.QuantizeLinear(result, *output.grid(op))
+        back = stacks.in_shape(op, op.DequantizeLinear(levels, *output.grid(op)), shape)
+        return op.QuantizeLinear(back, *output.grid(op))
+
+
+RULES: tuple[Rule, ...] = (MatMulToFullyConnected(), StackToFullyConnected())
+
+
+def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:
+    """Why a product of integers and a bias is not within a step of that of floats."""
+    return (
+        not_one_type(input=a, output=output)
+        or not_one_grid(input=a, output=output)
+        or linear.not_a_constant_matrix(b)
+        or linear.not_a_weight(a, b, -1)
+        or linear.lost_in_float(a, b, -1, output)
+    )
+
+
+def _bias(op: Builder, a: Operand, b: Operand, bias: ir.Value) -> ir.Value:
+    """The bias as int32 on the grid of the accumulator."""
+    steps, columns = linear.step(a, b), linear.channel_count(b, -1)
+    assert columns is not None, "the weight was checked"
+    levels = linear.bias_levels(bias, steps, columns)
+    assert not isinstance(levels, str), "the bias was checked"
+    return linear.dequantized_bias(op, levels, steps)
+
+
+def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarray | str:
+    """A quantized constant in steps of the accumulator, one for each column."""
+    real, columns = linear.dequantized_constant(added), linear.channel_count(b, -1)
+    if real is None or columns is None:
+        return "what is added is computed, not constant"
+    return linear.levels_of(real, steps, columns)
+
+
+def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, output: Operand) -> str | None:
+    """Why a constant that is added on the output's grid may not join the accumulator instead."""
+    steps = linear.step(a, b)
+    levels = _constant_levels(added, steps, b)
+    if isinstance(levels, str):
+        return levels
+    assert middle.step is not None and output.step is not None, "grids are checked first"
+    moved = middle.step / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0))
+    if moved >= output.step:
+        return f"the intermediate scale {middle.step:.6g} is not below twice the output scale {output.step:.6g}"
+    overflow = linear.overflow(a, b, -1, np.rint(levels).astype(np.int64))
+    return overflow or linear.saturates(a, b, -1, middle)

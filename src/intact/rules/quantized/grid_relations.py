@@ -1,0 +1,129 @@
+"""Grids of Q and DQ nodes compared with each other: equal, covering, finer; each question answered with a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.model import query
+from intact.numbers import integer
+from intact.rules.quantized.operand import Operand, limits
+
+# A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
+LARGEST_RATIO = 2.0
+
+# What two quotients and two products in float32 may err by, in steps of a result for each level that it is from zero.
+FLOAT_SLACK = 2.0**-21
+
+# Scales between these come back from float32 as they went: no product of theirs with 17 bits leaves its range.
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-100, 2.0**100
+
+
+def different(a: Operand, b: Operand) -> str | None:
+    """Why two operands are not on one grid."""
+    if a.dtype != b.dtype:
+        return f"the types differ ({_name(a)} and {_name(b)})"
+    if not _same(a.scale, b.scale):
+        return f"the scales differ ({_numbers(a.scale)} and {_numbers(b.scale)})"
+    if a.zero_point is not b.zero_point and not _same_zeros(a, b):
+        return f"the zero points differ ({_zeros(a).tolist()[:3]} and {_zeros(b).tolist()[:3]})"
+    if not query.is_scalar(a.scale) and (a.axis, a.block_size) != (b.axis, b.block_size):
+        return f"the axes of the scales differ ({a.axis} and {b.axis})"
+    return None
+
+
+def unusable(operand: Operand) -> str | None:
+    """Why Q(DQ(q)) might not be q: a scale that is computed, or so small or large that float32 loses it."""
+    scales = query.constant(operand.scale)
+    if scales is None or not (operand.zero_point is None or query.is_constant(operand.zero_point)):
+        return "scale or zero point is computed, not constant"
+    if operand.dtype is None or not operand.dtype.is_integer():
+        return f"the type is {_name(operand)}, not an integer"
+    if scales.dtype != np.float32:
+        return f"the scale is {scales.dtype}, not float32"
+    least, greatest = (scales.item(),) * 2 if scales.size == 1 else (scales.min(), scales.max())
+    # Written so that NaN is refused as well.
+    if not (least >= SMALLEST_SCALE and greatest <= LARGEST_SCALE):
+        return f"the scale {_numbers(operand.scale)} is not between {SMALLEST_SCALE:.2g} and {LARGEST_SCALE:.2g}"
+    return None
+
+
+def not_covered(middle: Operand, result: Operand) -> str | None:
+    """Why a value rounded to the grid `middle` first may land more than one step of `result` away.
+
+    Rounding to `middle` moves a value by half a step of it, and cutting it off there shows only where `result`
+    has levels beyond. Both have one scale. Where one is exactly twice the other, every level of `middle` is one of
+    `result`, and half a step is a whole one; elsewhere a whole step may be two once floats are rounded.
+    """
+    s, t = _step(middle), _step(result)
+    if s > LARGEST_RATIO * t:
+        return f"the intermediate scale {s:.6g} is more than {LARGEST_RATIO:g} times the output scale {t:.6g}"
+    if s != LARGEST_RATIO * t and s / LARGEST_RATIO / t + result.reach * FLOAT_SLACK >= 1:
+        return (
+            f"the intermediate scale is {s / t:.9g} times the output scale: close enough to 2 for a value to move by 2"
+        )
+    (low, high), (least, greatest) = extent(middle), extent(result)
+    if low > least + t or high < greatest - t:
+        return (
+            f"the intermediate grid covers {low:.6g} to {high:.6g}, "
+            f"but values of the output reach {least:.6g} to {greatest:.6g}"
+        )
+    return None
+
+
+def extent(operand: Operand) -> tuple[float, float]:
+    """The least and the greatest value that a grid with one scale can hold."""
+    assert operand.dtype is not None, "types are checked first"
+    step, zero, (least, greatest) = _step(operand), operand.zero, limits(operand.dtype)
+    return (least - zero) * step, (greatest - zero) * step
+
+
+def every_level(operand: Operand) -> np.ndarray:
+    """Every integer of the type."""
+    assert operand.dtype is not None, "types are checked first"
+    low, high = limits(operand.dtype)
+    return np.arange(low, high + 1).astype(operand.dtype.numpy())
+
+
+def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
+    """What a DQ node with one scale makes of integers."""
+    return integer.dequantize(q, np.float32(_step(grid)), np.asarray(grid.zero))
+
+
+def quantize(x: np.ndarray, grid: Operand) -> np.ndarray:
+    """What a Q node with one scale makes of floats."""
+    assert grid.dtype is not None, "types are checked first"
+    return integer.quantize(x, np.float32(_step(grid)), np.asarray(grid.zero).astype(grid.dtype.numpy()))
+
+
+def _step(operand: Operand) -> float:
+    assert operand.step is not None, "grids are checked to have one scale first"
+    return operand.step
+
+
+def _same(left: ir.Value | None, right: ir.Value | None) -> bool:
+    return left is right or query.same_constant(left, right)
+
+
+def _same_zeros(a: Operand, b: Operand) -> bool:
+    one, other = query.scalar(a.zero_point), query.scalar(b.zero_point)
+    if one is not None and other is not None:
+        return one == other
+    return np.array_equal(_zeros(a), _zeros(b))
+
+
+def _zeros(operand: Operand) -> np.ndarray:
+    zeros = operand.zeros()
+    return zeros[:1] if (zeros == zeros[0]).all() else zeros
+
+
+def _name(operand: Operand) -> str:
+    return "unknown" if operand.dtype is None else operand.dtype.name.lower()
+
+
+def _numbers(value: ir.Value | None) -> str:
+    array = query.constant(value)
+    if array is None:
+        return "computed"
+    shown = ", ".join(f"{number:.6g}" for number in array.reshape(-1)[:3].tolist())
+    return shown if array.size <= 3 else f"{shown}, …"

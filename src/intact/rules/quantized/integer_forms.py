@@ -1,0 +1,119 @@
+"""Operators in a form that integer kernels have, with the same integers: clips, additions, and types (`signs.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.model import query
+from intact.rules.quantized import operator_signs, signs
+from intact.rules.quantized.operand import (
+    MICROSOFT,
+    Operand,
+    dequantized,
+    not_one_grid,
+    not_one_type,
+    quantized,
+    read,
+    written,
+)
+
+
+class ReluToIntegerClip(LocalRule):
+    """Q(Relu(x), s, z) = max(Q(x, s, z), z): quantizing keeps the order of values."""
+
+    exactness = EXACT
+    creates = (("", "Clip"),)
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return quantized(op, op.Relu(x), "y")
+
+    def check(self, y: ir.Node) -> str | None:
+        return _not_clipped(written(y), 0.0, None)
+
+    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node) -> Any:
+        return _clip(op, x, y, 0.0, None)
+
+
+class ClipToIntegerClip(LocalRule):
+    """Q(Clip(x, a, b), s, z) = Clip(Q(x, s, z), Q(a), Q(b)): quantizing keeps the order of values."""
+
+    exactness = EXACT
+    creates = (("", "Clip"),)
+
+    def pattern(self, op: Patterns, x: Var, low: Any = None, high: Any = None) -> Any:
+        return quantized(op, op.Clip(x, op.constant(low), op.constant(high)), "y")
+
+    def check(self, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> str | None:
+        if x.dtype is not None and not x.dtype.is_floating_point():
+            return "it clips integers already"
+        return _not_clipped(written(y), query.scalar(low), query.scalar(high))
+
+    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
+        return _clip(op, x, y, query.scalar(low), query.scalar(high))
+
+
+def _not_clipped(grid: Operand, low: float | None, high: float | None) -> str | None:
+    """Why there is nothing to clip on the grid."""
+    reason = not_one_type(output=grid) or not_one_grid(output=grid)
+    if reason is not None:
+        return reason
+    return None if any(end is not None for end in _ends(grid, low, high)) else "the grid clips there itself"
+
+
+def _ends(grid: Operand, low: float | None, high: float | None) -> tuple[int | None, int | None]:
+    """The levels of the ends of a clip, None where the grid ends no later."""
+    assert grid.dtype is not None, "types are checked first"
+    least, greatest = int(grid.dtype.min), int(grid.dtype.max)
+    bottom, top = (None if end is None else _level(grid, end) for end in (low, high))
+    return None if bottom is None or bottom <= least else bottom, None if top is None or top >= greatest else top
+
+
+def _level(grid: Operand, value: float) -> int:
+    """The level of a value, saturated."""
+    assert grid.dtype is not None, "types are checked first"
+    level = np.rint(np.float32(value) / np.float32(grid.step)) + grid.zero
+    return int(np.clip(level, int(grid.dtype.min), int(grid.dtype.max)))
+
+
+def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
+    grid = written(y)
+    assert grid.dtype is not None, "types are checked first"
+    levels: ir.Value = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
+    levels.dtype, levels.shape = grid.dtype, y.outputs[0].shape
+    ends = _ends(grid, low, high)
+    limits = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
+    result: ir.Value = op.Clip(levels, *limits)
+    return result
+
+
+class SubToAdd(LocalRule):
+    """Q(a - DQ(b, s, z)) = Q(a + DQ(~b, s, ~z)): ~b - ~z = z - b, in either sign."""
+
+    exactness = EXACT
+    creates = (("", "BitwiseNot"), (MICROSOFT, "QLinearAdd"))
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, op.Sub(dequantized(op, "a"), dequantized(op, "b")), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        return not_one_type(**operands) or not_one_grid(**operands)
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+        second = read(b)
+        assert second.dtype is not None, "types are checked first"
+        constant = query.constant(second.q)
+        turned = op.BitwiseNot(second.q) if constant is None else op.constant(np.invert(constant), "negative")
+        turned.dtype, turned.shape = second.dtype, second.q.shape
+        zero = op.constant(np.invert(np.array(second.zero, second.dtype.numpy())), "zero_point")
+        negative = op.DequantizeLinear(turned, second.scale, zero)
+        return op.QuantizeLinear(op.Add(a.outputs[0], negative), *y.inputs[1:], **y.attributes)
+
+
+RULES: tuple[Rule, ...] = (ReluToIntegerClip(), ClipToIntegerClip(), SubToAdd(), *signs.RULES, *operator_signs.RULES)

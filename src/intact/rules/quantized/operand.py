@@ -1,0 +1,192 @@
+"""Operands of quantized operators: integers with their grid, and why a kernel would not take them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.model import query
+
+UINT8, INT8, INT32 = ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT32
+INT32_MAX = 2**31 - 1
+MICROSOFT = "com.microsoft"
+
+
+class Operand(NamedTuple):
+    """Integers on a grid: real = (q - zero_point) * scale, with several scales along `axis` only."""
+
+    q: ir.Value
+    scale: ir.Value | None
+    zero_point: ir.Value | None
+    dtype: ir.DataType | None
+    axis: int = 1
+    block_size: int = 0
+
+    @property
+    def step(self) -> float | None:
+        """The scale, where it is one constant."""
+        number = query.scalar(self.scale)
+        return None if number is None else float(number)
+
+    @property
+    def zero(self) -> int:
+        """The zero point, where it is one constant; 0 where it is absent."""
+        return int(query.scalar(self.zero_point) or 0)
+
+    @property
+    def reach(self) -> int:
+        """The greatest |q - zero_point| that the type allows, with any zero point where that is computed."""
+        assert self.dtype is not None, "types are checked first"
+        (least, greatest), zero = limits(self.dtype), query.scalar(self.zero_point)
+        if self.zero_point is not None and zero is None:
+            return greatest - least
+        return max(greatest - int(zero or 0), int(zero or 0) - least)
+
+    def scales(self) -> np.ndarray:
+        """The constant scales as a flat float32 array."""
+        array = query.constant(self.scale)
+        assert array is not None, "scales are checked to be constant first"
+        return array.reshape(-1).astype(np.float32)
+
+    def zeros(self) -> np.ndarray:
+        """The constant zero points as a flat int64 array; 0 where there are none."""
+        array = query.constant(self.zero_point)
+        return np.zeros(1, np.int64) if array is None else array.reshape(-1).astype(np.int64)
+
+    def centred(self) -> np.ndarray:
+        """The constant integers minus their zero points."""
+        integers = query.constant(self.q)
+        assert integers is not None, f"{self.q.name!r} is constant where this is asked"
+        zeros = self.zeros()
+        if zeros.size == 1:
+            return np.asarray(integers.astype(np.int64) - zeros[0])
+        shape = [-1 if index == self.axis % integers.ndim else 1 for index in range(integers.ndim)]
+        return np.asarray(integers.astype(np.int64) - zeros.reshape(shape))
+
+    def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as integer kernels want them: one number as a scalar, and a zero point in any case."""
+        assert self.scale is not None and self.dtype is not None, "grids are checked first"
+        scale = as_scalar(op, self.scale, "scale")
+        if self.zero_point is not None:
+            return scale, as_scalar(op, self.zero_point, "zero_point")
+        array = query.constant(scale)
+        shape = () if array is None else array.shape
+        return scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
+
+    def triple(self, op: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Integers, scale and zero point, in the order of every QLinear operator."""
+        return self.q, *self.grid(op)
+
+
+@cache
+def limits(dtype: ir.DataType) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    return int(dtype.min), int(dtype.max)
+
+
+def dequantized(op: Patterns, name: str) -> Any:
+    """A DequantizeLinear, perhaps with other uses, that binds to `name`."""
+    inputs = Var(f"{name}.q"), Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True)
+    return op.DequantizeLinear(*inputs, _shared=True, _name=name)
+
+
+def quantized(op: Patterns, value: Any, name: str) -> Any:
+    """A QuantizeLinear of `value` that binds to `name`."""
+    return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
+
+
+def read(node: ir.Node) -> Operand:
+    """What a DequantizeLinear reads."""
+    inputs = node.inputs
+    q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
+    assert q is not None, "DequantizeLinear has an input"
+    return _operand(node, q, inputs[1], zero_point, zero_point.dtype if zero_point is not None else q.dtype)
+
+
+def written(node: ir.Node) -> Operand:
+    """What a QuantizeLinear writes."""
+    inputs = node.inputs
+    zero_point = inputs[2] if len(inputs) > 2 else None
+    dtype = zero_point.dtype if zero_point is not None else _asked(node)
+    return _operand(node, node.outputs[0], inputs[1], zero_point, dtype)
+
+
+def _asked(node: ir.Node) -> ir.DataType:
+    """The type that a QuantizeLinear without a zero point writes."""
+    asked = query.int_(node, "output_dtype", 0)
+    return ir.DataType(asked) if asked else UINT8
+
+
+def _operand(
+    node: ir.Node, q: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None, dtype: ir.DataType | None
+) -> Operand:
+    if not node.attributes.data:
+        return Operand(q, scale, zero_point, dtype)
+    return Operand(q, scale, zero_point, dtype, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))
+
+
+def taken(node: ir.Node, index: int, axis: int = 1) -> Operand:
+    """Three inputs of an integer operator from `index` on: integers, scale, zero point."""
+    q, scale, zero_point = (query.input_(node, index + offset) for offset in range(3))
+    assert q is not None, f"{node.op_type} has an input {index}"
+    return Operand(q, scale, zero_point, zero_point.dtype if zero_point is not None else q.dtype, axis)
+
+
+def produced(node: ir.Node, index: int) -> Operand:
+    """The output of an integer operator, whose scale and zero point are inputs from `index` on."""
+    scale, zero_point = query.input_(node, index), query.input_(node, index + 1)
+    output = node.outputs[0]
+    return Operand(output, scale, zero_point, zero_point.dtype if zero_point is not None else output.dtype)
+
+
+def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
+    """A constant of one element as a scalar: some kernels refuse it in any other shape."""
+    tensor = None if value.shape is not None and not len(value.shape) else query.constant_tensor(value)
+    if tensor is None or tensor.size != 1 or not len(tensor.shape):
+        return value
+    return op.constant(tensor.numpy().reshape(()), hint)
+
+
+def not_one_grid(**operands: Operand) -> str | None:
+    """Why one of the operands, given by name, is not on a constant grid with a single positive scale in float32."""
+    for name, operand in operands.items():
+        step = operand.step
+        if step is None or operand.scale is None:
+            return f"{name} has {_size(operand.scale)}, not one constant scale"
+        if operand.scale.dtype != ir.DataType.FLOAT:
+            return f"the scale of {name} is {_type_name(operand.scale.dtype)}: integer kernels take float32"
+        if not 0 < step < np.inf:
+            return f"the scale of {name} is {step}"
+        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
+            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
+    return None
+
+
+def not_one_type(**operands: Operand) -> str | None:
+    """Why the operands, given by name, are not of one 8-bit type."""
+    first = next(iter(operands.values()))
+    for name, operand in operands.items():
+        if operand.dtype not in (UINT8, INT8):
+            return f"{name} is {type_name(operand)}: integer kernels take uint8 and int8"
+        if operand.dtype != first.dtype:
+            return f"{name} is {type_name(operand)}, unlike {next(iter(operands))}: kernels want one type"
+    return None
+
+
+def type_name(operand: Operand) -> str:
+    """The type of an operand, in words for a reason."""
+    return _type_name(operand.dtype)
+
+
+def _type_name(dtype: ir.DataType | None) -> str:
+    return "of unknown type" if dtype is None else dtype.name.lower()
+
+
+def _size(value: ir.Value | None) -> str:
+    array = query.constant(value)
+    return "a computed number" if array is None else f"{array.size} numbers"

@@ -1,0 +1,91 @@
+"""Pad and Split of integers: a Pad moves values and adds one of its own, a Split has several results."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Var
+from intact.matching.rewriter import Rule
+from intact.model import query
+from intact.rules.quantized import grid_relations as grid
+from intact.rules.quantized.movement import MovementRule
+from intact.rules.quantized.operand import Operand, dequantized, quantized, read, written
+
+
+class PadRule(MovementRule):
+    """A rule that lets a Pad move integers; where it pads with a value, that is quantized beforehand."""
+
+    ops: ClassVar[tuple[str, ...]] = ("Pad",)
+
+    def _not_padded(self, move: ir.Node, operand: Operand) -> str | None:
+        if query.input_(move, 2) is not None and query.scalar(move.inputs[2]) is None:
+            return "the value that it pads with is computed, not constant"
+        return self._no_kernel(move, operand)
+
+
+class PadIntegers(PadRule):
+    """Q(Pad(DQ(x, s, z), c), s, z) = Pad(x, Q(c, s, z))."""
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, self._moves(op, dequantized(op, "first")), "last")
+
+    def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
+        return grid.different(read(first), written(last)) or self._not_padded(move, read(first))
+
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node, last: ir.Node) -> Any:
+        return _padded(op, move, first.inputs[0], written(last))
+
+
+class QuantizeBeforePad(PadRule):
+    """Q(Pad(x, c), s, z) = Pad(Q(x, s, z), Q(c, s, z))."""
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return quantized(op, self._moves(op, x), "last")
+
+    def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
+        return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, written(last))
+
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
+        integers = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+        integers.dtype, integers.shape = written(last).dtype, x.shape
+        return _padded(op, move, integers, written(last))
+
+
+def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> Any:
+    attributes: dict[str, Any] = dict(move.attributes)
+    value: ir.Value | None = None
+    if query.string(move, "mode", "constant") == "constant":
+        real = np.float32(query.scalar(query.input_(move, 2)) or 0.0)
+        value = op.constant(grid.quantize(np.asarray(real), operand), "padding")
+    return op.Pad(x, move.inputs[1], value, query.input_(move, 3), **attributes)
+
+
+class SplitIntegers(MovementRule):
+    """Split(DQ(x, s, z)) = DQ(x₁, s, z), DQ(x₂, s, z), … with x₁, x₂, … = Split(x)."""
+
+    ops: ClassVar[tuple[str, ...]] = ("Split",)
+    has_parts = True
+
+    def pattern(self, op: Patterns) -> Any:
+        return op.every_output(self._moves(op, dequantized(op, "first")))
+
+    def check(self, first: ir.Node, move: ir.Node) -> str | None:
+        return self._no_kernel(move, read(first))
+
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
+        attributes: dict[str, Any] = dict(move.attributes)
+        parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=len(move.outputs), **attributes)
+        for part, before in zip(parts, move.outputs, strict=True):
+            part.dtype, part.shape = read(first).dtype, before.shape
+        return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
+
+
+RULES: tuple[Rule, ...] = (
+    PadIntegers(),
+    QuantizeBeforePad(),
+    SplitIntegers(),
+)

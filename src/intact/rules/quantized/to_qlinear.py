@@ -1,0 +1,348 @@
+"""From QDQ to QLinear operators: DQ → op → Q becomes one operator on integers, where a kernel for it exists.
+
+The float between DQ and Q is rounded to float32, the accumulator of a kernel is not, so that a value close to the
+middle between two levels may fall on either: within one step. What only copies integers is exact. Operators of 16
+and 4 bits have no integer form and stay as they are; so does what ONNX Runtime's kernels compute wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns
+from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.model import query
+from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized.operand import (
+    MICROSOFT,
+    Operand,
+    dequantized,
+    not_one_grid,
+    not_one_type,
+    quantized,
+    read,
+    written,
+)
+
+
+class ConvToQLinear(LocalRule):
+    """Q(Conv(DQ(x), DQ(w), b)) = QLinearConv(x, w, round(b / (x_scale · w_scale)))."""
+
+    exactness = WITHIN_ONE_STEP
+    creates = (("", "QLinearConv"),)
+
+    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+        conv = op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv")
+        return quantized(op, conv, "y")
+
+    def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
+        data, weight, output = read(x), read(w), written(y)
+        return (
+            not_one_type(input=data, output=output)
+            or not_one_grid(input=data, output=output)
+            or linear.not_a_weight(data, weight, 0)
+            or linear.lost_in_float(data, weight, 0, output)
+            or _slow_depthwise(weight, conv)
+            or linear.not_a_bias(bias, data, weight, output.step, 0)
+        )
+
+    def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
+        data, weight = read(x), read(w)
+        added = linear.bias_constant(op, bias, data, weight, 0)
+        operands = *data.triple(op), *weight.triple(op), *written(y).grid(op)
+        return op.QLinearConv(*operands, added, **conv.attributes)
+
+
+def _slow_depthwise(weight: Operand, conv: ir.Node) -> str | None:
+    """Why a depthwise convolution would fall off the fast kernel, to one GEMM for each channel."""
+    shape = query.static_shape(weight.q)
+    if shape is None or shape[1] != 1 or query.int_(conv, "group", 1) == 1 or np.unique(weight.zeros()).size == 1:
+        return None
+    return "depthwise weights with distinct zero points have no fast kernel"
+
+
+class MatMulToQLinear(LocalRule):
+    """Q(MatMul(DQ(a), DQ(b))) = QLinearMatMul(a, b)."""
+
+    exactness = WITHIN_ONE_STEP
+    creates = (("", "QLinearMatMul"),)
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, op.MatMul(dequantized(op, "a"), dequantized(op, "b")), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        left, right, output = read(a), read(b), written(y)
+        return (
+            not_one_type(input=left, output=output)
+            or not_one_grid(input=left, output=output)
+            or linear.not_a_matrix(right)
+            or linear.not_a_weight(left, right, -1)
+            or linear.lost_in_float(left, right, -1, output)
+        )
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+        return op.QLinearMatMul(*read(a).triple(op), *read(b).triple(op), *written(y).grid(op))
+
+
+class GemmToQGemm(LocalRule):
+    """Q(Gemm(DQ(a), DQ(b), c)) = QGemm(a, b, round(c / (a_scale · b_scale)))."""
+
+    exactness = WITHIN_ONE_STEP
+    creates = ((MICROSOFT, "QGemm"),)
+
+    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+        return quantized(op, _plain_gemm(op, bias), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
+        left, output = read(a), written(y)
+        return (
+            not_one_type(input=left, output=output)
+            or not_one_grid(input=left, output=output)
+            or _not_a_gemm(left, read(b), bias, output.step, gemm)
+            or linear.lost_in_float(left, read(b), linear.gemm_axis(gemm), output)
+        )
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+        return _qgemm(op, read(a), read(b), bias, gemm, *written(y).grid(op))
+
+
+class GemmToFloatQGemm(Rule):
+    """Gemm(DQ(a), DQ(b), c) = QGemm(a, b, round(c / (a_scale · b_scale))) in float, up to float rounding."""
+
+    exactness = BOUNDED
+    creates = ((MICROSOFT, "QGemm"),)
+
+    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+        return _plain_gemm(op, bias)
+
+    def check(self, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
+        user = query.only_consumer(gemm.outputs[0])
+        if user is not None and user.op_type == "QuantizeLinear":
+            return "its output goes to a grid: gemm_to_qgemm takes both"
+        left = read(a)
+        return not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, read(b), bias, None, gemm)
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+        return _qgemm(op, read(a), read(b), bias, gemm)
+
+
+def _plain_gemm(op: Patterns, bias: Any) -> Any:
+    factors: dict[str, Any] = {"alpha": lambda found: found in (None, 1.0), "beta": lambda found: found in (None, 1.0)}
+    return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _attrs=factors, _name="gemm")
+
+
+def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, y_step: float | None, gemm: ir.Node) -> str | None:
+    axis = linear.gemm_axis(gemm)
+    return linear.not_a_weight(a, b, axis) or linear.not_a_bias(bias, a, b, y_step, axis)
+
+
+def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> Any:
+    added = linear.bias_constant(op, bias, a, b, linear.gemm_axis(gemm))
+    kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
+    return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
+
+
+class _Elementwise(LocalRule):
+    """Two operands, one type, single scales: op_type and the integer operator are set by the rules below."""
+
+    exactness = WITHIN_ONE_STEP
+    op_type: ClassVar[str]
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, op.node(self.op_type, dequantized(op, "a"), dequantized(op, "b")), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        return not_one_type(**operands) or not_one_grid(**operands)
+
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+        operands = *read(a).triple(op), *read(b).triple(op), *written(y).grid(op)
+        return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT)
+
+
+class AddToQLinear(_Elementwise):
+    """Q(Add(DQ(a), DQ(b))) = QLinearAdd(a, b)."""
+
+    op_type = "Add"
+    creates = ((MICROSOFT, "QLinearAdd"),)
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        return super().check(a, b, y) or linear.added_in_float(written(y), read(a), read(b))
+
+
+class MulToQLinear(_Elementwise):
+    """Q(Mul(DQ(a), DQ(b))) = QLinearMul(a, b)."""
+
+    op_type = "Mul"
+    creates = ((MICROSOFT, "QLinearMul"),)
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        doubt = super().check(a, b, y)
+        return doubt or linear.beyond_int32(written(y), linear.extent(read(a)) * linear.extent(read(b)))
+
+
+class _Unary(LocalRule):
+    """One operand and single scales: the operator, and those of its attributes that the kernel has."""
+
+    exactness = WITHIN_ONE_STEP
+    op_type: ClassVar[str]
+    attributes: ClassVar[tuple[str, ...]] = ()
+    fixed: ClassVar[Mapping[str, int]] = {}
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, op.node(self.op_type, dequantized(op, "x"), _name="node"), "y")
+
+    def check(self, x: ir.Node, y: ir.Node, node: ir.Node) -> str | None:
+        operands = {"input": read(x), "output": written(y)}
+        return not_one_type(**operands) or not_one_grid(**operands) or self.doubt(node, **operands)
+
+    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
+        """Why the kernel does not do what the node does."""
+        return None
+
+    def rewrite(self, op: Builder, x: ir.Node, y: ir.Node, node: ir.Node) -> Any:
+        kept: dict[str, Any] = {name: node.attributes[name] for name in self.attributes if name in node.attributes}
+        operands = *read(x).triple(op), *written(y).grid(op)
+        return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT, **{**kept, **self.fixed})
+
+
+class SigmoidToQLinear(_Unary):
+    """Q(Sigmoid(DQ(x))) = QLinearSigmoid(x)."""
+
+    op_type = "Sigmoid"
+    creates = ((MICROSOFT, "QLinearSigmoid"),)
+
+
+class LeakyReluToQLinear(_Unary):
+    """Q(LeakyRelu(DQ(x))) = QLinearLeakyRelu(x)."""
+
+    op_type = "LeakyRelu"
+    attributes = ("alpha",)
+    creates = ((MICROSOFT, "QLinearLeakyRelu"),)
+
+
+class SoftmaxToQLinear(_Unary):
+    """Q(Softmax(DQ(x))) = QLinearSoftmax(x) where 1/y_scale is a whole number: the kernel rounds it down."""
+
+    op_type = "Softmax"
+    fixed: ClassVar[Mapping[str, int]] = {"opset": 13}
+    attributes = ("axis",)
+    creates = ((MICROSOFT, "QLinearSoftmax"),)
+
+    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
+        levels = 1.0 / np.float64(output.step or 1.0)
+        if levels != 256.0:
+            return f"1/y_scale is {levels:.6g}: the kernel is right for 256 only"
+        return softmax_of_one(node)
+
+
+def softmax_of_one(node: ir.Node) -> str | None:
+    """Why the kernel is wrong: the one element along its axis is 1, whose 256 steps it turns into 0."""
+    axis, value = query.int_(node, "axis", -1), node.inputs[0]
+    sizes = None if value is None else value.shape
+    alone = sizes is not None and -len(sizes) <= axis < len(sizes) and sizes[axis] == 1
+    return "the axis has one element, which the kernel turns into 0" if alone else None
+
+
+class AveragePoolToQLinear(_Unary):
+    """Q(AveragePool(DQ(x))) = QLinearAveragePool(x)."""
+
+    op_type = "AveragePool"
+    attributes = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+    creates = ((MICROSOFT, "QLinearAveragePool"),)
+
+    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
+        spread = query.ints(node, "dilations")
+        if any(step != 1 for step in spread):
+            return f"the kernel has no dilations, found {spread}"
+        return counts_beyond(node) or linear.beyond_int32(output, linear.extent(input))
+
+
+def counts_beyond(node: ir.Node) -> str | None:
+    """Why the kernels for integers and floats differ: a last window that reaches beyond the padding."""
+    if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
+        return None
+    return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
+
+
+class GlobalAveragePoolToQLinear(_Unary):
+    """Q(GlobalAveragePool(DQ(x))) = QLinearGlobalAveragePool(x)."""
+
+    op_type = "GlobalAveragePool"
+    creates = ((MICROSOFT, "QLinearGlobalAveragePool"),)
+
+    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
+        rank = query.rank(input.q)
+        if rank is None or rank < 3:
+            return f"the kernel wants rank 3 or more, found {rank}"
+        return linear.added_in_float(output, input) or _out_of_proportion(input, output)
+
+
+def _out_of_proportion(input: Operand, output: Operand) -> str | None:
+    """Why the kernel stops: x_scale / (y_scale · elements) has to be from 2^-32 up and below 256."""
+    assert input.step is not None and output.step is not None, "grids are checked first"
+    shape, ratio = query.static_shape(input.q), input.step / output.step
+    most = 2**24 if shape is None else math.prod(shape[2:])
+    least = 1 if shape is None else most
+    if ratio / most >= 2**-32 and ratio / least < 256:
+        return None
+    return f"x_scale is {ratio:.6g} times y_scale: the kernel takes 2^-32 to 256 times the number of elements"
+
+
+class ConcatToQLinear(LocalRule):
+    """Q(Concat(DQ(a), DQ(b), …)) = QLinearConcat(a, b, …), each requantized for itself."""
+
+    exactness = EXACT
+    creates = ((MICROSOFT, "QLinearConcat"),)
+
+    def pattern(self, op: Patterns) -> Any:
+        return quantized(op, op.Concat(op.each(dequantized(op, "x")), _name="concat"), "y")
+
+    def check(self, x: tuple[ir.Node, ...], y: ir.Node) -> str | None:
+        operands = {"output": written(y), **{f"input {index}": read(node) for index, node in enumerate(x)}}
+        return not_one_type(**operands) or not_one_grid(**operands)
+
+    def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> Any:
+        inputs = [value for node in x for value in read(node).triple(op)]
+        return op.QLinearConcat(*written(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
+
+
+class WhereToQLinear(LocalRule):
+    """Q(Where(c, DQ(a), DQ(b))) = QLinearWhere(c, a, b), both requantized."""
+
+    exactness = EXACT
+    creates = ((MICROSOFT, "QLinearWhere"),)
+
+    def pattern(self, op: Patterns, condition: Any) -> Any:
+        return quantized(op, op.Where(condition, dequantized(op, "a"), dequantized(op, "b")), "y")
+
+    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
+        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        return not_one_type(**operands) or not_one_grid(**operands)
+
+    def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+        operands = *read(a).triple(op), *read(b).triple(op), *written(y).grid(op)
+        return op.QLinearWhere(condition, *operands, _domain=MICROSOFT)
+
+
+RULES: tuple[Rule, ...] = (
+    ConvToQLinear(),
+    MatMulToQLinear(),
+    GemmToQGemm(),
+    GemmToFloatQGemm(),
+    AddToQLinear(),
+    MulToQLinear(),
+    SigmoidToQLinear(),
+    LeakyReluToQLinear(),
+    SoftmaxToQLinear(),
+    AveragePoolToQLinear(),
+    GlobalAveragePoolToQLinear(),
+    ConcatToQLinear(),
+    WhereToQLinear(),
+)

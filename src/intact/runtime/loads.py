@@ -1,0 +1,59 @@
+"""Loading a written model in a child process, as an application would: what crashes there must not reach a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from intact.errors import IntactError, ModelError
+from intact.runtime import process
+
+# A session of the largest models that people build takes a minute; one that takes this long does not end.
+TIMEOUT = 900.0
+
+
+def check(*paths: Path, timeout: float = TIMEOUT) -> None:
+    """Refuse models that ONNX Runtime's CPU provider does not load with its default optimizations."""
+    for path, problem in problems(*paths, timeout=timeout).items():
+        raise refusal(path, problem)
+
+
+def refusal(path: Path, problem: str) -> ModelError:
+    """The error about a model that was written and does not load."""
+    return ModelError(
+        "M133",
+        f"{path}: ONNX Runtime does not load the model that was written: {problem}",
+        fix="intact lint names known causes; --exclude-node keeps the nodes in question in float",
+    )
+
+
+def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
+    """Why ONNX Runtime does not load each of these models; those that it loads are left out."""
+    if not paths:
+        return {}
+    try:
+        reply = process.call("intact.runtime.loads:load", {"models": list(map(str, paths))}, timeout=timeout)
+    except IntactError as error:
+        if len(paths) == 1:
+            return {paths[0]: error.message}
+        # The process died of one of them: alone, each tells.
+        return {path: why for one in paths for path, why in problems(one, timeout=timeout).items()}
+    return {Path(path): why for path, why in reply.result["refused"].items()}
+
+
+def load(request: dict[str, Any]) -> dict[str, Any]:
+    """Job: make a session for each model; what ONNX Runtime refuses is answered, what crashes it ends this process."""
+    import onnxruntime as ort
+
+    from intact.runtime.ort_message import sentence
+
+    refused = {}
+    for path in request["models"]:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        # ORT's exception classes have no common base but Exception.
+        except Exception as error:
+            refused[path] = sentence(error)
+    return {"refused": refused}

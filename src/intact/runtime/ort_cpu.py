@@ -1,0 +1,187 @@
+"""Models on ONNX Runtime's CPU provider, in this process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import joblib
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from intact.errors import ModelError
+from intact.model import io
+from intact.runtime.ort_message import sentence
+
+STOPPED = "M131"
+"""The code of the error where ONNX Runtime has loaded a model, and cannot run it."""
+
+# Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
+_threads = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A graph input or output as the runtime sees it; a dimension is None or a name where it is free."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+
+class Session:
+    """A loaded model: `run` maps named inputs to named outputs.
+
+    `outputs` may name any tensor of the main graph; by default they are the graph's outputs. With `profile`, the path
+    that a record's name begins with, the time of every node is recorded until `end_profile`.
+    """
+
+    def __init__(
+        self,
+        model_or_path: ir.Model | str | Path,
+        *,
+        optimize: bool = False,
+        outputs: Sequence[str] | None = None,
+        threads: int = 0,
+        profile: Path | None = None,
+    ) -> None:
+        model = model_or_path
+        options = _options(optimize, threads, inside=outputs is not None)
+        if profile is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(profile)
+        if not isinstance(model, ir.Model) and outputs is not None:
+            model = io.load(model)
+        if isinstance(model, ir.Model):
+            message, weights = io.without_weights(_with_outputs(model, outputs))
+            # ORT reads the weights where they are, for as long as the session lives.
+            self._weights = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+            options.add_external_initializers(list(weights), self._weights)
+            self._session = _create(message, options)
+        else:
+            self._session = _create(str(model), options)
+        self.inputs = tuple(_port(node) for node in self._session.get_inputs())
+        produced = {node.name: _port(node) for node in self._session.get_outputs()}
+        self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))
+        self._kept: dict[str, np.ndarray] = {}
+        self._binding: ort.IOBinding | None = None
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs, by name, for one set of inputs."""
+        names = [port.name for port in self.outputs]
+        try:
+            values = self._session.run(names, dict(feeds))
+        # ORT's exception classes have no common base but Exception.
+        except Exception as error:
+            raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
+        return dict(zip(names, values, strict=True))
+
+    def run_over(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Like `run`, but the next call overwrites the arrays: for values that are looked at once.
+
+        With many outputs this takes far less time, most of which would go into fresh memory.
+        """
+        if self._binding is None:
+            self._kept = self.run(feeds)
+            self._binding = self._bound() if self._have_declared_shapes() else None
+            return dict(self._kept)
+        try:
+            for name, array in feeds.items():
+                self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            self._session.run_with_iobinding(self._binding)
+        # ORT's exception classes have no common base but Exception.
+        except Exception as error:
+            raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
+        return dict(self._kept)
+
+    def twin(self) -> Session:
+        """The same loaded model for another thread: the arrays that its `run_over` overwrites are its own."""
+        result = copy.copy(self)
+        result._kept, result._binding = {}, None
+        return result
+
+    def _have_declared_shapes(self) -> bool:
+        """Whether every output came in the size that the model declares: then it will the next time."""
+        return all(self._kept[port.name].shape == port.shape for port in self.outputs)
+
+    def _bound(self) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        for name, array in self._kept.items():
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        return binding
+
+    def end_profile(self) -> Path:
+        """Stop recording; the file, JSON, has the time of every node that ran."""
+        return Path(self._session.end_profiling())
+
+
+def use_threads(count: int) -> None:
+    """Give sessions of this process this many threads each, unless they ask for a number themselves."""
+    global _threads
+    _threads = count
+
+
+def threads() -> int:
+    """How many threads all sessions of this process that run at once should have together."""
+    return _threads or int(joblib.cpu_count())
+
+
+def version() -> str:
+    """The version of ONNX Runtime."""
+    return str(ort.__version__)
+
+
+def run(
+    model: ir.Model,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    optimize: bool = False,
+    outputs: Sequence[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs of `model`, by name, for one set of inputs."""
+    return Session(model, optimize=optimize, outputs=outputs).run(feeds)
+
+
+def _options(optimize: bool, threads: int, *, inside: bool) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    levels = ort.GraphOptimizationLevel
+    # A layout of its own for convolutions takes ORT time and memory, and is undone for every tensor of the inside.
+    highest = levels.ORT_ENABLE_EXTENDED if inside else levels.ORT_ENABLE_ALL
+    options.graph_optimization_level = highest if optimize else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # errors arrive as exceptions; the terminal belongs to the user
+    options.intra_op_num_threads = threads or _threads
+    options.inter_op_num_threads = 1
+    # Idle threads that spin would slow down whatever else runs on a small machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _create(path_or_bytes: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    try:
+        return ort.InferenceSession(
+            path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0, read_config_from_model=0
+        )
+    # ORT's exception classes have no common base but Exception.
+    except Exception as error:
+        raise ModelError("M130", f"ORT refuses the model: {sentence(error)}") from error
+
+
+def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:
+    """`model` itself, or a copy that also returns the tensors in `names`."""
+    present = {value.name for value in model.graph.outputs}
+    missing = [name for name in names or () if name not in present]
+    if not missing:
+        return model
+    result = model.clone()
+    values = {value.name: value for node in result.graph for value in node.outputs}
+    values |= {value.name: value for value in (*result.graph.inputs, *result.graph.initializers.values())}
+    for name in missing:
+        assert name in values, f"no tensor of the graph is called {name!r}"
+        result.graph.outputs.append(values[name])
+    return result
+
+
+def _port(node: ort.NodeArg) -> Port:
+    return Port(node.name, node.type, tuple(node.shape))

@@ -1,0 +1,159 @@
+"""Jobs in a child process: vendor code prints, leaks and aborts, and its death must not be ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intact import errors
+from intact.errors import IntactError, ToolchainError
+
+# Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
+DEATHS = ("E102", "E103", "E104")
+
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
+_TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \S+ \[\w:[^\]]*\] ")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a job returned, and everything that was printed while it ran."""
+
+    result: dict[str, Any]
+    log: str
+
+
+def call(job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: int | None = None) -> Reply:
+    """Run `job` ("package.module:function") on `request` in a child process and return its answer.
+
+    The job takes and returns a dictionary of JSON values; larger things travel as files whose paths are in it.
+    It gets `timeout` seconds and, except on Windows, `memory_limit` bytes of address space. An IntactError that
+    it raises is raised here; any other end without an answer is a ToolchainError with the vendor's last words.
+    """
+    with started(job, request, timeout=timeout, memory_limit=memory_limit) as reply:
+        return reply()
+
+
+@contextmanager
+def started(
+    job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: int | None = None
+) -> Iterator[Callable[[], Reply]]:
+    """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
+    with tempfile.TemporaryDirectory(prefix="intact-job-") as name:
+        folder = Path(name)
+        order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
+        (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
+        deadline = time.monotonic() + timeout
+        process = _start(folder)
+
+        def reply() -> Reply:
+            status = _wait(process, deadline)
+            log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+            answer = _answer(folder / "answer.json")
+            if "result" in answer:
+                return Reply(answer["result"], log)
+            raise _error(job, status, answer, log, timeout, memory_limit)
+
+        try:
+            yield reply
+        finally:
+            _kill_group(process)
+
+
+def telling_lines(log: str, limit: int = 5) -> list[str]:
+    """The last few lines of a vendor's output that sound like a reason, or else its last lines."""
+    lines = list(dict.fromkeys(filter(None, map(plain, log.splitlines()))))
+    return [line[:400] for line in ([line for line in lines if _TELLING.search(line)] or lines)[-limit:]]
+
+
+def plain(line: str) -> str:
+    """A line of a log without colours, time and place."""
+    return _STAMP.sub("", _COLOUR.sub("", line).strip()).strip()
+
+
+def default_memory_limit() -> int | None:
+    """Bytes of address space for a child: this machine's memory, and never less than the libraries themselves need."""
+    if sys.platform == "win32":
+        return None
+    return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    with open(folder / "log.txt", "wb") as log:
+        return subprocess.Popen(
+            # -P: whatever lies in the working directory is not importable.
+            [sys.executable, "-P", "-m", "intact.runtime.worker", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
+            start_new_session=True,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+    """The exit status of the worker, negative for a signal, or None if it ran out of time."""
+    try:
+        return process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _kill_group(process)
+
+
+def _environment() -> dict[str, str]:
+    """Our environment, with the import path of this very process: the child imports what we would."""
+    path = [entry for entry in sys.path if os.path.isabs(entry)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"}
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End the worker and whatever it started."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    """What the worker wrote: a result, a refusal or a failure; nothing if it died first."""
+    if not path.exists():
+        return {}
+    answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return answer
+
+
+def _error(
+    job: str, status: int | None, answer: dict[str, Any], log: str, timeout: float, limit: int | None
+) -> IntactError:
+    if "refusal" in answer:
+        fields = dict(answer["refusal"])
+        kind: type[IntactError] = getattr(errors, fields.pop("kind"))
+        return kind(fields.pop("code"), fields.pop("message"), **fields)
+    words = "".join(f"\n  | {line}" for line in telling_lines(log))
+    if status is None:
+        message = f"{job}: no answer within {timeout:g} seconds; it was stopped{words}"
+        return ToolchainError("E103", message, fix="allow more time, or use a smaller model")
+    if _OUT_OF_MEMORY.search(answer.get("failure", "") + log):
+        found = f"{job}: out of memory" + (f" (limit {limit / 2**30:.1f} GiB)" if limit else "")
+        return ToolchainError("E104", found + words, fix="allow more memory, or use a smaller model")
+    if status < 0:
+        return ToolchainError("E102", f"{job}: the process died of {signal.Signals(-status).name}{words}")
+    return ToolchainError("E105", f"{job}: {answer.get('failure', f'exit status {status} without an answer')}{words}")

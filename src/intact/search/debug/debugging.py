@@ -1,0 +1,275 @@
+"""Bisection of files: where two models, or the CPU and the NPU, part ways, and what of a model does not compile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import data
+from intact.backends import base as compiling
+from intact.backends.qnn.client import Chip
+from intact.errors import NotAvailable, SettingsError, TargetError
+from intact.events import Events, Log, Silence
+from intact.model import detect, io
+from intact.model.cutting import Cutter
+from intact.pipeline import execution, loading, preparation
+from intact.reports import publish
+from intact.rules.quantized import families as rewrite
+from intact.search.debug import failing, repro
+from intact.search.debug.bisect import Comparison
+from intact.search.debug.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
+from intact.search.debug.layers import Layer, first_parted, ranked
+from intact.settings.config import BuildConfig, QuantConfig
+from intact.targets.spec import Target
+
+# Rows that layers are compared on: one layer is much the same in all of them.
+ROWS = 8
+
+
+def debug_files(
+    reference: Path,
+    candidate: Path | None,
+    config: BuildConfig,
+    *,
+    device: bool = False,
+    data_path: str | None = None,
+    test_path: str | None = None,
+    output: Path | None = None,
+    overwrite: bool = False,
+    events: Events | None = None,
+) -> dict[str, Any]:
+    """Where `candidate` parts ways with `reference`, and with `device` where the NPU does with the CPU.
+
+    The NPU is that of `config`. A candidate that is compiled already is taken as the reference on the NPU. With
+    `output`, the worst node alone goes into that folder, with inputs and a way to run it.
+    """
+    log = Log(events or Silence())
+    if output is not None:
+        publish.check_folder(output, overwrite=overwrite)
+    given = _load(reference, config, log)
+    other = None if candidate is None else _load(candidate, config, log)
+    compiled = other is not None and compiling.is_compiled(other)
+    if other is None and not device:
+        raise SettingsError(
+            "S198", "one model was given, and no device", fix="give a second model to compare with, or --device qnn"
+        )
+    rows = _rows(given, config, data_path, test_path, log)
+    save = None if output is None else _Destination(output, overwrite)
+    if other is not None and not compiled:
+        result = _compare(given, other, rows, save, log)
+        if result["first"] is not None or not device:
+            return result
+    return _on_device(given if other is None or compiled else other, rows, config, save, log)
+
+
+class _Destination:
+    """Where the smallest models that show a fault go."""
+
+    def __init__(self, folder: Path, overwrite: bool) -> None:
+        self.folder = folder
+        self.overwrite = overwrite
+
+
+def _load(path: Path, config: BuildConfig, log: Log) -> ir.Model:
+    model = loading.load_logged(path, config.dims, log).model
+    if compiling.is_compiled(model):
+        return model
+    # Grids are compared where they stand between nodes; integer operators have them inside.
+    return rewrite.rewrite(model, rewrite.conversion("qdq")).model if detect.detect(model) is not None else model
+
+
+def _rows(
+    model: ir.Model, config: BuildConfig, data_path: str | None, test_path: str | None, log: Log
+) -> list[data.Feeds]:
+    inputs = data.load(
+        model,
+        data_path,
+        samples=QuantConfig().samples,
+        test_source=test_path,
+        images=config.images,
+        tokenizer=config.tokenizer,
+    )
+    if inputs.test.kind == "synthetic":
+        log.warn("no --data: the models are compared on synthetic inputs")
+    log.warn(*inputs.warnings)
+    return list(inputs.test)[:ROWS]
+
+
+def _compare(
+    reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: _Destination | None, log: Log
+) -> dict[str, Any]:
+    comparison = Comparison(reference, candidate, rows)
+    with log.stage("debug", len(comparison.pairs)) as (advance, _):
+        layers = comparison.layers(advance)
+    first, by_error = first_parted(layers), ranked(layers)
+    worst = first or next(iter(by_error), None)
+    if save is not None and worst is not None:
+        _save_difference(save, reference, candidate, comparison, worst, rows)
+    return {
+        "kind": "models",
+        "first": None if first is None else asdict(first),
+        "layers": [asdict(layer) for layer in by_error],
+        "parted": [layer.tensor for layer in layers if layer.cause is not None],
+        "undone": [asdict(layer) for layer in layers if layer.meant],
+        "compared": len(layers),
+        "samples": len(rows),
+        "repro": None if save is None or worst is None else str(save.folder),
+        "warnings": log.warnings,
+    }
+
+
+def _save_difference(
+    save: _Destination,
+    reference: ir.Model,
+    candidate: ir.Model,
+    comparison: Comparison,
+    layer: Layer,
+    rows: list[data.Feeds],
+) -> None:
+    """The layer in both models, between the same tensors; the candidate's with its grids."""
+    tensor = comparison.base(layer.tensor)
+    inputs = comparison.inputs_of(tensor)
+    match = comparison.pairs[tensor]
+    arrays = {name: _value(reference, theirs, rows[0]) for name, theirs in inputs.items()}
+    expected = Cutter(reference).piece([match], set(inputs.values()), {t: arrays[n] for n, t in inputs.items()})
+    found = Cutter(candidate).piece([comparison.seen(layer.tensor)], set(inputs), arrays)
+    for value in expected.graph.inputs:
+        names = [name for name, theirs in inputs.items() if theirs == value.name]
+        value.name = names[0] if names else value.name
+    needed = {value.name or "": None for model in (expected, found) for value in model.graph.inputs}
+    extra = {name: _value(reference, name, rows[0]) for name in needed if name not in arrays}
+    what = f"{layer.node} ({layer.op}) keeps {_db(layer.own_db)} by itself, at {layer.tensor}."
+    repro.write_difference(save.folder, what, expected, found, arrays | extra, overwrite=save.overwrite)
+
+
+def _value(model: ir.Model, tensor: str, row: Mapping[str, np.ndarray]) -> np.ndarray:
+    """One tensor of a model for one row."""
+    if tensor in row:
+        return np.asarray(row[tensor])
+    piece = Cutter(model).piece([tensor], set(row))
+    feeds = {value.name or "": np.asarray(row[value.name or ""]) for value in piece.graph.inputs}
+    return execution.session(piece).run(feeds)[tensor]
+
+
+def _on_device(
+    model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: _Destination | None, log: Log
+) -> dict[str, Any]:
+    target = preparation.target_of(config.compile)
+    if target.backend != SIMULATED:
+        raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=SIMULATED)
+    if detect.detect(model) is None:
+        raise SettingsError(
+            "S199", "the model is not quantized, so there are no grids to cut it at", fix="intact quantize --device qnn"
+        )
+    chip = chip_of(target, config.compile)
+    # A build gives the compiler what its rules make of a model, and what they make may be what it gets wrong.
+    model = rewrite.rewrite(model, target).model
+    fails = failing.compiler(chip, config.compile.timeout)
+    with log.stage("compile"):
+        error = fails(model)
+    if error is not None:
+        return _failing(model, fails, error, target, save, log)
+    return _against_cpu(model, rows[:SIMULATED_ROWS], chip, config.compile.timeout, target, save, log)
+
+
+def _failing(
+    model: ir.Model, fails: failing.Fails, error: str, target: Target, save: _Destination | None, log: Log
+) -> dict[str, Any]:
+    with log.stage("debug"):
+        found = failing.smallest_failing(model, fails)
+    if found is None:
+        raise TargetError("T190", f"{target.name}: the model fails to compile as a whole, but not cut up: {error}")
+    unit = found.units[-1]
+    pattern = "; ".join(unit.pattern for unit in found.units)
+    nodes = [name for unit in found.units for name in unit.nodes]
+    if save is not None:
+        what = f"{', '.join(nodes)}: {pattern}\nThe compiler for {target.name} fails: {found.error}"
+        command = f"intact debug model.onnx --device {target.backend} {_arch(target)}"
+        repro.write_device(save.folder, what, found.model, {}, command, overwrite=save.overwrite)
+    return {
+        "kind": "compile",
+        "target": target.name,
+        "first": {
+            "node": unit.nodes[0] if unit.nodes else unit.tensor,
+            "op": unit.ops[0] if unit.ops else "QuantizeLinear",
+            "tensor": unit.tensor,
+            "cause": "compile",
+            "pattern": pattern,
+            "nodes": nodes,
+            "error": found.error,
+        },
+        "layers": [],
+        "compiled": found.attempts,
+        "repro": None if save is None else str(save.folder),
+        "warnings": log.warnings,
+    }
+
+
+def _against_cpu(
+    model: ir.Model,
+    rows: list[data.Feeds],
+    chip: Chip,
+    timeout: float,
+    target: Target,
+    save: _Destination | None,
+    log: Log,
+) -> dict[str, Any]:
+    comparison = DeviceComparison(model, rows, chip, timeout)
+    with log.stage("debug", len(comparison.units.units)) as (advance, _):
+        errors = comparison.errors(advance)
+        alone = next((error for error in errors if error.parted), None)
+        joined = comparison.together() if alone is None else None
+    by_error = sorted((e for e in errors if e.own_db is not None), key=lambda e: e.own_db or 0.0)
+    first = alone or joined
+    worst = alone or next(iter(by_error), None)
+    if save is not None and worst is not None:
+        inputs = comparison.inputs_of(worst.unit)
+        piece = comparison.units.piece(worst.unit, inputs)
+        what = (
+            f"{', '.join(worst.unit.nodes)}: {worst.unit.pattern}\nCPU and {target.name} differ: {_db(worst.own_db)}."
+        )
+        command = f"intact debug model.onnx --device {target.backend} {_arch(target)} --data inputs.npz"
+        repro.write_device(save.folder, what, piece, inputs, command, overwrite=save.overwrite)
+    return {
+        "kind": "device",
+        "target": target.name,
+        "first": None if first is None else _told(first) | {"together": joined is not None},
+        "layers": [_told(error) for error in by_error],
+        "parted": [error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
+        "compared": len(errors),
+        "samples": len(rows),
+        "repro": None if save is None or worst is None else str(save.folder),
+        "warnings": log.warnings,
+    }
+
+
+def _told(error: UnitError) -> dict[str, Any]:
+    unit = error.unit
+    return {
+        "node": unit.nodes[0] if unit.nodes else unit.tensor,
+        "op": unit.ops[0] if unit.ops else "QuantizeLinear",
+        "tensor": unit.tensor,
+        "own_db": error.own_db,
+        "steps": error.steps,
+        "max_abs_error": error.max_abs_error,
+        "pattern": unit.pattern,
+        "cause": "device" if error.parted else None,
+    }
+
+
+def _arch(target: Target) -> str:
+    return "" if target.arch is None else f"--arch v{target.arch}"
+
+
+def _db(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.1f} dB"
+
+
+def is_compiled_file(path: Path) -> bool:
+    """Whether a vendor has compiled the model in a file."""
+    return compiling.is_compiled(io.load(path))

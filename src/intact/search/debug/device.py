@@ -1,0 +1,203 @@
+"""Finds where the NPU computes something else than the CPU: each unit of a quantized model alone on the simulator."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.backends.qnn import client as qnn_client
+from intact.backends.qnn.client import Chip
+from intact.model import io
+from intact.model.cutting import joined
+from intact.pipeline import execution
+from intact.search.debug.layers import PARTED_DB, Rows
+from intact.search.debug.units import Unit, Units
+from intact.settings.config import CompileConfig
+from intact.targets.spec import Target
+from intact.verification.compare import Difference
+
+# Units that go to the simulator as one model: starting it costs more than running a unit.
+UNITS_AT_ONCE = 24
+# Rounding in another order moves a result by a step; an error of this many steps on average is none of rounding.
+STEPS = 2.0
+# Noise within this of the whole is more than half of it.
+MOST_OF_IT_DB = 3.0
+# The simulator takes seconds where the CPU takes milliseconds.
+SIMULATED_ROWS = 2
+SIMULATED = "qnn"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitError:
+    """How far the NPU is from the CPU in one unit, fed with the same tensors; None where they are identical."""
+
+    unit: Unit
+    own_db: float | None
+    steps: float | None
+    max_abs_error: float
+    parted: bool
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A unit whose result on the CPU is known, and which is to run on the NPU."""
+
+    unit: Unit
+    piece: ir.Model
+    feeds: dict[str, Rows]
+    expected: Rows
+
+
+class DeviceComparison:
+    """A quantized model on the CPU, unit by unit, and each unit on the NPU with the tensors of the CPU."""
+
+    def __init__(self, model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float) -> None:
+        self.units = Units(model)
+        self._parted_db = PARTED_DB
+        self._rows = rows
+        self._chip = chip
+        self._timeout = timeout
+        self._values: dict[str, Rows] = {
+            value.name or "": [np.asarray(row[value.name or ""]) for row in rows] for value in model.graph.inputs
+        }
+        self._last_use = {name: index for index, unit in enumerate(self.units.units) for name in unit.reads}
+
+    def errors(self, progress: Callable[[], None] = lambda: None) -> list[UnitError]:
+        """Every unit, in the order of the model."""
+        found: list[UnitError] = []
+        waiting: list[_Waiting] = []
+        for index, unit in enumerate(self.units.units):
+            waiting.append(self._on_cpu(unit))
+            for name in [name for name in self._values if self._last_use.get(name, -1) <= index]:
+                del self._values[name]
+            if len(waiting) == UNITS_AT_ONCE or index == len(self.units.units) - 1:
+                found += self._on_npu(waiting)
+                waiting.clear()
+            progress()
+        return found
+
+    def together(self) -> UnitError | None:
+        """The first unit that is wrong only behind all that is before it, with the error that it has there.
+
+        None if the whole model is right. A compiler joins units, so that each alone may be right and the model not.
+        """
+        ends = [unit for unit in self.units.units if unit.tensor in self.units.ends]
+        wrong = next((error.unit for error in map(self._behind_all, ends) if error.parted), None)
+        if wrong is None:
+            return None
+        line = self._line(wrong)
+        low, high = 0, len(line) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._behind_all(line[middle]).parted else (middle + 1, high)
+        return self._behind_all(line[low])
+
+    def gradually(self) -> UnitError | None:
+        """The first unit behind which most of the error of the whole is there, where no unit is wrong by itself.
+
+        None if every output is identical.
+        """
+        ends = [self._behind_all(unit) for unit in self.units.units if unit.tensor in self.units.ends]
+        worst = min((error.own_db for error in ends if error.own_db is not None), default=None)
+        if worst is None:
+            return None
+        self._parted_db = worst + MOST_OF_IT_DB
+        return self.together()
+
+    def _line(self, last: Unit) -> list[Unit]:
+        """The units that one depends on, and itself, in the order of the model."""
+        needed = {last.tensor}
+        for unit in reversed(self.units.units):
+            if unit.tensor in needed:
+                needed.update(unit.reads)
+        return [unit for unit in self.units.units if unit.tensor in needed]
+
+    def _behind_all(self, unit: Unit) -> UnitError:
+        """A unit at the end of the model that computes it from the inputs."""
+        inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
+        piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
+        names = [value.name or "" for value in piece.graph.inputs]
+        feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
+        session = execution.session(piece)
+        expected = [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
+        return self._on_npu([_Waiting(unit, piece, feeds, expected)])[0]
+
+    def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
+        """The tensors that a unit reads, for the first row."""
+        behind = self.units.cutter.piece(list(unit.reads), {v.name or "" for v in self.units.cutter.model.graph.inputs})
+        if not len(behind.graph):
+            return {name: np.asarray(self._rows[0][name]) for name in unit.reads}
+        feeds = {value.name or "": np.asarray(self._rows[0][value.name or ""]) for value in behind.graph.inputs}
+        return dict(execution.session(behind).run(feeds))
+
+    def _on_cpu(self, unit: Unit) -> _Waiting:
+        feeds = {name: self._values[name] for name in unit.reads}
+        piece = self.units.piece(unit, {name: rows[0] for name, rows in feeds.items()})
+        session = execution.session(piece)
+        results = [session.run({n: rows[index] for n, rows in feeds.items()}) for index in range(len(self._rows))]
+        self._values[unit.tensor] = [result[unit.tensor] for result in results]
+        alone = self.units.cutter.piece(
+            [unit.output], self.units.stops - {unit.tensor}, {n: rows[0] for n, rows in feeds.items()}
+        )
+        return _Waiting(unit, alone, feeds, [result[unit.output] for result in results])
+
+    def _on_npu(self, waiting: list[_Waiting]) -> list[UnitError]:
+        model = joined({str(index): item.piece for index, item in enumerate(waiting)})
+        samples = [
+            {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
+            for row in range(len(self._rows))
+        ]
+        with tempfile.TemporaryDirectory(prefix="intact-debug-") as folder:
+            path = io.save(model, Path(folder, "units.onnx"))[0]
+            # As a build compiles it: ONNX Runtime's own optimizations can hide what the compiler gets wrong.
+            results = qnn_client.run(path, samples, self._chip, timeout=self._timeout, optimize=False)
+        return [
+            self._error(item, [result[f"{i}/{item.unit.output}"] for result in results])
+            for i, item in enumerate(waiting)
+        ]
+
+    def _error(self, item: _Waiting, found: Rows) -> UnitError:
+        difference = Difference()
+        for expected, value in zip(item.expected, found, strict=True):
+            difference.add(expected, value)
+        grid = self.units.grids.get(item.unit.tensor)
+        step = None if grid is None else float(np.max(grid.write.scale))
+        root = np.sqrt(difference.noise / max(difference.elements, 1))
+        steps = None if step is None else float(root / step)
+        low = difference.sqnr_db is not None and difference.sqnr_db < self._parted_db
+        parted = low and (steps is None or steps > STEPS or self._parted_db > PARTED_DB)
+        return UnitError(item.unit, difference.sqnr_db, steps, difference.largest, parted)
+
+
+def chip_of(target: Target, config: CompileConfig) -> Chip:
+    """The chip that a target and the settings name."""
+    return Chip(target.arch, target.soc.id if target.soc is not None else None, config.ep_options)
+
+
+def first_on_device(
+    model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], target: Target, config: CompileConfig
+) -> str | None:
+    """Name the first node at which the NPU leaves the CPU on these rows, and how; None without a simulator."""
+    if target.backend != SIMULATED:
+        return None
+    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], chip_of(target, config), config.timeout)
+    alone = next((error for error in comparison.errors() if error.parted), None)
+    if alone is not None:
+        return _sentence(target, alone, "")
+    joined = comparison.together()
+    if joined is not None:
+        return _sentence(target, joined, "; alone it is right: the compiler joins it with what is before")
+    grown = comparison.gradually()
+    return None if grown is None else _sentence(target, grown, "; the error grew up to there, no node is wrong alone")
+
+
+def _sentence(target: Target, error: UnitError, more: str) -> str:
+    unit = error.unit
+    node, op = (unit.nodes[0], unit.ops[0]) if unit.nodes else (unit.tensor, "QuantizeLinear")
+    kept = "nothing" if error.own_db is None else f"{error.own_db:.1f} dB"
+    return f"{target.name} and the CPU part ways at {node} ({op}), which keeps {kept}{more}"

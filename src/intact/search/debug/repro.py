@@ -1,0 +1,68 @@
+"""A folder that shows one fault alone: the smallest models, inputs for them, and how to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.model import io
+from intact.reports import publish
+
+COMPARE = """\
+import numpy as np
+import onnxruntime as ort
+
+inputs = np.load("inputs.npz")
+
+
+def run(path):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {value.name: inputs[value.name] for value in session.get_inputs()})[0]
+
+
+expected, found = run("reference.onnx").astype(float), run("model.onnx").astype(float)
+print("SQNR:", 10 * np.log10(np.sum(expected**2) / np.sum((expected - found) ** 2)), "dB")
+"""
+
+
+def write_difference(
+    folder: Path,
+    what: str,
+    reference: ir.Model,
+    model: ir.Model,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write two models that should agree on `inputs`, and a script that shows that they do not."""
+    with publish.staged(folder, overwrite=overwrite) as work:
+        io.save(reference, work / "reference.onnx")
+        _write(work, model, inputs)
+        (work / "compare.py").write_text(COMPARE, encoding="utf-8")
+        _explain(work, what, "python compare.py    # in this folder")
+
+
+def write_device(
+    folder: Path, what: str, model: ir.Model, inputs: Mapping[str, np.ndarray], command: str, *, overwrite: bool = False
+) -> None:
+    """Write a model that should give the same on the NPU as on the CPU, or compile at all."""
+    with publish.staged(folder, overwrite=overwrite) as work:
+        _write(work, model, inputs)
+        _explain(work, what, command)
+
+
+def _write(work: Path, model: ir.Model, inputs: Mapping[str, np.ndarray]) -> None:
+    io.save(model, work / "model.onnx")
+    if inputs:
+        # mypy takes the keyword arguments of numpy's stub for its flags.
+        np.savez(work / "inputs.npz", **inputs)  # type: ignore[arg-type]
+
+
+def _explain(work: Path, what: str, command: str) -> None:
+    text = f"{what}\n\n    {command}\n"
+    (work / "README.md").write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""One model for many devices at many precisions."""

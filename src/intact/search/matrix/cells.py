@@ -1,0 +1,285 @@
+"""One model for many devices at many precisions: a build for each pair, in parallel, and one table to choose from."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import joblib
+from joblib import parallel
+
+from intact.environment import versions
+from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
+from intact.events import Events, Log, Silence
+from intact.pipeline import loading, preparation, presets
+from intact.reports import matrix_page as page
+from intact.reports import publish
+from intact.reports.manifest import MADE_FROM
+from intact.results import Build, Word
+from intact.runtime import ort_cpu as cpu
+from intact.search.mixed import cheapest as mixed
+from intact.settings.config import BuildConfig, merge
+from intact.targets.provider_placement import compute_nodes
+
+RECORD = "cell.json"
+TABLE = "matrix.json"
+PAGE = "matrix.html"
+# Packages that add a backend to joblib when they are imported, by the backend's name.
+CLUSTERS = {"dask": "distributed", "ray": "ray.util.joblib"}
+
+Status = Literal["built", "gate failed", "broken", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One build of the matrix: `folder` is its place in the output."""
+
+    device: str
+    precision: str
+    config: BuildConfig
+
+    @property
+    def folder(self) -> str:
+        return f"{self.device.replace(':', '-')}-{self.precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a cell; figures are those of the deployed form, None where there are none."""
+
+    device: str
+    precision: str
+    folder: str
+    status: Status
+    kept: bool
+    seconds: float
+    sqnr_db: float | None = None
+    identical: bool = False
+    npu_percent: float | None = None
+    partitions: int | None = None
+    bytes: int | None = None
+    gates: tuple[dict[str, Any], ...] = ()
+    error: str | None = None
+    verdict: Word | None = None
+    verdict_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A cell as a worker gets it: everything that it needs, and nothing of this process."""
+
+    cell: Cell
+    source: Path
+    output: Path
+    key: str
+    threads: int
+
+
+def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
+    """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`."""
+    if not devices or not precisions:
+        raise SettingsError("S195", "a matrix needs at least one device and one precision")
+    found = [Cell(d, p, _config(d, p, config)) for d in devices for p in precisions]
+    folders = [cell.folder for cell in found]
+    twice = [folder for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise SettingsError("S196", f"{twice[0]}: the same device and precision stand there twice")
+    return found
+
+
+def _config(device: str, precision: str, config: BuildConfig) -> BuildConfig:
+    name, _, part = device.partition(":")
+    chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
+    chosen = {"precision": precision, "compile": {"device": name, **chip}}
+    return BuildConfig.from_dict(merge(config.model_dump(mode="json", exclude_unset=True), chosen))
+
+
+def run(
+    source: Path,
+    wanted: Sequence[Cell],
+    output: Path,
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    cluster: str | None = None,
+    events: Events | None = None,
+) -> list[Outcome]:
+    """Build every cell into its folder of `output`, and write the table as matrix.json and matrix.html.
+
+    A cell that is there already, from the same model, data and settings, is kept. A cell that fails does not stop the
+    others. `cluster` names a backend of joblib; without it, work is done by `workers` processes of this machine, each
+    with `threads` threads.
+    """
+    log = Log(events or Silence())
+    workers = min(workers or _cores(), len(wanted))
+    threads = threads or max(1, _cores() // workers)
+    _check_output(output)
+    with _backend(cluster, threads):
+        keys = _keys(source, wanted, log)
+        output.mkdir(parents=True, exist_ok=True)
+        work = [
+            Work(cell, source.resolve(), output.resolve(), key, threads) for cell, key in zip(wanted, keys, strict=True)
+        ]
+        kept = {item.cell.folder: found for item in work if (found := _kept(item)) is not None}
+        for folder in kept:
+            log.events.note(f"{folder}: kept, it was built from the same model, data and settings")
+        todo = [item for item in work if item.cell.folder not in kept]
+        built = _build_all(todo, workers, cluster, log)
+    outcomes = [kept.get(cell.folder) or built[cell.folder] for cell in wanted]
+    _write(source, outcomes, output)
+    return outcomes
+
+
+def _build_all(todo: Sequence[Work], workers: int, cluster: str | None, log: Log) -> dict[str, Outcome]:
+    if not todo:
+        return {}
+    # joblib runs one job in this very process, where neither threads nor crashes can be kept apart: one worker is two
+    # that get one cell at a time.
+    limits: dict[str, Any] = {} if cluster is not None else {"n_jobs": max(workers, 2), "pre_dispatch": workers}
+    pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **limits)
+    found: dict[str, Outcome] = {}
+    with log.stage("matrix", len(todo)) as (advance, _):
+        for outcome in pool(joblib.delayed(build_cell)(item) for item in todo):
+            found[outcome.folder] = outcome
+            log.events.note(f"{outcome.folder}: {outcome.status}, {outcome.seconds:.1f} s")
+            advance()
+    return found
+
+
+def build_cell(work: Work) -> Outcome:
+    """Build one cell in whatever process this is; an error of the user's becomes part of the outcome."""
+    cpu.use_threads(work.threads)
+    start = time.perf_counter()
+    cell, folder = work.cell, work.output / work.cell.folder
+    try:
+        built = mixed.build(work.source, cell.config, folder, overwrite=True)
+    except IntactError as error:
+        return _failed(work, f"error[{error.code}]: {error.text()}", time.perf_counter() - start)
+    # Not even a bug of ours in one cell may cost the user the others.
+    except Exception as error:
+        return _failed(work, f"internal error: {type(error).__name__}: {error}", time.perf_counter() - start)
+    outcome = _outcome(cell, built, time.perf_counter() - start)
+    record = {"key": work.key, "outcome": asdict(outcome)}
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return outcome
+
+
+def _failed(work: Work, error: str, seconds: float) -> Outcome:
+    cell, folder = work.cell, work.output / work.cell.folder
+    if (folder / RECORD).exists():
+        shutil.rmtree(folder)  # what an earlier matrix with other settings left there would pass for this cell
+    return Outcome(cell.device, cell.precision, cell.folder, "failed", False, seconds, error=error)
+
+
+def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
+    deployed = [row for row in built.accuracy if row.form == "compiled"]
+    noisy = [row.sqnr_db for row in deployed if row.sqnr_db is not None]
+    on, off = (len(compute_nodes(nodes)) for nodes in (built.placement.npu_nodes, built.placement.cpu_nodes))
+    has_npu = presets.available(cell.config).npu and built.placement.has_npu
+    return Outcome(
+        cell.device,
+        cell.precision,
+        cell.folder,
+        "built" if built.passed else "broken" if built.verdict == "broken" else "gate failed",
+        False,
+        seconds,
+        sqnr_db=min(noisy, default=None),
+        identical=bool(deployed) and not noisy,
+        npu_percent=100 * on / (on + off) if has_npu and on + off else None,
+        partitions=built.placement.partitions if has_npu else None,
+        bytes=sum(a.bytes for a in built.artifacts if a.kind not in ("portable quantized model", MADE_FROM)),
+        gates=tuple(asdict(gate) for gate in built.gates),
+        verdict=built.verdict,
+        verdict_reasons=built.verdict_reasons,
+    )
+
+
+def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
+    """For each cell a digest of all that decides its bytes: the model, the data, the settings, the versions."""
+    given = loading.load(source, dims=wanted[0].config.dims)
+    inputs = preparation.inputs_for(given.model, wanted[0].config, log)
+    rows = (given.sha256, inputs.calibration.sha256, inputs.test.sha256)
+    return [
+        hashlib.sha256(json.dumps([*rows, cell.config.to_dict(), _versions(cell)], sort_keys=True).encode()).hexdigest()
+        for cell in wanted
+    ]
+
+
+def _versions(cell: Cell) -> dict[str, str]:
+    try:
+        return versions(cell.config.compile.device)
+    except NotAvailable as error:
+        return {"missing": error.message}  # its build will say so too
+
+
+def _kept(work: Work) -> Outcome | None:
+    """The outcome of a cell that is there already, if it was built from the same things and is still whole."""
+    folder = work.output / work.cell.folder
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        whole = all((folder / a["path"]).stat().st_size == a["bytes"] for a in manifest["artifacts"])
+        if record["key"] != work.key or not whole:
+            return None
+        return Outcome(**{**record["outcome"], "kept": True})
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # nothing, half of something, or nothing of ours: it is built
+
+
+def _check_output(output: Path) -> None:
+    """A matrix goes into a new or empty folder, or into one that holds a matrix."""
+    publish.check_folder(output, overwrite=True)
+    ours = (output / TABLE).is_file() or any(output.glob(f"*/{RECORD}"))
+    if output.is_dir() and any(output.iterdir()) and not ours:
+        raise OutputError("O110", f"{output} is not empty and holds no matrix", fix="choose another -o")
+
+
+def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
+    values = {"source": str(source), "cells": [asdict(outcome) for outcome in outcomes]}
+    (output / TABLE).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (output / PAGE).write_text(page.render(values), encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+@contextmanager
+def _backend(cluster: str | None, threads: int) -> Iterator[None]:
+    """Where cells are built: processes here, or a backend that joblib knows by name."""
+    if cluster is None:
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+            yield
+        return
+    _register(cluster)
+    with joblib.parallel_config(backend=cluster):
+        yield
+
+
+def _register(cluster: str) -> None:
+    if cluster in parallel.BACKENDS:
+        return
+    known = sorted({*parallel.BACKENDS, *CLUSTERS})
+    if cluster not in CLUSTERS:
+        raise SettingsError(
+            "S197", f"--cluster {cluster}: joblib has no backend of this name", allowed=", ".join(known)
+        )
+    try:
+        module = importlib.import_module(CLUSTERS[cluster])
+    except ImportError as error:
+        package = CLUSTERS[cluster].partition(".")[0]
+        raise NotAvailable(
+            "E195", f"--cluster {cluster}: {package} is not installed", fix=f"pip install {package}"
+        ) from error
+    register: Callable[[], None] | None = getattr(module, f"register_{cluster}", None)
+    if register is not None:
+        register()
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1

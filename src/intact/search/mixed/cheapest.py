@@ -1,0 +1,143 @@
+"""Mixed precision: the cheapest assignment of precisions that meets the gates of a build.
+
+The noise of every group of nodes is measured once, on rows of the calibration. It gives a curve: assignments of which
+each is more accurate than all that cost less. A point of the curve that costs less than every one precision throughout
+that meets the gates is then looked for (see `hunt`), compiled, and verified where the model will run.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from intact.errors import SettingsError
+from intact.events import Events, Log, Silence
+from intact.pipeline import preparation, presets
+from intact.pipeline import stages as pipeline
+from intact.pipeline.preparation import Prepared
+from intact.quantization import quantizing as quantize
+from intact.quantization.planning import plan_file
+from intact.reports import publish
+from intact.results import Artifact, Build, Search, SearchPoint
+from intact.search.debug.device import first_on_device
+from intact.search.mixed import sensitivity
+from intact.search.mixed.curve import Curve, curve_of
+from intact.search.mixed.hunt import Hunt
+from intact.search.mixed.ladder import Assignment
+from intact.search.mixed.workbench import GOALS, Workbench
+from intact.settings.config import BuildConfig, QuantConfig
+
+# What the search decides itself.
+_DECIDED = {"activation_type", "weight_type", "types", "plan", "encodings"}
+PLAN = "plan.toml"
+# Points of the curve that the manifest keeps, beside those that were tried.
+POINTS_KEPT = 40
+
+
+def build(
+    path: Path,
+    config: BuildConfig,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    events: Events | None = None,
+) -> Build:
+    """What `pipeline.build` does, at any precision: for `auto`, the cheapest mix that meets the gates is searched for.
+
+    A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
+    """
+    if config.precision != presets.AUTO:
+        return pipeline.build(path, config, output, overwrite=overwrite, events=events, finder=first_on_device)
+    check_settings(config)
+    pipeline.check(config, output, overwrite=overwrite)
+    log = Log(events or Silence())
+    begun = preparation.begin(path, config, log)
+    if begun.source.quantized is not None:
+        raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
+    with tempfile.TemporaryDirectory(prefix="intact-") as folder:
+        with log.stage("search") as (_, details):
+            found = curve_of(begun)
+            log.events.note(str(found))
+            bench = Workbench(begun, found, log, Path(folder))
+            hunt = Hunt(found.front, found.uniform, bench, config.min_sqnr)
+            chosen = hunt.find() or bench.nearest()
+            details["groups"] = len(found.found.groups)
+            details["assignments_tried"] = len(hunt.tried)
+            details["builds"] = len(bench.builds) + len(bench.errors)
+        return _publish(chosen, hunt, bench, output, overwrite=overwrite)
+
+
+def check_settings(config: BuildConfig) -> None:
+    """Refuse, before any work, a search without a goal, or one whose outcome is set already."""
+    if all(getattr(config, goal) is None for goal in GOALS):
+        fix = "add --min-sqnr 30, --min-cosine 0.999, or --max-accuracy-drop 0.5 with --labels"
+        raise SettingsError("S106", "--precision auto needs a goal: the cheapest mix that meets what?", fix=fix)
+    quant = config.quantization
+    settled = sorted(quant.model_fields_set & _DECIDED) if quant is not None else []
+    if settled:
+        raise SettingsError("S108", f"--precision auto decides about {', '.join(settled)}", fix="leave them out")
+
+
+def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, overwrite: bool) -> Build:
+    """Put a build in its place, with its plan, and with the search in its manifest and report."""
+    built, where = bench.builds[chosen]
+    for warning in built.warnings[len(bench.log.warnings) :]:
+        bench.log.events.warn(warning)
+    with publish.staged(output, overwrite=overwrite) as folder:
+        shutil.copytree(where, folder, dirs_exist_ok=True)
+        artifacts = (*built.artifacts, *_plan(built, bench.begun, folder))
+        stages = (*bench.log.stages, *(stage for stage in built.stages if stage not in bench.log.stages))
+        result = replace(built, stages=stages, search=_record(chosen, hunt, bench.curve), artifacts=artifacts)
+        pipeline.write_down(result, folder)
+    return result
+
+
+def _plan(built: Build, begun: Prepared, folder: Path) -> tuple[Artifact, ...]:
+    """Write the plan of a build beside it; half precision throughout has no grids to plan."""
+    quant = QuantConfig.from_dict(built.config["quant"] or built.config["compile"]["quant"])
+    if not quant.has_grids:
+        return ()
+    planned = quantize.plan(begun.model, begun.target, quant, quant.types)
+    (folder / PLAN).write_text(plan_file.to_text(planned, begun.target, quant), encoding="utf-8")
+    return tuple(publish.artifacts(folder, {PLAN: "plan of the mix, for --plan"}))
+
+
+def _record(chosen: Assignment, hunt: Hunt, curve: Curve) -> Search:
+    """The search as the manifest has it; what was tried has the cost of the model that was written."""
+    step = max(1, math.ceil(len(curve.front) / POINTS_KEPT))
+    kept = list(dict.fromkeys([*curve.front[::step], curve.front[-1], chosen, *hunt.tried]))
+    points = {assignment: _point(assignment, hunt, curve) for assignment in kept}
+    kept.sort(key=lambda assignment: (points[assignment].cost, points[assignment].predicted_db))
+    uniform = curve.throughout()
+    for assignment in reversed(hunt.uniform):
+        if assignment in hunt.tried:
+            uniform[_level(assignment, curve)] = hunt.tried[assignment].cost
+    return Search(
+        tuple(points[assignment] for assignment in kept),
+        kept.index(chosen),
+        {name: round(cost, 6) for name, cost in uniform.items()},
+        curve.sensitivity(sensitivity.NAMED),
+        curve.source,
+    )
+
+
+def _level(uniform: Assignment, curve: Curve) -> str:
+    """The name of the level that a precision throughout has."""
+    return curve.levels[max(uniform.levels)].name
+
+
+def _point(found: Assignment, hunt: Hunt, curve: Curve) -> SearchPoint:
+    trial, predicted = hunt.tried.get(found), round(found.predicted_db, 4)
+    if trial is None:
+        return SearchPoint(round(found.cost, 6), predicted, curve.groups_of(found))
+    return SearchPoint(
+        cost=round(trial.cost, 6),
+        predicted_db=predicted,
+        groups=trial.groups,
+        measured_db=trial.measured_db,
+        compiled_db=trial.compiled_db,
+        passed=trial.passed,
+    )

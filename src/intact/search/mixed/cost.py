@@ -1,0 +1,96 @@
+"""What an inference costs at given precisions: multiply-adds and bytes moved, at the prices of the target's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.model import query
+from intact.search.mixed.groups import Structure
+from intact.targets.spec import Costs, Level
+
+_PRODUCTS = ("MatMul", "Gemm")
+
+
+def elements(value: ir.Value | None) -> int:
+    """The number of values in a tensor; a dimension that is not known counts as 1."""
+    if value is None or value.shape is None:
+        return 1
+    return math.prod(size if isinstance(size, int) else 1 for size in value.shape)
+
+
+def multiply_adds(node: ir.Node) -> int:
+    """How many products a node adds up; operators that are no products of matrices have none."""
+    first, second = query.input_(node, 0), query.input_(node, 1)
+    if first is None or second is None or not second.shape or not first.shape:
+        return 0
+    if node.op_type in _PRODUCTS:
+        inner = -2 if query.int_(node, "transA", 0) else -1
+        depth = first.shape[inner] if len(first.shape) >= -inner else 1
+        return elements(node.outputs[0]) * (depth if isinstance(depth, int) else 1)
+    if node.op_type == "Conv":
+        return elements(node.outputs[0]) * elements(second) // _size(second, 0)
+    if node.op_type == "ConvTranspose":
+        return elements(first) * elements(second) // _size(second, 0)
+    return 0
+
+
+def _size(value: ir.Value, axis: int) -> int:
+    size = value.shape[axis] if value.shape is not None else 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do: multiply-adds and weights of each group, values of each tensor."""
+
+    products: tuple[int, ...]
+    weights: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+def work(model: ir.Model, found: Structure) -> Work:
+    """The work of a model, by its groups and tensors."""
+    nodes: Mapping[str | None, ir.Node] = {node.name: node for node in model.graph}
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    values |= {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    return Work(
+        tuple(sum(multiply_adds(nodes[name]) for name in group.nodes) for group in found.groups),
+        tuple(sum(elements(values[name]) for name in group.weights) for group in found.groups),
+        tuple(elements(values[tensor.name]) for tensor in found.tensors),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The cost of groups and tensors at given levels, as multiples of one multiply-add of 8 bits."""
+
+    structure: Structure
+    work: Work
+    costs: Costs
+
+    def of_group(self, index: int, level: int) -> float:
+        """Multiplying, and reading the weights."""
+        row = self.costs.levels[level]
+        return self.work.products[index] * row.multiply + self.work.weights[index] * row.bytes[1] * self.costs.byte
+
+    def of_tensor(self, index: int, levels: Sequence[int]) -> float:
+        """Writing a tensor, reading it, and converting it once for each other type that it is read in."""
+        tensor, rows = self.structure.tensors[index], self.costs.levels
+        written = rows[levels[tensor.writer]] if tensor.writer is not None else None
+        return self.moved(index, written, [rows[levels[group]] for group in tensor.readers])
+
+    def moved(self, index: int, written: Level | None, read: Sequence[Level]) -> float:
+        """The price of a tensor that is written at one level, or comes as float, and read at others."""
+        moved = sum(row.bytes[0] for row in read) + (written.bytes[0] if written is not None else 0.0)
+        others = {row.activation: row for row in read if written is not None and row.activation != written.activation}
+        converted = sum(row.bytes[0] + (written.bytes[0] if written is not None else 0.0) for row in others.values())
+        return self.work.values[index] * (moved + converted) * self.costs.byte
+
+    def total(self, levels: Sequence[int]) -> float:
+        """Everything."""
+        groups = sum(self.of_group(index, level) for index, level in enumerate(levels))
+        return groups + sum(self.of_tensor(index, levels) for index in range(len(self.structure.tensors)))

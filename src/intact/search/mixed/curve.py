@@ -1,0 +1,161 @@
+"""The curve of accuracy against cost of a model: how its groups are measured, and what a point of it stands for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from intact.errors import TargetError
+from intact.model import shapes
+from intact.pipeline import preparation
+from intact.pipeline.preparation import Prepared
+from intact.quantization import quantizing as quantize
+from intact.quantization.improve.migrate import migrate
+from intact.results import Sensitivity
+from intact.search.mixed import groups, precisions, sensitivity, unseen
+from intact.search.mixed.bill import Bill, bill
+from intact.search.mixed.cost import Prices, work
+from intact.search.mixed.groups import FLOAT, Structure
+from intact.search.mixed.ladder import Assignment, Ladder
+from intact.search.mixed.sensitivity import Alone
+from intact.settings.config import BuildConfig, QuantConfig, TensorOverride
+from intact.targets.spec import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Assignments of which each is more accurate than all that cost less, and what they were found from.
+
+    Costs are multiples of that of the lowest precision throughout. `uniform` are the precisions of the target that
+    have everything at one level, cheapest first, and `model` is the float model that is priced.
+    """
+
+    front: Sequence[Assignment]
+    uniform: Sequence[Assignment]
+    ladder: Ladder
+    cheapest: float
+    found: Structure
+    levels: Sequence[Level]
+    alone: Sequence[Alone]
+    model: ir.Model
+    source: str
+
+    def __str__(self) -> str:
+        worst = self.sensitivity(1)
+        named = f"; the most sensitive is {worst[0].nodes[0]}, {worst[0].sqnr_db:.1f} dB by itself" if worst else ""
+        return f"auto: {len(self.found.groups)} groups of nodes, {len(self.front)} assignments on the curve{named}"
+
+    def sensitivity(self, count: int) -> tuple[Sensitivity, ...]:
+        """The groups that cost the most accuracy by themselves, worst first."""
+        return tuple(
+            Sensitivity(self.found.groups[alone.group].nodes, -10 * math.log10(max(alone.noise, 1e-14)))
+            for alone in self.alone[:count]
+        )
+
+    def below(self, start: Assignment, allowed: float) -> Assignment:
+        """The cheapest assignment found with at most so much more noise than another."""
+        found = self.ladder.descend(start, allowed)
+        return replace(found, cost=found.cost / self.cheapest)
+
+    def bill(self, written: ir.Model) -> Bill:
+        """What a model costs that was made with an assignment, or with any other types."""
+        found = bill(self.ladder.prices, self.model, written)
+        return replace(found, cost=found.cost / self.cheapest)
+
+    def throughout(self) -> dict[str, float]:
+        """The cost of everything at one level, as far as groups have it, by the name of the level."""
+        return {level.name: self.ladder.uniform(k).cost / self.cheapest for k, level in enumerate(self.levels)}
+
+    def groups_of(self, chosen: Assignment) -> dict[str, int]:
+        """How many groups have each precision."""
+        counts = Counter(chosen.levels)
+        return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
+
+
+def curve_of(begun: Prepared) -> Curve:
+    """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
+    target, quant = begun.target, quant_of(begun.config)
+    assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
+    settled = preparation.settle(begun.model, quant, begun.inputs)
+    rows, held = unseen.held_out(begun.inputs.calibration)
+    careful = quant.effort != "fast"
+    model = settled.model
+    if careful:
+        model, _ = migrate(model, quantize.plan(model, target, quant), rows, by_nodes=not target.npu)
+    found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
+    noises, alone = sensitivity.measure(model, found, rows, held, halves=target.halves, feedback=careful)
+    shaped = model.clone()
+    shapes.infer_shapes(shaped)
+    ladder = Ladder(Prices(found, work(shaped, found), target.costs), noises)
+    cheapest = ladder.uniform(0).cost
+    front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
+    while len(front) > 1 and not _quantizes(begun, found, front[-1]):
+        front.pop()
+    uniform = [
+        replace(ladder.uniform(k), cost=ladder.uniform(k).cost / cheapest, precision=name)
+        for name, k in precisions.throughout(begun.target, begun.config).items()
+    ]
+    uniform.sort(key=lambda assignment: assignment.cost)
+    levels, source = target.costs.levels, target.costs.source
+    return Curve(front, uniform, ladder, cheapest, found, levels, alone, shaped, source)
+
+
+def _quantizes(begun: Prepared, found: Structure, chosen: Assignment) -> bool:
+    """Whether anything is left to quantize: float throughout is another precision, not a mix."""
+    quant = quant_of(settings(begun, found, chosen))
+    try:
+        quantize.plan(begun.model, begun.target, quant, quant.types)
+    except TargetError:
+        return False
+    return True
+
+
+def settings(begun: Prepared, found: Structure, chosen: Assignment) -> BuildConfig:
+    """The settings of a build with an assignment: types of nodes and of weights, under what the user set."""
+    assert begun.target.costs is not None, "assignments are of the levels in the target's costs"
+    config, quant = begun.config, quant_of(begun.config)
+    if chosen.precision is not None:
+        return _with_quant(config, precisions.quantization(quant, chosen.precision))
+    types: dict[str, str] = {}
+    weights: dict[str, TensorOverride] = {}
+    for group, position in zip(found.groups, chosen.levels, strict=True):
+        level = begun.target.costs.levels[position]
+        types |= dict.fromkeys(group.nodes, level.activation)
+        if level.activation != FLOAT and level.weight != quant.weight_type:
+            weights |= {name: TensorOverride.from_dict({"dtype": level.weight}) for name in group.weights}
+    types = {n: t for n, t in moved_as_read(begun, types).items() if t != quant.activation_type}
+    overrides = {name: override.to_dict() for name, override in (weights | quant.overrides).items()}
+    return _with_quant(config, QuantConfig.from_dict(quant.to_dict() | {"types": types, "overrides": overrides}))
+
+
+def _with_quant(config: BuildConfig, changed: QuantConfig) -> BuildConfig:
+    if config.quant is not None:
+        return config.model_copy(update={"quant": changed})
+    return config.model_copy(update={"compile": config.compile.model_copy(update={"quant": changed})})
+
+
+def moved_as_read(begun: Prepared, types: Mapping[str, str]) -> dict[str, str]:
+    """The types of the model's nodes; one in float that only moves values has the type of all that reads them.
+
+    They are rounded there anyway, and fewer bits are moved.
+    """
+    result = {name: types[name] for node in begun.model.graph if (name := node.name or "") in types}
+    for node in reversed(begun.model.graph):
+        spec = begun.target.op(node.domain, node.op_type)
+        if result.get(node.name or "") != FLOAT or spec is None or spec.grid != "input":
+            continue
+        readers = {result.get(reader.name or "", FLOAT) for value in node.outputs for reader in value.consumers()}
+        if len(readers) == 1:
+            result[node.name or ""] = readers.pop()
+    return result
+
+
+def quant_of(config: BuildConfig) -> QuantConfig:
+    """The settings of the quantizer, which a build with the precision auto has."""
+    quant = config.quantization
+    assert quant is not None, "the preset of auto quantizes"
+    return quant

@@ -1,0 +1,367 @@
+"""The only settings in the program: BuildConfig, QuantConfig, CompileConfig.
+
+Each default stands here and nowhere else. Presets (what `--precision uint8` means on a device) are values for
+these fields; they live in `pipeline/presets.py`, together with the one function that resolves flags, a settings
+file and presets into a `BuildConfig`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from intact.errors import SettingsError
+
+QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
+# `float16` stands in both types or in neither; `float` leaves activations as they are and quantizes weights only.
+WeightType = Literal[QuantType, "float16"]
+ActivationType = Literal["uint8", "int8", "uint16", "int16", "float16", "float"]
+Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
+Effort = Literal["fast", "normal", "high"]
+Distribution = Literal["normal", "uniform"]
+ExportTask = Literal[
+    "feature-extraction",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "fill-mask",
+    "image-classification",
+    "object-detection",
+    "semantic-segmentation",
+    "depth-estimation",
+]
+Device = Literal["cpu", "qnn", "openvino", "dml"]
+# Installed packages add targets under this name: an entry point of it loads the path of a table.
+TARGET_ENTRY_POINTS = "intact.targets"
+Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16", "w8", "w4", "auto"]
+NodeType = Literal["uint8", "int8", "uint16", "int16", "float"]
+
+
+class Settings(BaseModel):
+    """Frozen settings that refuse unknown keys and round-trip through plain dictionaries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys_only(cls, values: Any) -> Any:
+        known = list(cls.model_fields)
+        unknown = [key for key in values if key not in known] if isinstance(values, dict) else []
+        if unknown:
+            found = ", ".join(f"unknown key {key}{nearest(key, known)}" for key in unknown)
+            raise ValueError(f"{found} (allowed: {', '.join(known)})")
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        """These settings as JSON-compatible values."""
+        return self.model_dump(mode="json")
+
+    def line(self) -> str:
+        """These settings as `key=value`, on one line, without what is unset or empty."""
+        unchanged = {"verdict"} if getattr(self, "verdict", None) == VerdictConfig() else set()
+        return " ".join(f"{key}={value}" for key, value in _flat(self.model_dump(mode="json", exclude=unchanged)))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Settings from plain values; a SettingsError (a ValueError) names every key or value that is wrong."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _as_settings_error(error) from None
+
+
+class TensorOverride(Settings):
+    """What the user fixes for one tensor; fields left out follow the plan."""
+
+    dtype: QuantType | None = None
+    symmetric: bool | None = None
+    per_channel: bool | None = None
+    method: Method | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _range_is_whole(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high make a range together: set both or neither")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
+        return self
+
+
+class ImageConfig(Settings):
+    """How images become inputs: `(pixel / 255 - mean) / std`, at a size, in an order and a layout."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="Height and width, also as 224x320 or 224; None: those of the model's input."
+    )
+    mean: tuple[float, ...] = Field(
+        (0.0,), description="Subtracted from pixels of 0 to 1: one number, or one a channel."
+    )
+    std: tuple[PositiveFloat, ...] = Field((1.0,), description="Divided by after that: one number, or one a channel.")
+    order: Literal["rgb", "bgr"] = Field("rgb", description="Order of the channels.")
+    layout: Literal["nchw", "nhwc"] | None = Field(None, description="None: as the shape of the model's input says.")
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _size_as_text(cls, value: Any) -> Any:
+        if not isinstance(value, str | int):
+            return value
+        parts = str(value).lower().split("x")
+        return parts * 2 if len(parts) == 1 else parts
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any) -> Any:
+        return value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int | float) else value
+
+
+class ExportConfig(Settings):
+    """How a Hugging Face model becomes an ONNX file; shapes are fixed, as NPUs want them, unless `dynamic`."""
+
+    task: ExportTask | None = Field(None, description="What the model is for; None: what its config says.")
+    sequence_length: PositiveInt | None = Field(
+        None, description="Tokens of a text; None: 128, or as many as the model has positions if those are fewer."
+    )
+    dynamic: bool = Field(False, description="Leave the batch, and the length of text, free.")
+    trust_remote_code: bool = Field(False, description="Run Python code that the model brings along.")
+
+
+class QuantConfig(Settings):
+    """How a model is quantized: the single source of truth, used by every part of the program."""
+
+    weight_type: WeightType = Field("int8", description="Type of weights.")
+    activation_type: ActivationType = Field(
+        "uint8", description="Type of activations; float: only weights are quantized; float16: both are half precision."
+    )
+    per_channel: bool = Field(True, description="One scale per output channel of a weight, where the target takes it.")
+    weight_symmetric: bool = Field(True, description="Weights with zero point 0.")
+    activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
+    effort: Effort = Field(
+        "normal",
+        description="fast: ranges only; normal: also smoothing, equalization, rounding with feedback, bias correction; "
+        "high: the same from more of the data, which changes nothing where layers are small.",
+    )
+    rescue: bool = Field(True, description="Keep what 8 bits cannot hold in more, visibly.")
+    method: Method = Field("auto", description="How ranges are chosen from what was observed.")
+    samples: int = Field(128, ge=1, description="At most this many rows are used for calibration.")
+    load_path: str | None = Field(
+        None, description="Calibration inputs: .npz, a folder of images, .txt, or module:function. None: synthetic."
+    )
+    distribution: Distribution = Field("normal", description="Distribution of synthetic float inputs.")
+    seed: int = Field(0, ge=0, description="Seed of synthetic inputs.")
+    op_types: tuple[str, ...] | None = Field(
+        None, description="Quantize nodes of these types only; None: what the target takes."
+    )
+    exclude_op_types: tuple[str, ...] = Field(
+        (), description="Never quantize nodes of these types; in half precision: they stay in float32."
+    )
+    nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
+    exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
+    types: dict[str, NodeType] = Field(
+        {}, description="Types of the activations of single nodes, by name; float: the node is not quantized."
+    )
+    overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
+    plan: str | None = Field(None, description="A plan file (see `intact plan`) whose settings and edits apply.")
+    block_size: int = Field(
+        0, ge=0, description="One scale for this many values of a weight of 4 bits or fewer; 0: one per channel."
+    )
+    accuracy_level: int = Field(
+        0, ge=0, le=4, description="Of MatMulNBits: 0 and 1 multiply in float32, 4 with activations rounded to int8."
+    )
+    encodings: str | None = Field(
+        None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
+    )
+    calibrate_missing: bool = Field(
+        False, description="Calibrate tensors that `encodings` says nothing about; False: that is an error."
+    )
+
+    @model_validator(mode="after")
+    def _half_precision_is_whole(self) -> Self:
+        if (self.activation_type == "float16") != (self.weight_type == "float16"):
+            raise ValueError("float16 is the type of activations and weights together: set both or neither")
+        return self
+
+    @property
+    def has_grids(self) -> bool:
+        """Whether activations are put on grids, so that the result is a QDQ model."""
+        return self.activation_type not in ("float", "float16")
+
+
+class CompileConfig(Settings):
+    """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
+
+    device: str = Field(
+        "cpu", description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table."
+    )
+    arch: str | None = Field(None, description="Architecture of the device, for example v73; None: its default.")
+    soc: str | None = Field(None, description="Chip, for example SM8550; it decides the architecture.")
+    assume_vnni: bool | None = Field(
+        None, description="Whether the x86 CPU that will run the model has VNNI; None: what this one has."
+    )
+    assume_ort: str | None = Field(
+        None, description="The version of ONNX Runtime that will run the model on a CPU; None: the one installed."
+    )
+    ep_options: dict[str, str] = Field(
+        {}, description="Options handed to the vendor's provider as they are; for openvino, `device` names the device."
+    )
+    io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
+    timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
+    quant: QuantConfig | None = Field(None, description="Quantize a float model with these settings first.")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        known = [*get_args(Device), *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))]
+        if value not in known and not value.endswith(".toml"):
+            allowed = f"{', '.join(known)}, or the path of a table (.toml)"
+            raise ValueError(f"unknown device {value!r}{nearest(value, known)} (allowed: {allowed})")
+        return value
+
+
+class VerdictConfig(Settings):
+    """Limits of the verdict about a result; these are all of them, and they stand nowhere else."""
+
+    suspect_below_db: float = Field(20.0, description="A form with less SQNR in dB is suspect.")
+    broken_below_db: float = Field(6.0, description="A form with less SQNR in dB is broken.")
+    most_lost_db: float = Field(
+        6.0, ge=0, description="A later form that loses more than this against the quantized one is suspect …"
+    )
+    lost_below_db: float = Field(40.0, description="… while it is below this; below `suspect_below_db` it is broken.")
+    least_agreement: float = Field(
+        0.9, ge=0, le=1, description="Least share of clear decisions with the original's best class."
+    )
+    least_decisions: PositiveInt = Field(20, description="Fewer clear decisions than this say nothing.")
+
+
+class BuildConfig(Settings):
+    """A whole build. Quantization is set in `quant` or in `compile.quant`, never in both."""
+
+    precision: Precision | None = Field(None, description="The preset that the quantization settings started from.")
+    dims: dict[str, int] = Field({}, description="Sizes of free dimensions, by name.")
+    test_path: str | None = Field(
+        None, description="Inputs for verification; None: rows of the calibration inputs are held back."
+    )
+    min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
+    min_cosine: float | None = Field(None, le=1, description="Gate: least cosine of every output of every form.")
+    labels: str | None = Field(
+        None, description="Classes of the rows of the inputs (.npy or .npz), for the accuracy of every form."
+    )
+    max_accuracy_drop: float | None = Field(
+        None, ge=0, description="Gate: most percentage points of accuracy that a form may lose; needs labels."
+    )
+    max_latency_ratio: float | None = Field(
+        None,
+        gt=0,
+        description="Gate: most time of an inference as a multiple of the original's, where it can be timed.",
+    )
+    require_npu: float | None = Field(
+        None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
+    )
+    strict: bool = Field(True, description="Refuse a model with nodes that the NPU does not take; False: warn only.")
+    images: ImageConfig = Field(ImageConfig(), description="How inputs that are images are prepared.")
+    tokenizer: str | None = Field(
+        None, description="Turns lines of a text file into inputs: a folder, or a Hugging Face id, also as id@revision."
+    )
+    export: ExportConfig | None = Field(None, description="How a Hugging Face model is exported; not for ONNX files.")
+    verdict: VerdictConfig = Field(VerdictConfig(), description="Limits of the verdict about the result.")
+    quant: QuantConfig | None = None
+    compile: CompileConfig = CompileConfig()
+
+    @model_validator(mode="after")
+    def _one_quantization(self) -> Self:
+        if self.quant is not None and self.compile.quant is not None:
+            raise ValueError(
+                "quant and compile.quant are both set: a model is quantized once, "
+                "with one configuration; remove one of the two"
+            )
+        return self
+
+    @property
+    def quantization(self) -> QuantConfig | None:
+        """The one quantization configuration of this build, wherever it was set."""
+        return self.quant if self.quant is not None else self.compile.quant
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values of a TOML or JSON settings file."""
+    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _json_without_duplicates}
+    parse = parsers.get(path.suffix.lower())
+    if parse is None:
+        raise SettingsError("S101", f"{path}: settings files are TOML or JSON", allowed=".toml, .json")
+    try:
+        values = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError("S102", f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError("S103", f"{path}: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingsError("S103", f"{path}: expected a table of settings, found {type(values).__name__}")
+    return values
+
+
+def merge(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries laid over each other; what a later layer sets wins, what it leaves out stays."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = merged.get(key)
+            merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        elif value is not None and value != []:
+            found.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
+    return found
+
+
+def _as_settings_error(error: ValidationError) -> SettingsError:
+    lines = [_problem(detail) for detail in error.errors(include_url=False)]
+    return SettingsError("S104", "; ".join(lines))
+
+
+def _problem(detail: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} = {detail['input']!r}: {message}"
+
+
+def _json_without_duplicates(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"the key {twice[0]} stands there twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)

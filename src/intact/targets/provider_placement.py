@@ -1,0 +1,74 @@
+"""From a provider's list of subgraphs to what is on the NPU and what is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from intact.model import query
+from intact.results import PlacedNode, Placement
+
+NO_REASON = "the QNN provider did not claim it; no reason was logged"
+INSERTED = "ORT inserted it beside nodes that the NPU does not take"
+
+# They move numbers between grids and compute nothing.
+CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def node_ops(model: ir.Model) -> dict[str, str]:
+    """The op type of every node of `model`, by name, constants left out: they become weights."""
+    return {node.name: node.op_type for node in query.all_nodes(model) if node.name and node.op_type != "Constant"}
+
+
+def place(
+    ops: Mapping[str, str],
+    assigned: Iterable[Mapping[str, Any]],
+    npu: str,
+    reasons: Mapping[str, str],
+    partitions: int,
+) -> Placement:
+    """Where the nodes in `ops` run, given what each provider was assigned.
+
+    A node that nobody was assigned was absorbed: the layout pass cancels Transposes and moves conversions. It
+    counts for the NPU, unless nothing at all is there.
+    """
+    listed = [(group["provider"] == npu, name, op) for group in assigned for name, op in group["nodes"]]
+    on_npu = {known_name(name, ops) for is_npu, name, _ in listed if is_npu} - {None}
+    on_cpu = {known_name(name, ops) for is_npu, name, _ in listed if not is_npu} - on_npu - {None}
+    why = {known_name(name, ops): reason for name, reason in reasons.items()}
+    inserted = [
+        PlacedNode(name or op, op, INSERTED)
+        for is_npu, name, op in listed
+        if not is_npu and known_name(name, ops) is None
+    ]
+    if not on_npu:
+        on_cpu = set(ops)
+    return Placement(
+        npu_nodes=tuple(PlacedNode(name, op) for name, op in ops.items() if name not in on_cpu),
+        cpu_nodes=(*(PlacedNode(n, op, why.get(n, NO_REASON)) for n, op in ops.items() if n in on_cpu), *inserted),
+        partitions=partitions,
+    )
+
+
+def refused(ops: Mapping[str, str], reasons: Mapping[str, str]) -> list[PlacedNode]:
+    """The compute nodes that the provider gave a reason against, as PlacedNodes."""
+    why = {known_name(name, ops): reason for name, reason in reasons.items()}
+    return compute_nodes(PlacedNode(name, op, why[name]) for name, op in ops.items() if name in why)
+
+
+def compute_nodes(nodes: Iterable[PlacedNode]) -> list[PlacedNode]:
+    """The nodes that compute something."""
+    return [node for node in nodes if node.op not in CONVERSIONS]
+
+
+def known_name(name: str, names: Mapping[str, str]) -> str | None:
+    """The model's own name of a node that ORT's layout pass renamed (`conv_token_7` was `conv`)."""
+    while name not in names:
+        shorter = re.sub(r"_token_\d+$", "", name)
+        if shorter == name:
+            return None
+        name = shorter
+    return name

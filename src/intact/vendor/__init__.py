@@ -1,1 +1,0 @@
-"""Runtimes that other people wrote: ORT on the CPU in this process, vendor toolchains in child processes."""

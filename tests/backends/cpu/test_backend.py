@@ -1,0 +1,60 @@
+"""The model as the CPU gets it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.backends import base as compiling
+from intact.errors import ModelError, NotAvailable, SettingsError
+from intact.runtime import ort_cpu as cpu
+from tests.backends import qdq
+
+
+def build(model, folder, backend="cpu", **settings):
+    return compiling.compile(model, compiling.Device(backend, 60, **settings), folder)
+
+
+def test_the_model_is_saved_and_runs(tmp_path):
+    compiled = build(qdq.cnn(), tmp_path / "new")
+    assert compiled.path == tmp_path / "new" / "model.onnx"
+    assert compiled.files == (compiled.path,)
+    assert compiled.runtime.startswith("onnxruntime ")
+    feeds = qdq.images(1)[0]
+    expected = cpu.run(qdq.cnn(), feeds)
+    np.testing.assert_array_equal(cpu.Session(compiled.path).run(feeds)["scores.d"], expected["scores.d"])
+
+
+def test_compute_nodes_are_on_the_cpu_because_it_is_the_target(tmp_path):
+    placement = build(qdq.cnn(), tmp_path).placement
+    assert [node.op for node in placement.cpu_nodes] == ["Conv", "Relu", "MaxPool", "Flatten", "Gemm"]
+    assert {node.reason for node in placement.cpu_nodes} == {"the target is the CPU"}
+    assert (placement.npu_nodes, placement.partitions) == ((), 0)
+
+
+def test_a_model_that_ort_refuses_is_a_bad_model(tmp_path):
+    model = qdq.cnn()
+    model.graph.node("the_relu").op_type = "Relou"
+    with pytest.raises(ModelError, match=r"ONNX Runtime does not load .* No Op registered for Relou"):
+        build(model, tmp_path)
+
+
+def test_provider_options_mean_nothing_on_the_cpu(tmp_path):
+    with pytest.raises(SettingsError, match="vtcm_mb"):
+        build(qdq.cnn(), tmp_path, ep_options={"vtcm_mb": "4"})
+
+
+def test_a_device_without_a_compiler_is_not_available(tmp_path):
+    with pytest.raises(NotAvailable, match="toaster") as caught:
+        build(qdq.cnn(), tmp_path / "out", backend="toaster")
+    assert (caught.value.code, caught.value.status) == ("E110", 5)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_saved_model_runs_as_it_is_deployed(tmp_path):
+    compiled = build(qdq.cnn(), tmp_path)
+    samples = qdq.images(3)
+    outputs = compiling.run(compiled.path, samples, compiling.Device("cpu", 60))
+    session = cpu.Session(compiled.path, optimize=True)
+    for sample, output in zip(samples, outputs, strict=True):
+        np.testing.assert_array_equal(output["scores.d"], session.run(sample)["scores.d"])

@@ -1,0 +1,77 @@
+"""A model that is compiled already is taken as it is, if its device loads it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from intact.errors import ModelError
+from intact.pipeline import stages as pipeline
+from intact.settings.config import BuildConfig, CompileConfig
+
+
+def junk(folder, *, binary=True):
+    """A compiled model whose binary is no binary."""
+    node = helper.make_node(
+        "EPContext",
+        ["x"],
+        ["y"],
+        name="npu",
+        domain="com.microsoft",
+        embed_mode=0,
+        ep_cache_context="m.bin",
+        source="QNN",
+        main_context=1,
+    )
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "ctx.onnx")
+    if binary:
+        np.arange(9, dtype=np.uint8).tofile(folder / "m.bin")
+    return folder / "ctx.onnx"
+
+
+@pytest.fixture(scope="module")
+def compiled(zoo, tmp_path_factory):
+    """What a build for the NPU deployed."""
+    folder = tmp_path_factory.mktemp("compiled") / "out"
+    values = {"precision": "uint8", "compile": {"device": "qnn"}}
+    quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast"}
+    pipeline.build(zoo.model("residual_cnn"), BuildConfig.from_dict({**values, "quant": quant}), folder, verify=False)
+    return folder / "model.onnx"
+
+
+@pytest.mark.qnn
+def test_a_compiled_model_is_published_with_its_binary_and_every_skipped_stage(compiled, tmp_path):
+    built = pipeline.build(compiled, BuildConfig(compile=CompileConfig(device="qnn")), tmp_path / "out")
+    skipped = {stage.name: stage.reason for stage in built.stages if stage.status == "skipped"}
+    assert set(skipped) == {"quantize", "rewrite", "compile", "verify"} and "EPContext" in skipped["quantize"]
+    binary = compiled.with_name("model_qnn.bin").read_bytes()
+    assert (tmp_path / "out/model_qnn.bin").read_bytes() == binary
+    assert [artifact.path for artifact in built.artifacts] == ["model.onnx", "model_qnn.bin"]
+    assert built.placement.npu_nodes and built.verdict == "unverified"
+
+
+@pytest.mark.qnn
+def test_gates_on_a_compiled_model_that_cannot_be_compared_fail(compiled, tmp_path):
+    config = BuildConfig(compile=CompileConfig(device="qnn"), min_sqnr=30.0, require_npu=100.0)
+    built = pipeline.build(compiled, config, tmp_path / "out")
+    assert built.verdict == "failed" and any("min_sqnr" in reason for reason in built.verdict_reasons)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("qnn", marks=pytest.mark.qnn)])
+def test_a_compiled_model_that_its_device_does_not_load_is_refused(device, tmp_path):
+    config = BuildConfig(compile=CompileConfig(device=device), min_sqnr=30.0)
+    with pytest.raises(ModelError, match="does not load it") as error:
+        pipeline.build(junk(tmp_path), config, tmp_path / "out")
+    assert error.value.code == "M163" and not (tmp_path / "out").exists()
+
+
+def test_a_compiled_model_without_its_binary_is_refused(tmp_path):
+    config = BuildConfig(compile=CompileConfig(device="cpu"))
+    with pytest.raises(ModelError, match=r"m\.bin"):
+        pipeline.build(junk(tmp_path, binary=False), config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,204 @@
+"""Which nodes and tensors are quantized, and to which types: the target's table, the settings, the overrides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.errors import SettingsError, TargetError
+from intact.quantization import quantizing as quantize
+from intact.settings.config import QuantConfig
+from intact.targets.registry import load_target
+from intact.targets.validate import validate
+from tests.quantization.models import model, quantized, read, rows, written
+
+F = np.float32
+FEEDS = rows({"x": (1, 3, 6, 6)})
+
+
+def weight(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(F)
+
+
+def net():
+    body = "c = Conv(x, w, b)  r = LeakyRelu(c)  s = Sigmoid(r)  m = Mul(r, s)  d = Conv(m, v)  y = Relu(d)"
+    weights = {"w": weight(4, 3, 1, 1), "b": weight(4), "v": weight(5, 4, 1, 1)}
+    return model("float[1,3,6,6] x", "float[1,5,6,6] y", body, **weights)
+
+
+def planned(**settings):
+    return quantize.plan(net(), load_target("cpu"), QuantConfig.from_dict(settings))
+
+
+EVERY = {"c", "r", "s", "m", "d", "y"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "nodes"),
+    [
+        ({}, EVERY),
+        ({"op_types": ["Conv"]}, {"c", "d"}),
+        ({"exclude_op_types": ["Sigmoid", "Mul"]}, {"c", "d", "y"}),  # r would round for nobody
+        ({"nodes": ["d"]}, {"d"}),
+        ({"nodes": ["c", "r"]}, {"c", "r"}),
+        ({"exclude_nodes": ["d"]}, {"c"}),
+        ({"op_types": ["Conv"], "exclude_nodes": ["c"]}, {"d"}),
+    ],
+)
+def test_nodes_are_included_and_excluded_by_type_and_by_name(settings, nodes):
+    assert set(planned(**settings).nodes) == nodes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nodes": ["cc"]}, "no node 'cc'"),
+        ({"exclude_nodes": ["Conv"]}, "no node 'Conv'"),
+        ({"op_types": ["Convv"]}, "no operator 'Convv'; did you mean Conv"),
+        ({"exclude_op_types": ["Gemm"]}, "no operator 'Gemm'"),
+        ({"overrides": {"zz": {}}}, "no tensor 'zz'"),
+    ],
+)
+def test_a_name_that_the_model_does_not_have_is_an_error(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        planned(**settings)
+
+
+def test_nothing_to_quantize_is_an_error_of_the_target():
+    with pytest.raises(TargetError, match="cpu takes no node of this model at uint8 activations"):
+        planned(nodes=["r"])
+
+
+def test_an_operator_not_worth_it_by_itself_is_left_alone_where_its_input_is_float():
+    float_model = model(
+        "float[1,3,6,6] x", "float[1,4,6,6] y", "r = LeakyRelu(x)  y = Conv(r, w)", w=weight(4, 3, 1, 1)
+    )
+    assert set(quantize.plan(float_model, load_target("cpu"), QuantConfig()).nodes) == {"y"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "activation", "weights"),
+    [
+        ({}, "uint8", "int8"),
+        ({"activation_type": "int8"}, "int8", "int8"),
+        ({"activation_type": "uint16"}, "uint16", "int8"),
+        ({"activation_type": "uint16", "weight_type": "int16"}, "uint16", "int16"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "qnn"])
+def test_types_are_those_of_the_settings_on_every_device(settings, activation, weights, device):
+    result = quantized(net(), FEEDS, device, **settings).model
+    assert (read(result, "c", 0).dtype, read(result, "c", 1).dtype) == (activation, weights)
+    assert (read(result, "c", 2).dtype, written(result, "m").dtype) == ("int32", activation)
+
+
+def test_a_weight_type_that_the_target_does_not_take_there_is_the_nearest_that_it_takes():
+    body = "n = LayerNormalization(x, g, b)  y = MatMul(n, w)"
+    weights = {"g": weight(8), "b": weight(8), "w": weight(8, 4)}
+    float_model = model("float[1,4,8] x", "float[1,4,4] y", body, **weights)
+    result = quantized(float_model, rows({"x": (1, 4, 8)}), "qnn").model
+    assert read(result, "n", 1).dtype == "uint8" and read(result, "y", 1).dtype == "int8"
+
+
+def test_sixteen_bit_weights_come_with_the_architecture_that_has_them():
+    quant = QuantConfig(activation_type="uint16", weight_type="int16")
+    new = quantize.plan(net(), load_target("qnn", arch="v73"), quant)
+    assert {plan.dtype for plan in new.weights} == {"int16"}
+    with pytest.raises(TargetError, match=r"int16 weights beside uint16 activations from v73 on"):
+        quantize.plan(net(), load_target("qnn", arch="v68"), quant)
+
+
+@pytest.mark.parametrize("wanted", ["uint16", "int16"])
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [("l = Log(m)", {}), pytest.param("l = PRelu(m, p)", {"p": weight(4, 1, 1)}, id="a slope for each channel")],
+)
+def test_what_an_npu_takes_in_eight_bits_only_has_them_between_wider_ones(node, constants, wanted):
+    body = f"m = Conv(x, w)  {node}  y = Conv(l, v)"
+    float_model = model(
+        "float[1,3,6,6] x", "float[1,5,6,6] y", body, w=weight(4, 3, 1, 1), v=weight(5, 4, 1, 1), **constants
+    )
+    plan = quantize.plan(float_model, load_target("qnn"), QuantConfig(activation_type=wanted))
+    assert (plan.nodes["m"], plan.nodes["l"], plan.nodes["y"]) == (wanted, "uint8", wanted)
+
+
+class TestOverrides:
+    def test_a_range(self):
+        found = read(quantized(net(), FEEDS, overrides={"x": {"low": -1.0, "high": 1.55}}).model, "c", 0)
+        assert (found.scale, found.zero_point) == (F(0.01), 100)
+
+    def test_symmetry(self):
+        found = read(quantized(net(), FEEDS, overrides={"x": {"symmetric": True}}).model, "c", 0)
+        assert found.zero_point == 128
+
+    def test_a_method(self):
+        feeds = [{"x": feed["x"] ** 9} for feed in FEEDS]
+        plain = read(quantized(net(), feeds).model, "c", 0)
+        clipped = read(quantized(net(), feeds, overrides={"x": {"method": "entropy"}}).model, "c", 0)
+        assert clipped.scale < 0.9 * plain.scale
+
+    def test_a_weight_per_tensor(self):
+        result = quantized(net(), FEEDS, overrides={"w": {"per_channel": False}}).model
+        assert read(result, "c", 1).axis is None and read(result, "d", 1).axis == 0
+        assert read(result, "c", 2).scale == read(result, "c", 0).scale * read(result, "c", 1).scale
+
+    def test_the_type_of_a_weight(self):
+        result = quantized(net(), FEEDS, overrides={"w": {"dtype": "uint8", "symmetric": False}}).model
+        assert read(result, "c", 1).dtype == "uint8" and read(result, "d", 1).dtype == "int8"
+
+    @pytest.mark.parametrize(
+        ("tensor", "override", "message"),
+        [
+            ("w", {"dtype": "int16"}, "w: int16 is not a type that cpu takes there"),
+            ("m", {"dtype": "int4"}, "m: int4 is not a type that cpu takes there"),
+            ("m", {"dtype": "uint16"}, "m: uint16 is not a type that cpu takes there"),
+            ("m", {"per_channel": True}, "m: per_channel has no effect on an activation"),
+            ("w", {"low": -1.0, "high": 1.0}, "w: high, low has no effect on a weight"),
+            ("w", {"method": "mse"}, "w: method has no effect on a weight"),
+            ("b", {"symmetric": True}, "b: its override has no effect"),
+        ],
+    )
+    def test_that_cannot_be_obeyed_is_an_error(self, tensor, override, message):
+        with pytest.raises(SettingsError, match=message):
+            quantized(net(), FEEDS, overrides={tensor: override})
+
+    def test_of_two_tensors_on_one_grid_must_agree(self):
+        body = "c = Conv(x, w)  t = Transpose(c)  y = Reshape(t, s)"
+        float_model = model("float[1,3,6,6] x", "float[36,4] y", body, w=weight(4, 3, 1, 1), s=np.int64([36, 4]))
+        one = {"low": -1.0, "high": 1.0}
+        with pytest.raises(SettingsError, match="share one grid"):
+            quantized(float_model, FEEDS, overrides={"c": one, "t": {"low": -2.0, "high": 2.0}})
+        result = quantized(float_model, FEEDS, overrides={"t": one}).model
+        assert written(result, "c").same(written(result, "t"))
+        assert written(result, "c").scale == F(2 / 255)
+
+    def test_a_tensor_that_nothing_quantizes_is_an_error(self):
+        with pytest.raises(SettingsError, match="x: its override has no effect"):
+            quantized(net(), FEEDS, nodes=["d"], overrides={"x": {"low": 0.0, "high": 1.0}})
+
+
+def test_a_grid_that_the_device_insists_on_is_not_given_up_for_a_shared_one():
+    """Values of the other input reach far beyond 1: one grid for both would take the Softmax its own range."""
+    body = "s = Softmax(x)  t = Transpose<perm=[0,1,2]>(s)  r = LeakyRelu(y)  z = Concat<axis=1>(t, r)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    feeds = rows({"x": (1, 4, 16), "y": (1, 4, 16)})
+    result = quantized(float_model, feeds, "qnn").model
+    softmax, moved, joined = (written(result, name) for name in ("s", "t", "z"))
+    assert validate(result, load_target("qnn"), strict=False) == ()
+    assert {(float(grid.scale), int(grid.zero_point)) for grid in (softmax, moved)} == {(1 / 256, 0)}
+    reach = max(float(feed["y"].max()) for feed in feeds)
+    assert reach > 2 and (255 - int(joined.zero_point)) * float(joined.scale) == pytest.approx(reach, rel=0.01)
+
+
+def test_grids_that_the_device_does_not_insist_on_are_shared():
+    body = "s = Sigmoid(x)  r = LeakyRelu(y)  z = Concat<axis=1>(s, r)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    result = quantized(float_model, rows({"x": (1, 4, 16), "y": (1, 4, 16)}), "qnn").model
+    assert len({float(written(result, name).scale) for name in ("s", "r", "z")}) == 1
+
+
+def test_grids_that_the_device_insists_on_are_shared_where_they_are_the_same():
+    body = "s = Softmax(x)  t = Softmax(y)  z = Concat<axis=1>(s, t)"
+    float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
+    result = quantized(float_model, rows({"x": (1, 4, 16), "y": (1, 4, 16)}), "qnn").model
+    assert {float(written(result, name).scale) for name in ("s", "t", "z")} == {1 / 256}

@@ -1,0 +1,142 @@
+"""BatchNormalization and constant scales and shifts join the weights before them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.rules.float.affine_folding import RULES
+from tests.model.small import ops
+from tests.rules.float.before_after import difference, given, rewritten
+
+RNG = np.random.default_rng(7)
+TOLERANCE = 2e-6
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+STATISTICS = {"gamma": normal(6), "beta": normal(6), "mean": normal(6), "var": np.abs(normal(6)) + 0.1}
+LINEAR = {
+    "Conv": ("a = Conv <pads = [1,1,1,1], group = 2> (x, w)", "float[2,4,5,5]", "float[2,6,5,5]", normal(6, 2, 3, 3)),
+    "Conv with bias": ("a = Conv(x, w, b)", "float[2,4,5]", "float[2,6,5]", normal(6, 4, 1)),
+    "ConvTranspose": (
+        "a = ConvTranspose <group = 2, strides = [2,2]> (x, w, b)",
+        "float[1,4,3,3]",
+        "float[1,6,7,7]",
+        normal(4, 3, 3, 3),
+    ),
+    "Gemm": ("a = Gemm <alpha = 0.5, beta = 2.0> (x, w, b)", "float[3,4]", "float[3,6]", normal(4, 6)),
+    "Gemm transposed": ("a = Gemm <transB = 1> (x, w)", "float[3,4]", "float[3,6]", normal(6, 4)),
+}
+AFTER = {
+    "batch norm": ("y = BatchNormalization <epsilon = 0.01> (a, gamma, beta, mean, var)", "fold_batch_norm"),
+    "scale": ("y = Mul(c, a)", "fold_scale"),
+    "division": ("y = Div(a, c)", "fold_scale"),
+    "shift": ("y = Add(a, c)", "fold_shift"),
+    "difference": ("y = Sub(a, c)", "fold_shift"),
+}
+
+
+def parts(linear: str, after: str) -> tuple[str, str, dict[str, np.ndarray]]:
+    head, x, y, weight = LINEAR[linear]
+    arrays = {"w": weight}
+    if "b)" in head:
+        arrays["b"] = normal(6)
+    if after == "batch norm":
+        arrays |= STATISTICS
+    else:
+        arrays["c"] = normal(*((6,) if "Gemm" in linear else (6,) + (1,) * (weight.ndim - 2)))
+    return f"{head}\n{AFTER[after][0]}", f"({x} x) => ({y} y)", arrays
+
+
+@pytest.mark.parametrize("linear", LINEAR)
+@pytest.mark.parametrize("after", AFTER)
+def test_it_fires_and_keeps_the_numbers(linear, after):
+    body, signature, arrays = parts(linear, after)
+    result = rewritten(RULES, body, signature, **arrays)
+    assert [item.rule for item in result.applications] == [AFTER[after][1]]
+    assert ops(result.model) == [linear.split()[0]]
+    assert difference(given(body, signature, **arrays), result.model) < TOLERANCE
+
+
+def test_a_whole_chain_folds_into_one_conv():
+    body = """
+        a = Conv(x, w)
+        d = Mul(a, half)
+        e = BatchNormalization(d, gamma, beta, mean, var)
+        y = Add(shift, e)"""
+    arrays = {"w": normal(6, 4, 1, 1), **STATISTICS, "half": np.float32([[[[0.5]]]]), "shift": np.float32(3)}
+    signature = "(float[1,4,2,2] x) => (float[1,6,2,2] y)"
+    result = rewritten(RULES, body, signature, **arrays)
+    assert ops(result.model) == ["Conv"]
+    assert result.model.graph[0].name == "y"
+    assert difference(given(body, signature, **arrays), result.model) < TOLERANCE
+
+
+def test_a_weight_that_another_conv_uses_stays_as_it_is():
+    body = "a = Conv(x, w)\n y = Mul(a, c)\n v = Conv(x, w)"
+    signature = "(float[1,4,2,2] x) => (float[1,6,2,2] y, float[1,6,2,2] v)"
+    arrays = {"w": normal(6, 4, 1, 1), "c": np.float32(3)}
+    result = rewritten(RULES, body, signature, **arrays)
+    assert result.model.graph[1].inputs[1].name == "w"
+    assert difference(given(body, signature, **arrays), result.model) < TOLERANCE
+
+
+CONV = "a = Conv(x, w)\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "arrays", "reason"),
+    [
+        (
+            "y, m, n = BatchNormalization <training_mode = 1> (a, gamma, beta, mean, var)",
+            STATISTICS,
+            "BatchNormalization is in training mode",
+        ),
+        ("y = Mul(a, c)", {"c": normal(5)}, "constant 'c' of shape [5] is not one number for each channel"),
+        (
+            "y = Add(a, c)",
+            {"c": normal(1, 1, 6, 1, 1)},
+            "constant 'c' of shape [1, 1, 6, 1, 1] is not one number for each channel",
+        ),
+        (
+            "y = BatchNormalization(a, gamma, beta, mean, var)",
+            {**STATISTICS, "var": np.full(6, -1, np.float32)},
+            "the result would leave the range of FLOAT",
+        ),
+        ("y = Div(a, c)", {"c": np.float32(0)}, "the result would leave the range of FLOAT"),
+    ],
+)
+def test_it_refuses_with_a_reason(tail, arrays, reason):
+    signature = "(float[1,4,5,5] x) => (float y)"
+    result = rewritten(RULES, CONV + tail, signature, **{"w": normal(6, 4, 1, 1), **arrays})
+    assert [item.reason for item in result.refusals] == [reason]
+    assert result.applications == ()
+
+
+def test_it_refuses_a_result_that_float16_cannot_hold():
+    arrays = {"w": np.full((6, 4, 1, 1), 6e4, np.float16), "c": np.float16(2)}
+    result = rewritten(RULES, CONV + "y = Mul(a, c)", "(float16[1,4,5,5] x) => (float16[1,6,5,5] y)", **arrays)
+    assert [item.reason for item in result.refusals] == ["the result would leave the range of FLOAT16"]
+
+
+def test_it_refuses_a_gemm_whose_bias_varies_by_row():
+    arrays = {"w": normal(4, 6), "b": normal(3, 6), "c": np.float32(2)}
+    result = rewritten(RULES, "a = Gemm(x, w, b)\n y = Mul(a, c)", "(float[3,4] x) => (float[3,6] y)", **arrays)
+    assert [item.reason for item in result.refusals] == ["the bias has shape [3, 6], not one number for each channel"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Conv(x, w)\n y = Mul(a, c)\n v = Relu(a)",
+        "v = Conv(x, w)\n y = Mul(v, c)",
+        "a = Conv(x, w)\n v = Relu(x)\n y = Sub(c, a)",
+    ],
+    ids=["another use", "a graph output", "a constant minus the result"],
+)
+def test_it_does_not_match(body):
+    signature = "(float[1,4,5,5] x) => (float[1,6,5,5] y, float v)"
+    assert not rewritten(RULES, body, signature, w=normal(6, 4, 1, 1), c=np.float32(2)).applications

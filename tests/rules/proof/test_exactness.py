@@ -1,0 +1,201 @@
+"""A rule that does not keep its claim is found when the model runs, and named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.errors import GateFailed
+from intact.matching import rewriter
+from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.rules.proof import exactness, witness
+from intact.rules.quantized.folding import DropSelfRequantize, MergeRequantize
+from tests.rules.proof.harness import Net
+
+GRID = (0.5, np.uint8(100))
+ROWS = [{"x": np.random.default_rng(seed).normal(0, 20, (1, 64)).astype(np.float32)} for seed in range(3)]
+
+
+class MoveZeroPoint(Rule):
+    """Q(Relu(x), s, z) = Q(Relu(x), s, z + by): wrong by as many steps."""
+
+    start, by = 100, 1
+    exactness = EXACT
+
+    def pattern(self, op, x, s, z):
+        return op.QuantizeLinear(op.Relu(x), s, z)
+
+    def check(self, z):
+        return None if int(z.const_value.numpy()) == self.start else "done"
+
+    def rewrite(self, op, x, s, z):
+        moved = op.constant(np.uint8(int(z.const_value.numpy()) + self.by))
+        return op.QuantizeLinear(op.Relu(x), s, moved)
+
+
+class MoveByOneHonestly(MoveZeroPoint):
+    """The same, with the right claim."""
+
+    exactness = WITHIN_ONE_STEP
+
+
+class MoveByTwo(MoveZeroPoint):
+    """The same by two steps."""
+
+    by = 2
+    exactness = WITHIN_ONE_STEP
+
+
+class ReadTwoStepsLower(Rule):
+    """DQ(q, s, z) = DQ(q, s, z + 2): wrong by two steps, however small those are."""
+
+    exactness = WITHIN_ONE_STEP
+
+    def pattern(self, op, q, s, z):
+        return op.DequantizeLinear(q, s, z)
+
+    def check(self, z):
+        return None if int(z.const_value.numpy()) == 1000 else "done"
+
+    def rewrite(self, op, q, s, z):
+        return op.DequantizeLinear(q, s, op.constant(np.uint16(1002)))
+
+
+class RoundAway(Rule):
+    """−x = −1.001·x: a float on no grid that moves too far."""
+
+    exactness = BOUNDED
+
+    def pattern(self, op, x):
+        return op.Neg(x)
+
+    def rewrite(self, op, x):
+        return op.Mul(x, op.constant(np.float32(-1.001)))
+
+
+def model(pairs=1):
+    """Pairs of Q and DQ around Relu, and a Neg at the end."""
+    net, x = Net(), "x"
+    for _ in range(pairs):
+        x = net.dequantize(net.quantize(net.op("Relu", x), *GRID), *GRID)
+    return net.model({"x": ROWS[0]["x"]}, net.op("Neg", x))
+
+
+def validate(subject, *rules):
+    after = rewriter.apply(subject.clone(), rules)
+    assert after.applications
+    return exactness.validate(subject, after, rules, ROWS)
+
+
+def test_exact_rules_leave_the_outputs_as_they_are():
+    net, x = Net(), "x"
+    for _ in range(4):
+        x = net.dequantize(net.quantize(x, *GRID), *GRID)
+    found = validate(net.model({"x": ROWS[0]["x"]}, x), DropSelfRequantize())
+    assert (found.identical, found.sqnr_db, found.checked, found.samples) == (True, None, 3, 3)
+    assert found.moved == {"drop_self_requantize": 0}
+
+
+def test_a_tensor_may_move_by_the_step_that_is_claimed():
+    net = Net()
+    wide = net.dequantize(net.quantize("x", 0.5, np.uint16(32768)), 0.5, np.uint16(32768))
+    narrow = net.quantize(wide, 0.6, np.uint8(100))
+    found = validate(net.model({"x": ROWS[0]["x"]}, narrow), MergeRequantize())
+    assert not found.identical and found.sqnr_db > 20
+    assert found.moved == {"merge_requantize": 1}
+
+
+def test_a_model_without_applications_is_identical_to_itself():
+    found = exactness.validate(model(), rewriter.Rewritten(model()), (), ROWS)
+    assert found.identical and found.checked == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (MoveZeroPoint(), "move_zero_point at 'the_t1' does not keep its claim: a tensor moves by 1 steps"),
+        (MoveByTwo(), "move_by_two at 'the_t1' does not keep its claim: a tensor moves by 2 steps"),
+        (RoundAway(), "round_away at 'the_t3' does not keep its claim"),
+    ],
+)
+def test_a_broken_claim_stops_and_names_the_rule_and_the_node(rule, what):
+    with pytest.raises(GateFailed) as caught:
+        validate(model(), rule)
+    assert what in caught.value.message and caught.value.code == "G110"
+
+
+def test_the_second_of_two_tensors_is_not_blamed_for_what_the_first_did():
+    seen = witness.of(model(pairs=2), [MoveByOneHonestly()])
+    assert [pair.application.node for pair in seen.pairs] == ["the_t1", "the_t4"]
+    moved = exactness._hold_to_claims(seen, ROWS)
+    assert moved == {"move_by_one_honestly": 1}
+
+
+def test_outputs_that_are_far_apart_stop_the_build_whatever_the_claims():
+    net, steps = Net(), np.float32(40)
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), steps, np.uint8(100)), steps, np.uint8(100))
+    with pytest.raises(GateFailed, match="move_by_one_honestly moves tensors most") as caught:
+        validate(net.model({"x": ROWS[0]["x"]}, net.op("Neg", x)), MoveByOneHonestly())
+    assert caught.value.code == "G111"
+
+
+@pytest.mark.parametrize("as_float", [True, False])
+def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
+    net, steps = Net(), np.float32(40)
+    x = net.quantize(net.op("Relu", "x"), steps, np.uint8(100))
+    x = net.dequantize(x, steps, np.uint8(100)) if as_float else x
+    found = validate(net.model({"x": ROWS[0]["x"]}, x), MoveByOneHonestly())
+    assert not found.identical and found.moved == {"move_by_one_honestly": 1}
+
+
+def test_a_float_on_a_fine_grid_may_move_by_one_of_its_steps_only():
+    net, grid = Net(), (0.001, np.uint16(1000))
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), *grid), *grid)
+    with pytest.raises(GateFailed, match=r"read_two_steps_lower at .* moves by 2"):
+        validate(net.model({"x": ROWS[0]["x"]}, net.op("Neg", x)), ReadTwoStepsLower())
+
+
+def test_outputs_that_are_infinite_or_nan_on_both_sides_are_equal():
+    net = Net()
+    wide = net.dequantize(net.quantize("x", 0.5, np.uint16(32768)), 0.5, np.uint16(32768))
+    y = net.op("Log", net.dequantize(net.quantize(wide, 0.6, np.uint8(100)), 0.6, np.uint8(100)))
+    found = validate(net.model({"x": ROWS[0]["x"]}, y), MergeRequantize())
+    assert not found.identical and found.sqnr_db > 0
+
+
+class Misplace(Rule):
+    """Neg(x) = Neg(x), and a wire to the wrong place: what no pair of tensors shows."""
+
+    exactness = EXACT
+
+    def pattern(self, op, x):
+        return op.Neg(x, _name="node")
+
+    def check(self, node):
+        return "done" if "moved" in node.metadata_props else None
+
+    def rewrite(self, op, x, node):
+        for use in list(x.uses()):
+            if use.node.op_type == "Sub":
+                use.node.replace_input_with(0, node.outputs[0])
+        result = op.Neg(x)
+        result.producer().metadata_props["moved"] = "yes"
+        return result
+
+
+def test_a_change_that_no_tensor_shows_is_found_by_replaying():
+    net = Net()
+    net.op("Sub", "x", net.op("Neg", net.op("Identity", "x")))
+    subject = net.model({"x": ROWS[0]["x"]}, "t2")
+    subject.graph[2].replace_input_with(0, subject.graph[0].outputs[0])
+    with pytest.raises(GateFailed, match="misplace at 'the_t1' does not keep its claim: the outputs of the model"):
+        validate(subject, Misplace())
+
+
+def test_a_replaced_input_of_the_graph_can_be_looked_at():
+    net = Net()
+    net.op("Identity", net.quantize(net.dequantize("x", *GRID), *GRID))
+    subject = net.model({"x": np.zeros((1, 64), np.uint8)}, "t2")
+    after = rewriter.apply(subject.clone(), [DropSelfRequantize()])
+    rows = [{"x": np.arange(64, dtype=np.uint8)[None]}]
+    assert exactness.validate(subject, after, [DropSelfRequantize()], rows).checked == 1

@@ -1,0 +1,93 @@
+"""Holds whole models to what rules claim, in plain numpy: by no runtime, and not by how the product judges itself.
+
+Rules are applied one after another. Between one state of the model and the next, the first tensor that changes is the
+one that a rule replaced; what changes behind it follows from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.matching import rewriter
+from intact.matching.rewriter import EXACT, NEAR, Firing, Rule
+from intact.model import edit
+from intact.results import Application
+from tests.rules.proof.interpreter import Arrays, evaluate, tensors
+
+Feeds = Mapping[str, np.ndarray]
+
+# One step may grow on its way through a network, but not to a tenth of it.
+LEAST_SQNR_DB = 20.0
+# Floats that are on no grid may move by this share of the largest of them: sums in another order.
+LARGEST_SHARE = 1e-4
+
+
+def hold_to_claims(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> None:
+    """Assert what each application claims on the first of `rows`, and that outputs are the same model's on them all."""
+    states, applications = states_of(model, rules)
+    known = tensors(states[0], rows[0])
+    for state, application in zip(states[1:], applications, strict=True):
+        found = tensors(state, rows[0])
+        _hold(application, known, found)
+        known = found
+    for row in rows:
+        expected, found = evaluate(states[0], row), evaluate(states[-1], row)
+        assert expected.keys() == found.keys()
+        for name in expected:
+            assert _decibels(expected[name], found[name]) >= LEAST_SQNR_DB or _steps(expected[name], found[name]) <= 1
+
+
+def states_of(model: ir.Model, rules: Sequence[Rule]) -> tuple[list[ir.Model], list[Application]]:
+    """The model before the first application and after each."""
+    subject = model.clone()
+    states: list[ir.Model] = []
+    applications: list[Application] = []
+
+    def watch(firing: Firing) -> None:
+        state = subject.clone()
+        # What was replaced is still there, without its inputs, until the end.
+        edit.prune(state)
+        states.append(state)
+        applications.append(firing.application)
+
+    rewriter.apply(subject, rules, watch=watch)
+    return [*states, subject], applications
+
+
+def _hold(application: Application, before: Arrays, after: Arrays) -> None:
+    """Assert that the first tensor that changes does so by no more than was claimed."""
+    changed = [name for name in before if name in after and not _same(before[name], after[name])]
+    if not changed:
+        return
+    name = changed[0]
+    where = f"{application.rule} at {application.node}: {name}"
+    assert application.exactness != EXACT, f"{where} changes, and exact is claimed"
+    if application.exactness == NEAR:
+        return
+    moved = _steps(before[name], after[name])
+    assert moved <= 1, f"{where} moves by {moved:g} steps, within one step is claimed"
+
+
+def _same(old: np.ndarray, new: np.ndarray) -> bool:
+    """Whether a tensor stays as it is; a name may come to stand for a tensor in another form."""
+    if old.dtype != new.dtype or old.shape != new.shape:
+        return True
+    return np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
+
+
+def _steps(old: np.ndarray, new: np.ndarray) -> float:
+    """The largest move: in levels of integers, or in what sums in another order may move floats by."""
+    moved = np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)
+    if old.dtype.kind != "f":
+        return float(moved)
+    return float(moved / max(LARGEST_SHARE * np.abs(old).max(initial=0.0), 1e-30))
+
+
+def _decibels(expected: np.ndarray, found: np.ndarray) -> float:
+    assert expected.dtype == found.dtype and expected.shape == found.shape
+    noise = np.sum((expected.astype(np.float64) - found.astype(np.float64)) ** 2)
+    signal = np.sum(expected.astype(np.float64) ** 2)
+    return float(np.inf if noise == 0 else 10 * np.log10(max(signal, 1e-300) / noise))

@@ -1,0 +1,289 @@
+"""Clips, differences and signs change their form where a kernel gains, and never an integer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.matching import rewriter
+from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import integer_forms, operator_signs, saturation, signs
+from intact.runtime import host_cpu as cpu_facts
+from intact.runtime import ort_cpu as cpu
+from intact.targets.registry import load_target
+from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.rules.quantized.cases import integer_forms as cases
+
+MICROSOFT = "com.microsoft"
+U8, I8, U16, F32 = np.uint8, np.int8, np.uint16, np.float32
+RNG = np.random.default_rng(0)
+X = np.zeros(8, F32)
+# The columns are the channels.
+SMALL, LARGE = I8([[64, -64], [0, 1]]), I8([[100, 0], [100, 1]])
+ZERO, FIRST, SECOND, LAST = I8(3), (0.02, U8(3)), (0.05, U8(9)), (0.02, U8(131))
+
+
+def clipped(op, zero, *ends, scale=0.1):
+    net = Net()
+    return net.model({"x": X}, net.quantize(net.op(op, "x", *ends), scale, zero))
+
+
+def difference(a=FIRST, b=SECOND):
+    net = Net()
+    feeds = {"a": np.zeros(8, np.asarray(a[1]).dtype), "b": np.zeros(8, np.asarray(b[1]).dtype)}
+    return net.model(feeds, net.quantize(net.op("Sub", net.dequantize("a", *a), net.dequantize("b", *b)), 0.1, a[1]))
+
+
+def activation(zero=ZERO, *, also_integers=False, weight=None):
+    net = Net()
+    q = net.quantize("x", 0.02, zero)
+    y = net.dequantize(q, 0.02, zero)
+    if weight is not None:
+        y = net.op("MatMul", y, net.dequantize(weight, 0.01, I8(0)))
+    return net.model({"x": np.zeros((1, 2), F32)}, y, *([net.op("Identity", q)] if also_integers else []))
+
+
+def moved_activation(zero=ZERO, *, quantized=True, before=None, move="Transpose", rest=(), **attributes):
+    net = Net()
+    q = net.quantize("x", 0.02, zero) if quantized else net.op("Identity", "x")
+    q = q if before is None else net.op(before, q)
+    y = net.dequantize(net.op(move, q, *rest, **attributes), 0.02, zero)
+    return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
+
+
+def operand(zero=ZERO, op="Add"):
+    net = Net()
+    constant = net.dequantize(integers(RNG, zero.dtype.type, (8, 8)), 0.05, zero)
+    return net.model({"x": np.zeros((8, 8), U8)}, net.op(op, net.dequantize("x", 0.02, U8(3)), constant))
+
+
+def conversions(last=LAST):
+    net = Net()
+    return net.model({"x": X}, net.quantize(net.dequantize(net.quantize("x", 0.5, I8(3)), 0.02, I8(3)), *last))
+
+
+def product(a, b, *, inside=True, constant=True, width=2):
+    net, weight = Net(), integers(RNG, b, (2, width))
+    data = net.op("Identity", "a") if inside else "a"
+    grid = F32(0.5), a(3)
+    y = net.op("QLinearMatMul", data, F32(0.02), a(3), weight if constant else "b", F32(0.01), b(0), *grid)
+    feeds = {"a": np.zeros((2, 2), a)} | ({} if constant else {"b": weight})
+    return net.model(feeds, y)
+
+
+def signed_pair(op="QLinearAdd", *, converted=True, **attributes):
+    net = Net()
+    x = cases.convert(net, "a", 0.02, np.asarray(I8(3))) if converted else "a"
+    grid = F32(0.05), I8(-7)
+    inputs = (x, F32(0.02), I8(3), "b", *grid)
+    given = (*grid, *inputs) if op == "QLinearConcat" else (*inputs, *grid)
+    feeds = {"a": np.zeros((4, 4), U8 if converted else I8), "b": np.zeros((4, 4), I8)}
+    return net.model(feeds, net.op(op, *given, _domain=MICROSOFT, **attributes))
+
+
+def second(dtype=U8):
+    net = Net()
+    b = net.op("Transpose", net.quantize("b", 0.05, dtype(9)))
+    grid = F32(0.5), U8(3)
+    y = net.op("QLinearMatMul", "a", F32(0.02), U8(3), b, F32(0.05), dtype(9), *grid)
+    return net.model({"a": np.zeros((2, 3), U8), "b": np.zeros((4, 3), F32)}, y)
+
+
+CONVERT = ["DequantizeLinear", "QuantizeLinear"]
+FIRES = [
+    (integer_forms.ReluToIntegerClip(), clipped("Relu", U8(7)), ["QuantizeLinear", "Clip"]),
+    (integer_forms.ClipToIntegerClip(), clipped("Clip", U8(7), F32(0), F32(6)), ["QuantizeLinear", "Clip"]),
+    (
+        integer_forms.SubToAdd(),
+        difference(),
+        ["BitwiseNot", "DequantizeLinear", "DequantizeLinear", "Add", "QuantizeLinear"],
+    ),
+    (signs.UnsignActivation(), activation(), ["QuantizeLinear", "DequantizeLinear"]),
+    (signs.UnsignMovedActivation(), moved_activation(), ["QuantizeLinear", "Transpose", "DequantizeLinear"]),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(before="Flatten"),
+        ["QuantizeLinear", "Flatten", *CONVERT, "Transpose", "DequantizeLinear"],
+    ),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(move="Clip", rest=(I8(3), I8(90))),
+        ["QuantizeLinear", "Clip", "DequantizeLinear"],
+    ),
+    (signs.UnsignConstant(), operand(), ["DequantizeLinear", "DequantizeLinear", "Add"]),
+    (signs.JoinShiftedGrids(), conversions(), ["QuantizeLinear"]),
+    (operator_signs.UnsignProduct(), product(I8, I8), ["Identity", *CONVERT, "QLinearMatMul", *CONVERT]),
+    (
+        operator_signs.UnsignProduct(worth_converting=64),
+        product(I8, I8, inside=False, width=64),
+        [*CONVERT, "QLinearMatMul", *CONVERT],
+    ),
+    (operator_signs.UnsignOperator(), signed_pair(), [*CONVERT, *CONVERT, *CONVERT, "QLinearAdd", *CONVERT]),
+    (operator_signs.UnsignConcat(), signed_pair("QLinearConcat", axis=0), [*CONVERT * 3, "QLinearConcat", *CONVERT]),
+    (operator_signs.SignWeight(), product(U8, U8), ["Identity", "QLinearMatMul"]),
+    (operator_signs.SignSecondOperand(), second(), ["QuantizeLinear", "Transpose", "QLinearMatMul"]),
+]
+SATURATES = "uint8 x int8 saturates without VNNI"
+REFUSES = [
+    (integer_forms.ReluToIntegerClip(), clipped("Relu", U8(0)), "the grid clips there itself"),
+    (integer_forms.ReluToIntegerClip(), clipped("Relu", U16(7)), "output is uint16"),
+    (integer_forms.ClipToIntegerClip(), clipped("Clip", U8(0), F32(0), F32(25.5)), "the grid clips there itself"),
+    (integer_forms.SubToAdd(), difference(b=(0.05, I8(9))), "second is int8, unlike first"),
+    (signs.UnsignActivation(), activation(U8(3)), "the activation is not int8"),
+    (signs.UnsignActivation(), activation(also_integers=True), "its integers go to other nodes"),
+    (signs.UnsignActivation(saturates=True), activation(weight=LARGE), "may reach 51000, more than 32767"),
+    (signs.UnsignMovedActivation(), moved_activation(U8(3)), "the activation is not int8"),
+    (signs.UnsignMovedActivation(), moved_activation(quantized=False), "was not quantized just before"),
+    (
+        signs.UnsignMovedActivation(),
+        moved_activation(move="Resize", rest=(None, F32([1, 2])), mode="linear"),
+        "this Resize computes values that it is not given",
+    ),
+    (signs.UnsignConstant(), operand(U8(3)), "the constant is not int8"),
+    (signs.UnsignConstant(), operand(op="MatMul"), "it does not stand beside an activation in uint8"),
+    (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),
+    (signs.JoinShiftedGrids(), conversions((0.02, I8(3))), "the types are not int8 and uint8"),
+    (operator_signs.UnsignProduct(), product(U8, I8), "it is not a product of int8 with int8"),
+    (operator_signs.UnsignProduct(), product(I8, I8, inside=False, width=64), "comes from outside as int8"),
+    (
+        operator_signs.UnsignProduct(worth_converting=64),
+        product(I8, I8, inside=False, width=63),
+        "comes from outside as int8, and little is computed with it",
+    ),
+    (operator_signs.UnsignProduct(saturates=True), product(I8, I8, constant=False), SATURATES),
+    (operator_signs.UnsignOperator(), signed_pair(converted=False), "no operand was uint8 before"),
+    (
+        operator_signs.UnsignConcat(),
+        signed_pair("QLinearConcat", converted=False, axis=0),
+        "no operand was uint8 before",
+    ),
+    (operator_signs.SignWeight(), product(U8, I8), "not a product of uint8 activations with a constant uint8 weight"),
+    (operator_signs.SignWeight(), product(U8, U8, constant=False), "with a constant uint8 weight"),
+    (operator_signs.SignSecondOperand(), second(I8), "it is not a product of uint8 with uint8"),
+    (operator_signs.SignSecondOperand(saturates=True), second(), SATURATES),
+]
+
+
+@pytest.mark.parametrize(("rule", "model", "left"), FIRES, ids=lambda item: getattr(item, "name", None))
+def test_a_form_that_kernels_like_better_is_taken(rule, model, left):
+    assert sorted(fired(rule, model)) == sorted(left)
+
+
+@pytest.mark.parametrize(("rule", "model", "reason"), REFUSES, ids=lambda item: getattr(item, "name", None))
+def test_a_form_that_gains_nothing_or_saturates_is_refused(rule, model, reason):
+    assert reason in refused(rule, model)
+
+
+def test_every_rule_is_tested_to_fire_and_to_refuse():
+    rules = {type(rule) for rule in integer_forms.RULES}
+    assert rules == {type(row[0]) for row in FIRES} == {type(row[0]) for row in REFUSES}
+
+
+@pytest.mark.parametrize(
+    ("weight", "most"),
+    [
+        (I8([[64, 64], [-64, -64]]), 255 * 128),
+        (I8([[127, -128], [1, 0]]), 255 * 128),
+        (I8([[100, 29]]), 255 * 129),
+        (I8([[127]]), 255 * 127),
+    ],
+)
+def test_the_largest_pair_is_the_worst_of_any_two_weights_of_a_channel(weight, most):
+    assert saturation.largest_pair(weight, 0) == most
+
+
+def test_small_weights_cannot_saturate_and_are_taken_without_vnni():
+    assert fired(signs.UnsignActivation(saturates=True), activation(weight=SMALL))
+    assert SATURATES in refused(signs.UnsignActivation(saturates=True), activation(weight=LARGE))
+
+
+def test_what_the_user_assumes_of_vnni_decides():
+    asked = {vnni: load_target("cpu", vnni=vnni) for vnni in (True, False)}
+    fires = {vnni: rewrite.rewrite(activation(weight=LARGE), target).applications for vnni, target in asked.items()}
+    assert "unsign_activation" in {item.rule for item in fires[True]}
+    assert "unsign_activation" not in {item.rule for item in fires[False]}
+    assert not load_target("qnn", vnni=False).rewrite.saturates
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "fpu avx2 avx512_vnni", False),
+        ("x86_64", "fpu avx2 avx_vnni", False),
+        ("AMD64", "fpu avx2 avx512f", True),
+        ("x86_64", None, True),
+        ("aarch64", "", False),
+    ],
+)
+def test_vnni_is_read_from_what_the_system_says_of_its_processor(tmp_path, monkeypatch, machine, flags, saturates):
+    file = tmp_path / "cpuinfo"
+    if flags is not None:
+        file.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(cpu_facts, "_CPUINFO", file)
+    monkeypatch.setattr(cpu_facts.platform, "machine", lambda: machine)
+    assert cpu_facts.adds_pairs_in_16_bits.__wrapped__() is saturates
+
+
+@pytest.mark.parametrize("quantized", ["qdq", "qlinear"])
+def test_a_residual_block_in_int8_becomes_uint8_throughout(quantized):
+    """Whatever the form it comes in, conversions cancel out, and the integers of the result stay."""
+    model = residual(quantized)
+    result = rewrite.rewrite(model, load_target("cpu", vnni=True))
+    left = [node.op_type for node in result.model.graph]
+    assert left.count("QuantizeLinear") == 1 and left.count("DequantizeLinear") == 1
+    types = {value.dtype for node in result.model.graph for value in node.inputs if value and not value.const_value}
+    assert "INT8" not in {dtype.name for dtype in types if dtype is not None}
+    feeds = {"x": RNG.normal(0, 1, (1, 8, 6, 6)).astype(F32)}
+    name = model.graph.outputs[0].name
+    before, after = cpu.run(model, feeds)[name], cpu.run(result.model, feeds)[name]
+    assert np.abs(before - after).max() <= 0.05 * 1.001
+
+
+def residual(form):
+    net = Net()
+    grid = F32(0.05), I8(-3)
+    q = net.quantize("x", *grid)
+    weights = [integers(RNG, I8, (8, 8, 3, 3)) // I8(8) for _ in range(2)]
+    for weight in weights:
+        if form == "qdq":
+            real = net.dequantize(q, *grid)
+            conv = net.op("Conv", real, net.dequantize(weight, 0.01, I8(0)), pads=[1, 1, 1, 1])
+            inner = net.dequantize(net.quantize(conv, *grid), *grid)
+            q = net.quantize(net.op("Add", inner, real), *grid)
+        else:
+            inner = net.op("QLinearConv", q, *grid, weight, F32(0.01), I8(0), *grid, pads=[1, 1, 1, 1])
+            q = net.op("QLinearAdd", inner, *grid, q, *grid, *grid, _domain=MICROSOFT)
+    return net.model({"x": np.zeros((1, 8, 6, 6), F32)}, net.dequantize(q, *grid))
+
+
+def test_a_constant_goes_both_ways_to_the_bit():
+    levels = np.arange(256).astype(U8)
+    assert np.array_equal(signs.shifted(levels).astype(int), levels.astype(int) - 128)
+    assert np.array_equal(signs.shifted(signs.shifted(levels)), levels)
+
+
+def test_rewriting_twice_changes_nothing():
+    target = load_target("cpu", vnni=True)
+    once = rewrite.rewrite(residual("qlinear"), target).model
+    assert not rewrite.rewrite(once, target).applications
+    assert not rewriter.apply(once.clone(), integer_forms.RULES).applications
+
+
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_a_residual_block_with_relu_in_int8_is_uint8_throughout(zero):
+    """Relu on a grid that goes below 0 is a Clip of integers, which must not keep its int8."""
+    net, grid = Net(), (0.05, I8(zero))
+    x = net.dequantize(net.quantize("x", *grid), *grid)
+    conv = net.op("Conv", x, net.dequantize(integers(RNG, I8, (4, 4, 3, 3)), 0.002, I8(0)), pads=[1] * 4)
+    relu = net.dequantize(net.quantize(net.op("Relu", conv), *grid), *grid)
+    y = net.dequantize(net.quantize(net.op("Add", relu, x), *grid), *grid)
+    model = net.model({"x": np.zeros((1, 4, 6, 6), F32)}, y)
+    done = rewrite.rewrite(model, load_target("cpu", vnni=True)).model
+    ops = [node.op_type for node in done.graph]
+    assert {"QLinearConv", "QLinearAdd"} < set(ops) and not {"Conv", "Add", "Relu"} & set(ops)
+    assert ops.count("QuantizeLinear") == ops.count("DequantizeLinear") == 1
+    assert not [
+        node for node in done.graph for value in node.outputs if value.dtype is not None and value.dtype.name == "INT8"
+    ]
+    feeds = {"x": RNG.normal(0, 3, (1, 4, 6, 6)).astype(F32)}
+    assert np.abs(cpu.run(model, feeds)[y] - cpu.run(done, feeds)[y]).max() <= 0.051

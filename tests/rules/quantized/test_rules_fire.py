@@ -1,0 +1,132 @@
+"""Every rule fires on a network of the zoo, or on one of its variants, as quantizers write it.
+
+`tests/zoo/variants.py` has the networks in the forms of frameworks and people, `kinds.py` the hands of quantizers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from intact.backends import base as compiling
+from intact.rules.proof import exactness
+from intact.rules.quantized import families as rewrite
+from intact.rules.quantized.families import RULES
+from intact.runtime import ort_cpu as cpu
+from intact.targets.registry import load_target
+from tests.rules.quantized.kinds import Kind, quantized, rows, variant
+from tests.rules.quantized.test_kinds import EVERY_KIND
+
+CPU, NPU = load_target("cpu", vnni=True), load_target("qnn")
+TO_QDQ, TO_QLINEAR = rewrite.conversion("qdq"), rewrite.conversion("qlinear")
+
+# What runs on this version runs on every later one, and it has no kernel for zero points that differ by channel.
+OLD_CPU = load_target("cpu", vnni=True, ort="1.26")
+
+# A CPU that multiplies matrices of integers into int32, and has no kernel that scales the product as well.
+_BARE = CPU.rewrite.kernels - {
+    ("", "QLinearMatMul"),
+    ("com.microsoft", "QGemm"),
+    ("com.microsoft", "MatMulIntegerToFloat"),
+}
+BARE_CPU = replace(CPU, rewrite=replace(CPU.rewrite, kernels=_BARE | {("", "MatMulInteger")}))
+
+# Each model with the targets that it is rewritten for, one after the other.
+WAYS = [
+    (Kind("bert", "ort-qoperator", "int8", "int8", True), (TO_QDQ, CPU)),
+    (variant("residual_cnn", "ort-qoperator", "int8", "int8", "symmetric"), (CPU, TO_QDQ, TO_QLINEAR)),
+    (variant("residual_cnn", "ort-qdq", "int8", "int8"), (TO_QLINEAR,)),
+    (variant("residual_cnn", "ort-qdq", "uint8", "int8", "products"), (CPU, TO_QDQ)),
+    (variant("residual_cnn", "ort-qdq", "uint8", "int8", "mixed"), (CPU,)),
+    (variant("residual_cnn", "intact", "uint8", "int8", "asymmetric"), (OLD_CPU,)),
+    (variant("residual_cnn", "ort-qoperator", "uint8", "uint8"), (NPU,)),
+    (variant("depthwise_cnn", "ort-qoperator", "uint8", "uint8", "asymmetric"), (TO_QDQ, CPU)),
+    (variant("depthwise_cnn", "ort-qoperator", "uint8", "uint8", "reduced"), (BARE_CPU,)),
+    (variant("depthwise_cnn", "ort-qoperator", "uint8", "int8", "products"), (CPU,)),
+    (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (CPU,)),
+    (variant("depthwise_cnn", "intact", "uint8", "int8", "for-qnn"), (TO_QLINEAR, TO_QDQ)),
+    (variant("bert", "intact", "uint8", "int8"), (TO_QDQ, NPU)),
+    (variant("bert", "intact", "uint8", "int8", "for-qnn"), (CPU,)),
+    (variant("bert", "ort-qdq", "uint8", "int8", "pairs"), (CPU,)),
+    (variant("bert", "ort-qdq", "uint8", "int8", "pairs"), (NPU,)),
+    (variant("bert", "ort-qdq", "uint8", "int8", "products"), (CPU,)),
+    (variant("bert", "ort-qoperator", "uint8", "int8", "forced"), (NPU,)),
+    (variant("bert", "ort-qoperator", "uint8", "int8", "products"), (TO_QDQ, CPU)),
+    (variant("bert", "ort-dynamic", "uint8", "uint8", "asymmetric"), (NPU,)),
+    (variant("bert", "ort-dynamic", "uint8", "uint8", "asymmetric"), (CPU,)),
+    (variant("vit", "ort-qdq", "int8", "int8"), (CPU,)),
+    (variant("vit", "ort-qdq", "uint8", "uint8", "asymmetric"), (CPU,)),
+    (variant("vit", "ort-qdq", "uint8", "int8", "forced"), (NPU,)),
+    (variant("vit", "ort-qdq", "uint8", "uint8", "reduced"), (NPU,)),
+    (variant("vit", "ort-qoperator", "int8", "int8", "forced"), (TO_QDQ,)),
+    (variant("vit", "ort-qoperator", "uint8", "uint8", "products"), (CPU,)),
+]
+
+# Why neither quantizer writes what these rules look for.
+NOT_WRITTEN = {
+    "ONNX Runtime has no kernel for a ConvInteger with several zero points, and its quantizer writes none": (
+        "conv_integer_through_float",
+        "unite_zero_points",
+    ),
+    "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
+}
+ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
+
+
+def rewritten(model, target, near, feeds):
+    """The model for a target, after each rule keeps its claim and the runtime takes the result."""
+    rules = rewrite.rules_for(target, near=near)
+    done = rewrite.rewrite(model, target, near=near)
+    exactness.validate(model, done, rules, feeds)
+    cpu.Session(done.model, optimize=True).run(feeds[0])
+    return done
+
+
+def fired(kind, ways, folder) -> set[str]:
+    """The rules that fire on the way."""
+    model, names, feeds = quantized(kind, folder), set(), rows(kind)[:1]
+    for target in ways:
+        exact = rewritten(model, target, False, feeds)
+        names |= {item.rule for item in exact.applications}
+        if target is NPU:
+            names |= {item.rule for item in rewritten(model, target, True, feeds).applications}
+        model = exact.model
+    return names
+
+
+def test_every_rule_fires_on_a_network_as_a_quantizer_writes_it(tmp_path):
+    found = set()
+    for index, (kind, ways) in enumerate(WAYS):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        found |= fired(kind, ways, folder)
+    assert found == {rule.name for rule in RULES} - ELSEWHERE
+
+
+def test_no_reason_is_given_for_a_rule_that_is_not_there():
+    assert {rule.name for rule in RULES} >= ELSEWHERE
+
+
+@pytest.mark.qnn
+@pytest.mark.parametrize("kind", [kind for kind, ways in WAYS if ways == (NPU,) and kind.is_static], ids=str)
+def test_the_npu_takes_the_whole_of_what_fired_for_it(kind, tmp_path: Path):
+    assert NPU.soc is not None
+    for near in (True, False):
+        done = rewrite.rewrite(quantized(kind, tmp_path), NPU, near=near)
+        compiled = compiling.compile(done.model, compiling.Device("qnn", 600, NPU.arch, NPU.soc.id), tmp_path)
+        assert compiled.placement.npu_nodes and not compiled.placement.cpu_nodes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EVERY_KIND, ids=str)
+def test_the_reasons_hold_for_every_model(kind, tmp_path):
+    model, names = quantized(kind, tmp_path), set()
+    for ways in ((CPU,), (NPU,), (TO_QDQ, CPU), (CPU, TO_QDQ, TO_QLINEAR), (TO_QDQ, TO_QLINEAR, TO_QDQ)):
+        given = model
+        for target in ways:
+            done = rewrite.rewrite(given, target)
+            names |= {item.rule for item in done.applications}
+            given = done.model
+    assert not names & ELSEWHERE

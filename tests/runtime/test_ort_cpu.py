@@ -1,0 +1,134 @@
+"""ORT sessions in this process."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from intact.errors import ModelError
+from intact.model import io
+from intact.runtime import ort_cpu as cpu
+
+X = np.array([[-1, 2, 3]], np.float32)
+W = np.array([10, 20, 30], np.float32)
+
+
+def model(op="Relu"):
+    nodes = [helper.make_node(op, ["x"], ["a"], name="first"), helper.make_node("Add", ["a", "w"], ["y"], name="last")]
+    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3])
+    graph = helper.make_graph(nodes, "g", [value("x")], [value("y")], [numpy_helper.from_array(W, "w")])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+def saved(folder):
+    ir.save(model(), folder / "m.onnx", external_data="m.data", size_threshold_bytes=0)
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_model_runs_on_named_inputs_and_gives_named_outputs(optimize):
+    outputs = cpu.run(model(), {"x": X}, optimize=optimize)
+    assert list(outputs) == ["y"]
+    np.testing.assert_array_equal(outputs["y"], np.maximum(X, 0) + W)
+
+
+def test_any_tensor_can_be_an_output_and_the_model_stays_as_it_was():
+    given = model()
+    outputs = cpu.run(given, {"x": X}, outputs=["y", "a", "w"])
+    assert list(outputs) == ["y", "a", "w"]
+    np.testing.assert_array_equal(outputs["a"], np.maximum(X, 0))
+    np.testing.assert_array_equal(outputs["w"], W)
+    assert [value.name for value in given.graph.outputs] == ["y"]
+
+
+def test_only_the_tensors_that_were_asked_for_come_back():
+    assert list(cpu.run(model(), {"x": X}, outputs=["a"])) == ["a"]
+
+
+@pytest.mark.parametrize("form", ["path", "model with weights outside"])
+def test_every_form_of_a_model_gives_the_same_numbers(form, tmp_path):
+    path = saved(tmp_path)
+    session = cpu.Session(path if form == "path" else ir.load(path), threads=1)
+    np.testing.assert_array_equal(session.run({"x": X})["y"], np.maximum(X, 0) + W)
+    np.testing.assert_array_equal(cpu.Session(path, outputs=["a"]).run({"x": X})["a"], np.maximum(X, 0))
+
+
+LARGE = np.arange(1024, dtype=np.float32)
+
+
+def product(weight, *, users=("w",), dtype=np.float32, is_input=False, in_branch=False):
+    """y = x · w, with a weight that is used by name, not at all, from a branch, or as the default of an input."""
+    tensor = lambda name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1024])
+    nodes = [helper.make_node("Mul", ["x", user], ["y"]) for user in users] or [helper.make_node("Neg", ["x"], ["y"])]
+    if in_branch:
+        branch = lambda op: helper.make_graph([helper.make_node(op, ["x", "w"], [op])], op, [], [tensor(op)])
+        nodes = [helper.make_node("If", ["yes"], ["y"], then_branch=branch("Mul"), else_branch=branch("Add"))]
+    constants = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.array(True), "yes")]
+    inputs = [tensor("x"), *([tensor("w")] if is_input else [])]
+    graph = helper.make_graph(nodes, "g", inputs, [tensor("y")], constants)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (product(LARGE), LARGE * 2),
+        (product(LARGE, in_branch=True), LARGE * 2),
+        (product(LARGE, is_input=True), LARGE * 2),
+        (product(LARGE, users=()), np.full(1024, -2, np.float32)),
+        (product(LARGE.astype(np.float16), dtype=np.float16), (LARGE * 2).astype(np.float16)),
+        (product(LARGE.astype(np.int64), dtype=np.int64), (LARGE * 2).astype(np.int64)),
+        (product(LARGE[::-1]), LARGE[::-1] * 2),
+    ],
+    ids=["read", "read in a branch", "default of an input", "unused", "float16", "int64", "reversed"],
+)
+def test_large_weights_are_read_where_they_are(given, expected, optimize):
+    message, weights = io.without_weights(given)
+    assert len(message) < LARGE.nbytes and list(weights) == (["w"] if given.graph.initializers["w"].uses() else [])
+    x = np.full(1024, 2, expected.dtype)
+    np.testing.assert_array_equal(cpu.run(given, {"x": x}, optimize=optimize)["y"], expected)
+
+
+def test_weights_outlive_the_model_that_they_came_with():
+    session = cpu.Session(product(LARGE.copy()))
+    gc.collect()
+    np.testing.assert_array_equal(session.run({"x": np.full(1024, 2, np.float32)})["y"], LARGE * 2)
+
+
+def test_a_run_writes_over_the_results_of_the_one_before_but_not_over_those_of_a_twin():
+    session = cpu.Session(product(LARGE))
+    twin = session.twin()
+    first, other, last = (
+        opened.run_over({"x": np.full(1024, factor, np.float32)})["y"]
+        for opened, factor in ((session, 2), (twin, 3), (session, 4))
+    )
+    assert first is last
+    np.testing.assert_array_equal(last, LARGE * 4)
+    np.testing.assert_array_equal(other, LARGE * 3)
+
+
+def test_a_session_knows_its_inputs_and_outputs():
+    session = cpu.Session(model())
+    assert session.inputs == (cpu.Port("x", "tensor(float)", ("N", 3)),)
+    assert session.outputs == (cpu.Port("y", "tensor(float)", ("N", 3)),)
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "words"),
+    [
+        (lambda: cpu.Session(model("Relou")), "M130", "ORT refuses the model: This is an invalid model"),
+        (lambda: cpu.run(model(), {"x": X.astype(np.int64)}), "M131", "expected: (tensor(float))"),
+        (lambda: cpu.run(model(), {}), "M131", "['x']"),
+    ],
+)
+def test_what_ort_refuses_is_an_error_of_ours_and_nothing_is_printed(act, code, words, capfd):
+    with pytest.raises(ModelError) as caught:
+        act()
+    assert (caught.value.code, caught.value.status) == (code, 3)
+    assert words in str(caught.value)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,130 @@
+"""Figures of a comparison, against plain numpy, and the cases that have no plain figure."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intact.errors import ModelError
+from intact.results import Accuracy
+from intact.verification.compare import GREATEST, compare
+from intact.verification.gates import sqnr_gate
+
+RNG = np.random.default_rng(9)
+
+
+def rows(reference, candidate, name="y"):
+    return compare(
+        "quantized", "cpu", [{name: np.asarray(r)} for r in reference], [{name: np.asarray(c)} for c in candidate]
+    )
+
+
+def one(reference, candidate) -> Accuracy:
+    (row,) = rows([reference], [candidate])
+    return row
+
+
+def test_figures_are_those_of_plain_numpy_over_all_samples():
+    a = RNG.standard_normal((5, 2, 7)).astype(np.float32)
+    b = (a + 0.1 * RNG.standard_normal(a.shape)).astype(np.float32)
+    (row,) = rows(list(a), list(b))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    assert row.sqnr_db == pytest.approx(10 * np.log10((x**2).sum() / ((x - y) ** 2).sum()))
+    assert row.cosine == pytest.approx((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()))
+    assert row.max_abs_error == np.abs(x - y).max()
+    assert row.mean_abs_error == pytest.approx(np.abs(x - y).mean())
+    assert row.top1_agreement == pytest.approx((x.argmax(-1) == y.argmax(-1)).mean())
+    assert (row.form, row.runtime, row.output, row.identical) == ("quantized", "cpu", "y", False)
+
+
+def test_identical_outputs_have_no_sqnr():
+    row = one([[1.0, 2.0]], [[1.0, 2.0]])
+    assert (row.sqnr_db, row.identical, row.max_abs_error, row.top1_agreement) == (None, True, 0.0, 1.0)
+    assert row.cosine == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 1), (1, 3, 4), ()])
+def test_top1_agreement_is_only_for_scores_of_classes(shape):
+    assert one(np.ones(shape), np.zeros(shape)).top1_agreement is None
+
+
+def test_equal_infinities_and_nans_are_no_error():
+    values = [[-np.inf, 1.0, np.nan]]
+    row = one(values, values)
+    assert row.identical and row.sqnr_db is None
+
+
+def test_top1_sees_infinite_scores():
+    assert one([[-np.inf, -2.0, -1.0]], [[-np.inf, -1.0, -2.0]]).top1_agreement == 0.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_number_against_none_is_the_greatest_error_and_still_json(bad, swapped):
+    pair = ([[1.0, 2.0]], [[1.0, bad]])
+    row = one(*(reversed(pair) if swapped else pair))
+    assert not row.identical and row.max_abs_error == GREATEST and row.sqnr_db < -300
+    figures = [row.sqnr_db, row.cosine, row.max_abs_error, row.mean_abs_error]
+    json.dumps(figures, allow_nan=False)
+
+
+def test_noise_on_an_output_of_zeros_is_as_bad_as_can_be():
+    row = one([[0.0, 0.0]], [[0.0, 0.1]])
+    assert row.sqnr_db == -GREATEST and row.cosine is None
+
+
+def test_integers_and_bools_compare_as_numbers():
+    assert one(np.int64([[1, 2**40]]), np.int64([[1, 2**40]])).identical
+    assert one(np.array([[True, False]]), np.array([[True, True]])).max_abs_error == 1.0
+
+
+def test_there_is_one_row_for_each_output_of_the_original():
+    reference = [{"a": np.ones(2), "b": np.ones(2)}]
+    found = compare("compiled", "npu", reference, [{"b": np.zeros(2), "a": np.ones(2), "c": np.ones(1)}])
+    assert [(row.output, row.identical) for row in found] == [("a", True), ("b", False)]
+
+
+def test_a_missing_output_and_another_shape_are_errors():
+    with pytest.raises(ModelError, match="the quantized model has no output 'y'"):
+        compare("quantized", "cpu", [{"y": np.ones(1)}], [{"z": np.ones(1)}])
+    with pytest.raises(ModelError, match="shape"):
+        rows([np.ones(2)], [np.ones((1, 2))])
+    with pytest.raises(ValueError):
+        rows([np.ones(2)], [])
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20), st.integers(1, 19))
+def test_the_split_into_samples_changes_no_figure(values, at):
+    a = np.array(values)
+    b = a + np.linspace(-1, 1, a.size)
+    (whole,), (parts,) = rows([a], [b]), rows([a[:at], a[at:]], [b[:at], b[at:]])
+    assert whole.sqnr_db == pytest.approx(parts.sqnr_db) and whole.max_abs_error == parts.max_abs_error
+
+
+def accuracy(sqnr_db, output="y"):
+    return Accuracy("compiled", "npu", output, sqnr_db, sqnr_db is None, 1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "passed", "value"),
+    [
+        ([40.0, 31.0], 30.0, True, 31.0),
+        ([40.0, 30.0], 30.0, True, 30.0),
+        ([40.0, 29.99], 30.0, False, 29.99),
+        ([None, 31.0], 30.0, True, 31.0),
+        ([None, None], 200.0, True, None),
+        ([-GREATEST], -10.0, False, -GREATEST),
+    ],
+)
+def test_a_gate_holds_for_the_worst_output_and_for_identical_ones(values, least, passed, value):
+    gate = sqnr_gate([accuracy(db) for db in values], least)
+    assert (gate.name, gate.limit, gate.passed, gate.value) == ("min_sqnr", least, passed, value)
+
+
+def test_a_gate_says_where_the_worst_is():
+    gate = sqnr_gate([accuracy(40.0), accuracy(12.5, "boxes")], 30.0)
+    assert gate.detail == "the least SQNR is 12.50 dB, at boxes of the compiled model on npu"
