@@ -40,14 +40,14 @@ def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
     from intact.model import io
     from intact.pipeline import loading, preparation, presets
     from intact.quantization import quantizing as quantize
-    from intact.rules.float import optimization as optimize
+    from intact.rules.float import optimization
     from intact.rules.float.settle import settle_masks
     from intact.settings.config import BuildConfig
     from intact.targets.registry import load_target
 
     config = presets.resolve(BuildConfig.from_dict({"precision": precision}), quantized=None).quantization
     assert config is not None, "these precisions quantize"
-    optimized = optimize.optimize(loading.load(model).model).model
+    optimized = optimization.optimize(loading.load(model).model).model
     settled = settle_masks(optimized, rows, preparation.SOFTMAX_STEPS[config.activation_type])
     done = quantize.quantize(settled.model, load_target("cpu"), config, rows, ranges=settled.ranges)
     io.save(done.model, result)

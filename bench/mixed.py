@@ -25,8 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from intact.events import Log  # noqa: E402
 from intact.pipeline import execution, preparation  # noqa: E402
-from intact.search.mixed import cheapest as mixed  # noqa: E402
-from intact.search.mixed import unseen  # noqa: E402
+from intact.search.mixed import cheapest, unseen  # noqa: E402
 from intact.search.mixed.curve import Curve, curve_of  # noqa: E402
 from intact.settings.config import BuildConfig, merge  # noqa: E402
 from intact.verification.compare import compare  # noqa: E402
@@ -68,7 +67,7 @@ def goals(folder: Path) -> bool:
     for name in names:
         model, settings = example(name) if name in EXAMPLES else saved(name, folder)
         start = time.perf_counter()
-        built = mixed.build(model, settings, folder / f"out-{name}")
+        built = cheapest.build(model, settings, folder / f"out-{name}")
         seconds = time.perf_counter() - start
         assert built.search is not None, "auto searches"
         point, usual = built.search.points[built.search.chosen], built.search.uniform["w8a16"]
@@ -98,7 +97,7 @@ def ranking(_: Path) -> bool:
     return fine
 
 
-def built_alone(begun: preparation.Prepared, curve: Curve) -> list[float]:
+def built_alone(begun: preparation.PreparedModel, curve: Curve) -> list[float]:
     """The noise at the worst output with each group alone quantized, as a share of the signal.
 
     Each is calibrated, smoothed and rounded as a build would, on the rows that the search observes ranges on, and run

@@ -31,8 +31,8 @@ from intact.errors import IntactError  # noqa: E402
 from intact.matching import rewriter  # noqa: E402
 from intact.model import io  # noqa: E402
 from intact.pipeline import files  # noqa: E402
-from intact.rules.quantized import families as rewrite  # noqa: E402
-from intact.runtime import ort_cpu as cpu  # noqa: E402
+from intact.rules.quantized import families  # noqa: E402
+from intact.runtime import ort_cpu  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
 from tests.zoo import ZOO, data  # noqa: E402
@@ -119,13 +119,13 @@ def _one(name: str, kind: str, settings: dict[str, object], path: Path, rows: Pa
     quantized = folder / "quantized.onnx"
     files.quantize_file(path, config, quantized, overwrite=True)
     model = io.load(quantized)
-    result = rewrite.rewrite(model, load_target("cpu")).model
+    result = families.rewrite(model, load_target("cpu")).model
     feeds = {key: values[:1] for key, values in np.load(rows).items()}
-    after = cpu.Session(result, optimize=True, threads=1)
+    after = ort_cpu.Session(result, optimize=True, threads=1)
     feeds = {port.name: feeds[port.name] for port in after.inputs}
     bar = BARS.get((name, kind), NEVER_SLOWER)
     try:
-        before = cpu.Session(model, optimize=True, threads=1)
+        before = ort_cpu.Session(model, optimize=True, threads=1)
     except IntactError as error:
         print(f"{name:20} {kind:14} ORT REFUSES THE QDQ INPUT: {str(error)[:60]}…", flush=True)
         return False
@@ -135,24 +135,24 @@ def _one(name: str, kind: str, settings: dict[str, object], path: Path, rows: Pa
     return ratio >= bar
 
 
-def idle(model: ir.Model) -> cpu.Session:
+def idle(model: ir.Model) -> ort_cpu.Session:
     """A session with the inputs of a model that looks at the shape of one of them and does nothing else."""
     inputs = list(ir.to_proto(model).graph.input)
     node = helper.make_node("Shape", [inputs[0].name], ["shape"])
     output = helper.make_tensor_value_info("shape", TensorProto.INT64, None)
     graph = helper.make_graph([node], "idle", inputs, [output])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return cpu.Session(ir.from_proto(proto), optimize=True, threads=1)
+    return ort_cpu.Session(ir.from_proto(proto), optimize=True, threads=1)
 
 
 def interleaved(
-    before: cpu.Session, after: cpu.Session, idle: cpu.Session, feeds: Mapping[str, np.ndarray]
+    before: ort_cpu.Session, after: ort_cpu.Session, idle: ort_cpu.Session, feeds: Mapping[str, np.ndarray]
 ) -> tuple[float, tuple[float, float]]:
     """The median ratio of times over rounds in which both run, and the median times, all without that of `idle`."""
     for session in (before, after, idle):
         session.run(feeds)
     times = max(1, int(SECONDS_A_TIMING / _seconds(lambda: before.run(feeds), 3)))
-    taken: dict[cpu.Session, list[float]] = {before: [], after: [], idle: []}
+    taken: dict[ort_cpu.Session, list[float]] = {before: [], after: [], idle: []}
     for index in range(ROUNDS):
         # Whoever goes second finds a warmer machine: they take turns.
         for session in (before, idle, after) if index % 2 else (after, idle, before):
@@ -222,7 +222,7 @@ def long_graph(nodes: int, dtype: type = np.uint8) -> onnx.ModelProto:
 
 def rules() -> bool:
     """Print what all rules take over long graphs, and what onnxscript takes for the same; return whether bars hold."""
-    chosen = rewrite.rules_for(load_target("cpu"))
+    chosen = families.rules_for(load_target("cpu"))
     held = True
     for dtype in (np.uint8, np.int8):
         short, long = (min(_apply(nodes, dtype, chosen) for _ in range(3)) for nodes in (2_000, 20_000))

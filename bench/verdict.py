@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from intact.errors import IntactError  # noqa: E402
 from intact.pipeline import files  # noqa: E402
-from intact.search.mixed import cheapest as mixed  # noqa: E402
+from intact.search.mixed import cheapest  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from tests.planted import FAULTS, planted  # noqa: E402
 from tests.zoo import cnn, data, transformer, variants  # noqa: E402
@@ -152,7 +152,7 @@ def sound(folder: Path) -> bool:
             "quant": {"load_path": str(inputs), "effort": "fast"},
         }
         try:
-            built = mixed.build(path, BuildConfig.from_dict(values), folder / "out", overwrite=True)
+            built = cheapest.build(path, BuildConfig.from_dict(values), folder / "out", overwrite=True)
             word, why = built.verdict, "; ".join(built.verdict_reasons)
         except IntactError as error:
             word, why = "refused", f"{error.code} {error.message[:200]}"

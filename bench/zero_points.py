@@ -21,8 +21,8 @@ import onnx_ir as ir
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact.rules.quantized import families as rewrite  # noqa: E402
-from intact.runtime import ort_cpu as cpu  # noqa: E402
+from intact.rules.quantized import families  # noqa: E402
+from intact.runtime import ort_cpu  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
 from tests.rules.proof.harness import Net, integers  # noqa: E402
 
@@ -63,7 +63,7 @@ def layer(
 
 def milliseconds(models: Mapping[str, ir.Model], x: np.ndarray) -> dict[str, float]:
     """The median time of each model, measured in turns."""
-    sessions = {name: cpu.Session(model, optimize=True, threads=1) for name, model in models.items()}
+    sessions = {name: ort_cpu.Session(model, optimize=True, threads=1) for name, model in models.items()}
     times: dict[str, list[float]] = {name: [] for name in sessions}
     for _ in range(ROUNDS):
         for name, session in sessions.items():
@@ -83,11 +83,12 @@ def main() -> int:
         uniform, _ = layer(act, wt, *shape, uniform=True)
         models = {
             "distinct": distinct,
-            "rewritten": rewrite.rewrite(distinct, target).model,
-            "uniform": rewrite.rewrite(uniform, target).model,
+            "rewritten": families.rewrite(distinct, target).model,
+            "uniform": families.rewrite(uniform, target).model,
         }
         a, b = (
-            next(iter(cpu.run(models[form], {"x": x}, optimize=True).values())) for form in ("distinct", "rewritten")
+            next(iter(ort_cpu.run(models[form], {"x": x}, optimize=True).values()))
+            for form in ("distinct", "rewritten")
         )
         found = milliseconds(models, x)
         gain, share = found["distinct"] / found["rewritten"], found["rewritten"] / found["uniform"]

@@ -1,8 +1,9 @@
-"""Imports go one way, and no stage imports another: the layers of the design, enforced."""
+"""Imports go one way, and no stage imports another: the rooms of the design, enforced."""
 
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,32 +12,35 @@ import intact
 
 ROOT = Path(intact.__file__).parent
 
-STAGES = {"optimize", "analyze", "quantize", "rewrite", "compile", "verify", "lint", "perf", "report", "export"}
-LAYERS = [
-    {"errors"},
-    {"config", "results", "environment", "events"},
-    {"graph", "vendor"},
+STAGES = {"rules", "quantization", "linting", "verification", "profiling", "reports", "exporting"}
+# From the bottom to the top. Neighbours on one floor do not import each other, except on the ground floor.
+FLOORS = [
+    {"errors", "events", "results", "environment"},
+    {"numbers", "settings"},
+    {"model"},
+    {"matching"},
+    {"runtime"},
     {"targets", "data"},
+    {"backends"},
     STAGES,
-    {"execution", "acceptance", "verdict"},
-    {"loading"},
-    {"preparation"},
     {"pipeline"},
-    {"files"},
-    {"rewriting"},
     {"search"},
+    {"api"},
     {"cli"},
 ]
-LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+GROUND = FLOORS[0]
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+# Rooms of the design that are not built yet. Take a room out when its first file is written.
+TO_COME = {"api"}
 
 
-def part_of(path: Path) -> str:
+def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of the package that a file imports, at its top or inside a function."""
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, at its top or inside a function, with the names that it takes of them."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -44,52 +48,80 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    names = [name.split(".") for name in found]
-    return {parts[1] for parts in names if parts[0] == "intact" and len(parts) > 1 and parts[1] in LEVEL}
+    return found
+
+
+def rooms_used(path: Path) -> set[str]:
+    """The rooms of the package that a file imports from."""
+    parts = [name.split(".") for name in imports(path)]
+    return {names[1] for names in parts if names[0] == "intact" and len(names) > 1 and names[1] in LEVEL}
 
 
 def forbidden(importer: str, wanted: str) -> bool:
-    """Whether one part must not import another: one above it, or a neighbour that is a stage or of the base."""
+    """True if one room must not import another: one above it, or a neighbour that is not on the ground floor."""
     if importer == wanted:
         return False
     if LEVEL[wanted] != LEVEL[importer]:
         return LEVEL[wanted] > LEVEL[importer]
-    return importer in STAGES or (importer, wanted) == ("graph", "vendor")
+    return importer not in GROUND
 
 
-def test_every_part_of_the_package_has_a_place_in_the_layers():
-    assert {part_of(path) for path in FILES} <= set(LEVEL)
+def test_every_file_has_a_place_in_the_order():
+    assert {room_of(path) for path in FILES} == set(LEVEL) - TO_COME
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_imports_only_what_lies_below_it(path):
-    importer = part_of(path)
-    assert [wanted for wanted in sorted(imported(path)) if forbidden(importer, wanted)] == []
+    importer = room_of(path)
+    assert [wanted for wanted in sorted(rooms_used(path)) if forbidden(importer, wanted)] == []
+
+
+@pytest.mark.parametrize("room", sorted(set(LEVEL) - TO_COME))
+def test_the_order_has_cases_in_every_room(room):
+    """Files that are looked at, and imports to another room that would be refused the other way round."""
+    files = [path for path in FILES if room_of(path) == room]
+    edges = {(room, wanted) for path in files for wanted in rooms_used(path) - {room}}
+    edges |= {(room_of(path), room) for path in FILES if room in rooms_used(path) and room_of(path) != room}
+    assert files and edges
+    assert all(forbidden(wanted, importer) for importer, wanted in edges if not {importer, wanted} <= GROUND)
+
+
+@pytest.mark.parametrize(("below", "above"), list(pairwise(FLOORS)), ids=lambda floor: "-".join(sorted(floor)))
+def test_a_floor_takes_from_below_and_not_from_above(below, above):
+    assert not any(forbidden(upper, lower) for upper in above for lower in below)
+    assert all(forbidden(lower, upper) for upper in above for lower in below)
 
 
 @pytest.mark.parametrize(
     ("importer", "wanted", "refused"),
     [
-        ("quantize", "rewrite", True),
-        ("compile", "vendor", False),
-        ("graph", "vendor", True),
-        ("config", "targets", True),
+        ("quantization", "rules", True),
+        ("rules", "linting", True),
+        ("backends", "runtime", False),
+        ("targets", "backends", True),
+        ("model", "runtime", True),
+        ("model", "matching", True),
+        ("settings", "targets", True),
+        ("numbers", "settings", True),
+        ("pipeline", "search", True),
         ("pipeline", "cli", True),
         ("cli", "pipeline", False),
-        ("data", "quantize", True),
+        ("data", "quantization", True),
+        ("events", "results", False),
+        ("results", "numbers", True),
     ],
 )
 def test_the_rule_refuses_what_the_design_refuses(importer, wanted, refused):
     assert forbidden(importer, wanted) == refused
 
 
+def test_no_room_bears_the_name_of_a_public_function():
+    """Importing a room binds it in the package, over a function of the same name."""
+    rooms = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
+    assert rooms & set(intact.__all__) == set()
+
+
 def test_protobuf_appears_where_files_are_read_and_upgraded_only():
     """In memory a model is an onnx_ir.Model."""
-    users = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(module == "onnx" or module.startswith("onnx.") for module in modules):
-                users.add(part_of(path))
-    assert users <= {"graph"}
+    protobuf = {path for path in FILES for name in imports(path) if name.split(".")[0] == "onnx"}
+    assert {room_of(path) for path in protobuf} == {"model"}

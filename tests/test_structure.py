@@ -13,13 +13,13 @@ import pytest
 import typer
 
 import intact
-from intact.cli import main as command
+from intact.cli import main
 from intact.targets import registry
 from tests.zoo import ZOO
 
 ROOT = Path(intact.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-COMMANDS = typer.main.get_command(command.app).commands
+COMMANDS = typer.main.get_command(main.app).commands
 
 
 def child(code):

@@ -44,7 +44,7 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PlannedGrid:
     """A grid that is to be chosen from what is observed, unless `fixed` or `range` says it already."""
 
     dtype: str
@@ -95,7 +95,7 @@ class QuantPlan:
     """
 
     nodes: Mapping[str, str]
-    grids: Mapping[str, Grid]
+    grids: Mapping[str, PlannedGrid]
     tensors: Mapping[str, str]
     uses: Mapping[str, tuple[int, ...]]
     weights: tuple[WeightPlan, ...]

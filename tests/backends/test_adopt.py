@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact.errors import ModelError
-from intact.pipeline import stages as pipeline
+from intact.pipeline import stages
 from intact.settings.config import BuildConfig, CompileConfig
 
 
@@ -40,13 +40,13 @@ def compiled(zoo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compiled") / "out"
     values = {"precision": "uint8", "compile": {"device": "qnn"}}
     quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast"}
-    pipeline.build(zoo.model("residual_cnn"), BuildConfig.from_dict({**values, "quant": quant}), folder, verify=False)
+    stages.build(zoo.model("residual_cnn"), BuildConfig.from_dict({**values, "quant": quant}), folder, verify=False)
     return folder / "model.onnx"
 
 
 @pytest.mark.qnn
 def test_a_compiled_model_is_published_with_its_binary_and_every_skipped_stage(compiled, tmp_path):
-    built = pipeline.build(compiled, BuildConfig(compile=CompileConfig(device="qnn")), tmp_path / "out")
+    built = stages.build(compiled, BuildConfig(compile=CompileConfig(device="qnn")), tmp_path / "out")
     skipped = {stage.name: stage.reason for stage in built.stages if stage.status == "skipped"}
     assert set(skipped) == {"quantize", "rewrite", "compile", "verify"} and "EPContext" in skipped["quantize"]
     binary = compiled.with_name("model_qnn.bin").read_bytes()
@@ -58,7 +58,7 @@ def test_a_compiled_model_is_published_with_its_binary_and_every_skipped_stage(c
 @pytest.mark.qnn
 def test_gates_on_a_compiled_model_that_cannot_be_compared_fail(compiled, tmp_path):
     config = BuildConfig(compile=CompileConfig(device="qnn"), min_sqnr=30.0, require_npu=100.0)
-    built = pipeline.build(compiled, config, tmp_path / "out")
+    built = stages.build(compiled, config, tmp_path / "out")
     assert built.verdict == "failed" and any("min_sqnr" in reason for reason in built.verdict_reasons)
 
 
@@ -66,12 +66,12 @@ def test_gates_on_a_compiled_model_that_cannot_be_compared_fail(compiled, tmp_pa
 def test_a_compiled_model_that_its_device_does_not_load_is_refused(device, tmp_path):
     config = BuildConfig(compile=CompileConfig(device=device), min_sqnr=30.0)
     with pytest.raises(ModelError, match="does not load it") as error:
-        pipeline.build(junk(tmp_path), config, tmp_path / "out")
+        stages.build(junk(tmp_path), config, tmp_path / "out")
     assert error.value.code == "M163" and not (tmp_path / "out").exists()
 
 
 def test_a_compiled_model_without_its_binary_is_refused(tmp_path):
     config = BuildConfig(compile=CompileConfig(device="cpu"))
     with pytest.raises(ModelError, match=r"m\.bin"):
-        pipeline.build(junk(tmp_path, binary=False), config, tmp_path / "out")
+        stages.build(junk(tmp_path, binary=False), config, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ import pytest
 from intact.backends.live import place_live
 from intact.model import shapes
 from intact.pipeline import preparation
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.targets.placement import place
 from intact.targets.registry import known_archs
@@ -42,7 +42,7 @@ def compiled_form(zoo):
             "compile": {"device": "qnn", "arch": f"v{arch}"},
         }
         prepared = preparation.prepare(path, BuildConfig.from_dict(settings))
-        model = rewrite.rewrite(prepared.model, prepared.target).model
+        model = families.rewrite(prepared.model, prepared.target).model
         shapes.infer_shapes(model)
         return model, prepared.target
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.cli import main as command
+from intact.cli import main
 from intact.reports import manifest
 
 BIN = Path(sys.executable).parent
@@ -26,7 +26,7 @@ def run(monkeypatch, capsys):
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
         try:
-            command.main()
+            main.main()
         except SystemExit as end:
             status = end.code or 0
         streams = capsys.readouterr()
@@ -182,21 +182,21 @@ class TestBuild:
         assert third["config"]["quant"] == first["config"]["quant"] | {"method": "mse"}
 
     def test_an_internal_error_is_a_sentence_too(self, build, monkeypatch):
-        from intact.pipeline import stages as pipeline
+        from intact.pipeline import stages
 
-        monkeypatch.setattr(pipeline, "build", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(stages, "build", lambda *_, **__: 1 / 0)
         status, _, err = build()
         assert status == 70 and err.startswith("internal error: ZeroDivisionError") and "--debug" in err
         with pytest.raises(ZeroDivisionError):
             build("--debug")
 
     def test_an_interruption_is_status_130(self, build, monkeypatch):
-        from intact.pipeline import stages as pipeline
+        from intact.pipeline import stages
 
         def interrupt(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(pipeline, "build", interrupt)
+        monkeypatch.setattr(stages, "build", interrupt)
         assert build()[0] == 130
 
 

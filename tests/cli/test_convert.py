@@ -14,7 +14,7 @@ from intact.cli.main import app
 from intact.errors import SettingsError
 from intact.model import io
 from intact.rules.quantized.families import conversion
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, integers
 
 RNG = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def ops(path):
 
 
 def outputs(path):
-    return next(iter(cpu.Session(path).run({"x": X}).values()))
+    return next(iter(ort_cpu.Session(path).run({"x": X}).values()))
 
 
 def test_a_model_goes_to_qlinear_and_back(model, tmp_path):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from intact.cli import main as command
+from intact.cli import main
 from tests.zoo import ZOO, data
 
 
@@ -19,7 +19,7 @@ def run(monkeypatch, capsys):
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
         with pytest.raises(SystemExit) as end:
-            command.main()
+            main.main()
         streams = capsys.readouterr()
         return end.value.code or 0, streams.out, streams.err
 

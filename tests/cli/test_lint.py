@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from intact.model import io
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.conftest import SavedZoo
 from tests.linting.wrong import CASES, SOUND, feeds
 
@@ -57,8 +57,8 @@ def test_fix_writes_a_model_that_is_right(wrong: Path, tmp_path: Path) -> None:
     assert [finding["fixed"] for finding in result["findings"]] == [True] and result["rewrites"]
     assert json.loads(intact("lint", tmp_path / "fixed.onnx", "--json"))["findings"] == []
     row = feeds(io.load(wrong))[0]
-    expected = cpu.Session(wrong).run(row)
-    got = cpu.Session(tmp_path / "fixed.onnx", optimize=True).run(row)
+    expected = ort_cpu.Session(wrong).run(row)
+    got = ort_cpu.Session(tmp_path / "fixed.onnx", optimize=True).run(row)
     for name in expected:
         np.testing.assert_array_equal(got[name], expected[name])
 

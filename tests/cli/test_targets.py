@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from intact.cli import main as command
+from intact.cli import main
 from intact.model import io
 from tests.targets.test_registry import TABLE
 from tests.targets.test_validate import two_products
@@ -20,7 +20,7 @@ def run(monkeypatch, capsys, tmp_path):
     def call(name, *flags):
         monkeypatch.setattr("sys.argv", ["intact", name, str(tmp_path / "model.onnx"), *map(str, flags)])
         with pytest.raises(SystemExit) as caught:
-            command.main()
+            main.main()
         return (caught.value.code or 0, *capsys.readouterr())
 
     return call

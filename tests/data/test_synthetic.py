@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from intact.data import load
-from intact.data.roles import Index, Mask, Real, Signal, roles
+from intact.data.roles import Mask, Real, Signal, TableIndex, roles
 from intact.errors import DataError
 from tests.data.models import IMAGE, model
 from tests.zoo import ZOO
@@ -23,31 +23,31 @@ SHAPES = "int64[1] first = {0}, int64[2] flat = {1, -1}, int64 two = {2}, int64[
     ("inputs", "body", "weights", "role"),
     [
         # Ids: what indexes a table stays below its rows.
-        ("int64[1, 6] x", "y = Gather (t, x)", TABLE, Index(0, 50)),
-        ("int32[1, 6] x", "y = Gather <axis = 1> (t, x)", TABLE, Index(0, 4)),
-        ("int64[1, 6] x", "y = Gather <axis = -1> (t, x)", TABLE, Index(0, 4)),
-        ("int32[1, 6] x", "c = Cast <to = 7> (x) y = Gather (t, c)", TABLE, Index(0, 50)),
+        ("int64[1, 6] x", "y = Gather (t, x)", TABLE, TableIndex(0, 50)),
+        ("int32[1, 6] x", "y = Gather <axis = 1> (t, x)", TABLE, TableIndex(0, 4)),
+        ("int64[1, 6] x", "y = Gather <axis = -1> (t, x)", TABLE, TableIndex(0, 4)),
+        ("int32[1, 6] x", "c = Cast <to = 7> (x) y = Gather (t, c)", TABLE, TableIndex(0, 50)),
         (
             "int64[1, 6] x",
             "r = Reshape (x, flat) u = Unsqueeze (r, first) i = Identity (u) y = Gather (t, i)",
             f"{TABLE}, {SHAPES}",
-            Index(0, 50),
+            TableIndex(0, 50),
         ),
-        ("int64[1, 6] x", "a = Gather (t, x) b = Gather (small, x) y = Add (a, b)", TABLE, Index(0, 7)),
-        ("int64[1, 6] x", "s = Add (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(0, 48)),
-        ("int64[1, 6] x", "s = Sub (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(2, 52)),
-        ("int64[1, 2] x", "s = Add (offsets, x) y = Gather (t, s)", f"{TABLE}, {SHAPES}", Index(0, 41)),
-        ("int64[1, 6] x", "m = Cast <to = 9> (x) n = Cast <to = 1> (m) y = Gather (t, x)", TABLE, Index(0, 50)),
-        ("int64[2, 4] x", "y = GatherElements (small, x)", TABLE, Index(0, 7)),
-        ("int64[3, 2] x", "y = GatherND (t, x)", TABLE, Index(0, 4)),
-        ("int64[3, 1] x", "y = GatherND (t, x)", TABLE, Index(0, 50)),
+        ("int64[1, 6] x", "a = Gather (t, x) b = Gather (small, x) y = Add (a, b)", TABLE, TableIndex(0, 7)),
+        ("int64[1, 6] x", "s = Add (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", TableIndex(0, 48)),
+        ("int64[1, 6] x", "s = Sub (x, two) y = Gather (t, s)", f"{TABLE}, {SHAPES}", TableIndex(2, 52)),
+        ("int64[1, 2] x", "s = Add (offsets, x) y = Gather (t, s)", f"{TABLE}, {SHAPES}", TableIndex(0, 41)),
+        ("int64[1, 6] x", "m = Cast <to = 9> (x) n = Cast <to = 1> (m) y = Gather (t, x)", TABLE, TableIndex(0, 50)),
+        ("int64[2, 4] x", "y = GatherElements (small, x)", TABLE, TableIndex(0, 7)),
+        ("int64[3, 2] x", "y = GatherND (t, x)", TABLE, TableIndex(0, 4)),
+        ("int64[3, 1] x", "y = GatherND (t, x)", TABLE, TableIndex(0, 50)),
         (
             "int64[1, 6] x",
             "y = OneHot (x, depth, off_on)",
             "int64 depth = {9}, float[2] off_on = {0.0, 1.0}",
-            Index(0, 9),
+            TableIndex(0, 9),
         ),
-        ("int64[1, 6] x, float[N, 4] given", "y = Gather (given, x)", "", Index(0, 1, known=False)),
+        ("int64[1, 6] x, float[N, 4] given", "y = Gather (given, x)", "", TableIndex(0, 1, known=False)),
         # Masks: integers and bools that index nothing, and floats that hide what they mask.
         ("int64[1, 6] x", "f = Cast <to = 1> (x) y = Sub (one, f)", ONE, Mask()),
         ("int64[1, 6] x", "b = Equal (x, first) y = Cast <to = 1> (b)", SHAPES, Mask()),

@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact.errors import ModelError
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.model import io
 from intact.pipeline import loading
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.linting.qdq import INT4, Graph
 from tests.linting.wrong import CASES as WRONG
 from tests.linting.wrong import feeds, s8, s32, u8, weight
@@ -147,7 +147,7 @@ def float_stored(kind: int | None) -> ir.Model:
 
 
 def codes(model: ir.Model) -> set[str]:
-    return {finding.code for finding in lint.findings(model)}
+    return {finding.code for finding in linter.findings(model)}
 
 
 # 9 products of at most 128 · 1 leave this much for the bias.
@@ -205,37 +205,37 @@ def test_the_check_finds_what_is_wrong_and_nothing_else(build: Callable[[], ir.M
 def test_the_repair_keeps_the_numbers(name: str) -> None:
     model = CASES[name][0]()
     if name.startswith("a kernel's"):
-        assert not any(finding.fixable for finding in lint.findings(model))
+        assert not any(finding.fixable for finding in linter.findings(model))
         return
-    repaired = lint.fix(model).model
-    assert not lint.findings(repaired)
+    repaired = linter.fix(model).model
+    assert not linter.findings(repaired)
     for row in feeds(model):
-        expected, got = cpu.run(model, row), cpu.run(repaired, row, optimize=True)
+        expected, got = ort_cpu.run(model, row), ort_cpu.run(repaired, row, optimize=True)
         for name in expected:
             np.testing.assert_array_equal(got[name], expected[name])
 
 
 def test_a_softmax_kernel_is_taken_apart_where_it_goes_over_one_axis() -> None:
-    fixed = lint.fix(softmax_kernel(1 / 255)).model
-    assert not lint.findings(fixed)
+    fixed = linter.fix(softmax_kernel(1 / 255)).model
+    assert not linter.findings(fixed)
     x = np.zeros((2, 5, 6), np.float32)
     x[:, 2] = 12.7
-    (got,) = cpu.run(fixed, {"x": x}, optimize=True).values()
+    (got,) = ort_cpu.run(fixed, {"x": x}, optimize=True).values()
     expected = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     assert got.max() == np.float32(1 / 255) * 255 and np.abs(got - expected).max() <= 0.5 / 255
-    assert not lint.fix(softmax_kernel(1 / 255, opset=12)).applications
+    assert not linter.fix(softmax_kernel(1 / 255, opset=12)).applications
 
 
 @pytest.mark.parametrize("kernel", [False, True], ids=["between grids", "kernel"])
 @pytest.mark.parametrize("zero", ["overridden", "input"])
 def test_a_where_whose_zero_point_is_not_constant_runs_after_the_repair(zero: str, kernel: bool) -> None:
     """Before it, making a session ends the process."""
-    fixed = lint.fix(where(zero, kernel=kernel)).model
-    assert not lint.findings(fixed) and not lint.fix(fixed).applications
+    fixed = linter.fix(where(zero, kernel=kernel)).model
+    assert not linter.findings(fixed) and not linter.fix(fixed).applications
     row = {"x": np.linspace(-1, 5, 32, dtype=np.float32).reshape(2, 16)}
     given = {"z": np.array(3, u8)} if zero == "input" else {}
-    (got,) = cpu.run(fixed, row | given, optimize=True).values()
-    (expected,) = cpu.run(where("constant", kernel=False), row, optimize=False).values()
+    (got,) = ort_cpu.run(fixed, row | given, optimize=True).values()
+    (expected,) = ort_cpu.run(where("constant", kernel=False), row, optimize=False).values()
     np.testing.assert_array_equal(got, expected)
 
 
@@ -244,18 +244,18 @@ def test_requantizing_to_the_same_grid_is_removed() -> None:
     same = g.qdq(g.qdq(g.input([4]), 0.1, u8(128)), 0.1, u8(128))
     model = g.model(g.op("Relu", same))
     assert codes(model) == {"Q116"}
-    kept = [node.op_type for node in lint.fix(model).model.graph]
+    kept = [node.op_type for node in linter.fix(model).model.graph]
     assert kept == ["QuantizeLinear", "DequantizeLinear", "Relu"]
 
 
 def test_an_unused_pair_is_removed_and_recorded() -> None:
-    repaired = lint.fix(unused(pair=True))
+    repaired = linter.fix(unused(pair=True))
     assert [node.op_type for node in repaired.model.graph] == ["Relu"]
     assert [item.rule for item in repaired.applications] == ["remove_dead_quantization"] * 2
 
 
 def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
-    repaired = lint.fix(float_stored(INT4)).model
+    repaired = linter.fix(float_stored(INT4)).model
     stored = next(
         node
         for node in repaired.graph
@@ -269,17 +269,17 @@ def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
 @pytest.mark.parametrize("name", ["a scale of zero", "no grid between two Convs", "a bias shared at two scales"])
 def test_what_cannot_be_repaired_exactly_stays(name: str) -> None:
     model, expected = CASES[name][0](), CASES[name][1]
-    assert codes(lint.fix(model).model) >= expected
-    assert not any(finding.fixable for finding in lint.findings(model))
+    assert codes(linter.fix(model).model) >= expected
+    assert not any(finding.fixable for finding in linter.findings(model))
 
 
 def test_a_bias_behind_one_grid_for_two_scales_is_split() -> None:
     model = shared_bias(2.0**-4, one=True)
     assert codes(model) == {"Q104", "Q112"}
-    repaired = lint.fix(model).model
-    assert not lint.findings(repaired)
+    repaired = linter.fix(model).model
+    assert not linter.findings(repaired)
     for row in feeds(model):
-        expected, got = cpu.run(model, row), cpu.run(repaired, row, optimize=True)
+        expected, got = ort_cpu.run(model, row), ort_cpu.run(repaired, row, optimize=True)
         assert all((got[name] == expected[name]).all() for name in expected)
 
 
@@ -287,15 +287,15 @@ def test_the_worst_findings_come_first() -> None:
     g = Graph()
     x = g.q(g.input([4]), 0.0, u8(0))
     g.q(g.dq(x, 0.0, u8(0)), 0.1, u8(0))
-    found = lint.findings(g.model(g.dq(x, 1e-39, u8(0))))
+    found = linter.findings(g.model(g.dq(x, 1e-39, u8(0))))
     assert [finding.severity for finding in found] == sorted(
-        (finding.severity for finding in found), key=list(lint.Severity).index
+        (finding.severity for finding in found), key=list(linter.Severity).index
     )
-    assert {finding.severity for finding in found} == set(lint.Severity)
+    assert {finding.severity for finding in found} == set(linter.Severity)
 
 
 def test_severities_compare() -> None:
-    error, warning, info = lint.Severity
+    error, warning, info = linter.Severity
     assert error.at_least(warning) and warning.at_least(warning) and not info.at_least(warning)
 
 
@@ -314,7 +314,7 @@ def test_nodes_inside_of_bodies_are_looked_at(tmp_path: Any) -> None:
 
 def test_what_newer_opsets_alone_suffer_from_is_not_found_in_an_older_file() -> None:
     model = WRONG["int8 reshaped"][1]()
-    assert codes(model) == {"Q119"} and not lint.findings(model, opset=20)
+    assert codes(model) == {"Q119"} and not linter.findings(model, opset=20)
 
 
 def test_between_grids_of_float16_nothing_is_fused_and_nothing_is_wrong() -> None:
@@ -326,9 +326,9 @@ def test_between_grids_of_float16_nothing_is_fused_and_nothing_is_wrong() -> Non
     w = g.op("DequantizeLinear", g.constant(np.array([[9, -8], [7, -6]], s8)), *grid, axis=0)
     y = g.op("MatMul", g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero), w)
     model = g.model(g.op("DequantizeLinear", g.op("QuantizeLinear", y, scale, zero), scale, zero))
-    assert not lint.findings(model) and not lint.fix(model).applications
+    assert not linter.findings(model) and not linter.fix(model).applications
     row = {"x": np.array([[1, 2], [-3, 4], [5, -6]], half)}
-    (plain,), (optimized,) = (cpu.run(model, row, optimize=optimize).values() for optimize in (False, True))
+    (plain,), (optimized,) = (ort_cpu.run(model, row, optimize=optimize).values() for optimize in (False, True))
     np.testing.assert_array_equal(optimized, plain)
 
 
@@ -346,11 +346,13 @@ def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
             >
         }"""
     )
-    fixed = lint.fix(model)
+    fixed = linter.fix(model)
     assert [item.rule for item in fixed.applications] == ["double_quantization"]
     for choice in (True, False):
         row = {"c": np.array(choice), "x": np.array([0.2, 0.6, 1.4, 3.0], np.float32)}
-        (got,), (expected,) = (cpu.run(item, row, optimize=item is not model).values() for item in (fixed.model, model))
+        (got,), (expected,) = (
+            ort_cpu.run(item, row, optimize=item is not model).values() for item in (fixed.model, model)
+        )
         np.testing.assert_array_equal(got, expected)
 
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 from intact.errors import ModelError
-from intact.linting import linter as lint
-from intact.runtime import ort_cpu as cpu
+from intact.linting import linter
+from intact.runtime import ort_cpu
 from tests.linting.wrong import CASES, SOUND, feeds
 
 # What float32 sums may differ by in another order, relative to the largest output: Q109 claims no more than that.
@@ -23,7 +23,7 @@ measured = pytest.mark.skipif(
 
 
 def outputs(model: ir.Model, *, optimize: bool) -> list[np.ndarray]:
-    session = cpu.Session(model, optimize=optimize, threads=1)
+    session = ort_cpu.Session(model, optimize=optimize, threads=1)
     return [array for row in feeds(model) for array in session.run(row).values()]
 
 
@@ -41,7 +41,7 @@ def test_without_the_repair_the_optimized_model_fails_or_differs(code: str, buil
 
 @cases
 def test_the_fault_is_found_and_nothing_else(code: str, build: object) -> None:
-    found = lint.findings(build())
+    found = linter.findings(build())
     assert {finding.code for finding in found} == {code}
     assert all(finding.fixable and finding.node and finding.message for finding in found)
 
@@ -50,7 +50,7 @@ def test_the_fault_is_found_and_nothing_else(code: str, build: object) -> None:
 def test_after_the_repair_the_optimized_model_is_right(code: str, build: object) -> None:
     model = build()
     expected = outputs(model, optimize=False)
-    got = outputs(lint.fix(model).model, optimize=True)
+    got = outputs(linter.fix(model).model, optimize=True)
     tolerance = WEIGHT_ONLY_TOLERANCE if code == "Q109" else 0.0
     for a, b in zip(expected, got, strict=True):
         assert np.abs(a.astype(np.float64) - b).max() <= tolerance * np.abs(a).max()
@@ -58,25 +58,25 @@ def test_after_the_repair_the_optimized_model_is_right(code: str, build: object)
 
 @cases
 def test_after_the_repair_nothing_is_found_and_nothing_is_left_to_repair(code: str, build: object) -> None:
-    repaired = lint.fix(build())
+    repaired = linter.fix(build())
     assert repaired.applications
-    assert not lint.findings(repaired.model)
-    assert not lint.fix(repaired.model).applications
+    assert not linter.findings(repaired.model)
+    assert not linter.fix(repaired.model).applications
 
 
 @cases
 def test_the_repair_leaves_the_given_model_alone(code: str, build: object) -> None:
     model = build()
     before = ir.to_proto(model).SerializeToString()
-    lint.fix(model)
+    linter.fix(model)
     assert ir.to_proto(model).SerializeToString() == before
 
 
 @sound
 def test_a_sound_model_has_no_findings_and_stays_as_it_is(build: object) -> None:
     model = build()
-    assert not lint.findings(model)
-    assert not lint.fix(model).applications
+    assert not linter.findings(model)
+    assert not linter.fix(model).applications
 
 
 @sound

@@ -9,17 +9,17 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.matching.index import Index
+from intact.matching.index import PatternIndex
 from intact.matching.matcher import Matcher
 from intact.matching.occurrence import Match
-from intact.matching.rewriter import Prepared
+from intact.matching.rewriter import PreparedRule
 from intact.rules.quantized.families import RULES
 from tests.rules.proof.harness import all_cases
 
 CASES = all_cases()
 MOST_CASES = 4
-PREPARED = [Prepared(rule) for rule in RULES]
-INDEX = Index(PREPARED)
+PREPARED = [PreparedRule(rule) for rule in RULES]
+INDEX = PatternIndex(PREPARED)
 
 
 def nodes_of(name: str) -> Iterator[ir.Node]:

@@ -13,7 +13,7 @@ from intact.matching.order import Order
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, apply
 from intact.model import query
 from intact.results import Application, Refusal
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.model.small import model, ops
 
 GRID = "float s = {0.5}, float[1] s1 = {0.5}, float t = {0.25}, uint8 z = {3}, uint8[1] z1 = {3}"
@@ -216,7 +216,7 @@ def test_a_graph_output_keeps_its_name():
     result = apply(model("a = Relu(x)\n b = Neg(a)\n y = Neg(b)"), [CancelNegations()]).model
     assert [value.name for value in result.graph.outputs] == ["y"]
     assert [node.name for node in result.graph] == ["a"]
-    assert np.array_equal(cpu.run(result, {"x": np.float32([-1, 0, 1, 2])})["y"], [0, 0, 1, 2])
+    assert np.array_equal(ort_cpu.run(result, {"x": np.float32([-1, 0, 1, 2])})["y"], [0, 0, 1, 2])
 
 
 def test_a_graph_output_that_would_be_a_graph_input_is_a_copy_of_it():
@@ -229,7 +229,7 @@ def test_two_graph_outputs_that_become_one_value_keep_both_names():
     body = "v = Relu(x)\n a = Neg(v)\n y = Neg(a)"
     result = apply(model(body, "(float[4] x) => (float[4] y, float[4] v)"), [CancelNegations()]).model
     assert [value.name for value in result.graph.outputs] == ["y", "v"]
-    outputs = cpu.run(result, {"x": np.float32([-1, 0, 1, 2])})
+    outputs = ort_cpu.run(result, {"x": np.float32([-1, 0, 1, 2])})
     assert np.array_equal(outputs["y"], outputs["v"])
 
 
@@ -377,7 +377,7 @@ def test_bodies_of_if_are_rewritten_too():
     assert bodies == [["Identity"], ["Mul", "Identity", "Max", "Mul"]]
     for taken, expected in ((True, [1, 0, 1, 2]), (False, [0, 0, 4, 8])):
         feeds = {"x": np.float32([-1, 0, 1, 2]), "c": np.array(taken)}
-        assert np.array_equal(cpu.run(result, feeds)["y"], np.float32(expected))
+        assert np.array_equal(ort_cpu.run(result, feeds)["y"], np.float32(expected))
 
 
 def test_a_match_does_not_reach_out_of_a_body():
@@ -484,7 +484,7 @@ def test_rewriting_twice_changes_nothing_and_keeps_the_numbers(steps, branch):
     assert_sorted(result.model)
     assert apply(result.model, ALL).applications == ()
     feeds = {"x": np.float32([-3.3, -0.5, 0.7, 41.0])}
-    expected, found = cpu.run(before, feeds), cpu.run(result.model, feeds)
+    expected, found = ort_cpu.run(before, feeds), ort_cpu.run(result.model, feeds)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-6, err_msg=name)
 
@@ -572,7 +572,7 @@ def test_several_outputs_of_one_node_are_replaced_together():
     result = apply(before.clone(), [SwapParts()])
     assert ops(result.model) == ["Split", "Neg", "Neg", "Sub"]
     feeds = {"x": np.float32([1, 2, 3, 5])}
-    assert np.array_equal(cpu.run(before, feeds)["y"], cpu.run(result.model, feeds)["y"])
+    assert np.array_equal(ort_cpu.run(before, feeds)["y"], ort_cpu.run(result.model, feeds)["y"])
 
 
 class SplitFirst(Rule):
@@ -598,7 +598,7 @@ def test_every_output_of_a_node_is_replaced_at_once(count):
     assert ops(result.model) == ["Split", *["Neg"] * count, "Concat"]
     assert [value.name for value in result.model.graph[-1].inputs] == parts[::-1]
     feeds = {"x": np.arange(sum(sizes), dtype=np.float32)}
-    assert np.array_equal(cpu.run(before, feeds)["y"], cpu.run(result.model, feeds)["y"])
+    assert np.array_equal(ort_cpu.run(before, feeds)["y"], ort_cpu.run(result.model, feeds)["y"])
 
 
 def test_a_node_with_fewer_outputs_than_a_pattern_does_not_match():

@@ -9,7 +9,7 @@ import pytest
 from intact.matching import rewriter
 from intact.model.census import census, describe, quantized, types_of
 from intact.quantization.float16 import convert
-from intact.quantization.weight_only import packed_products as weight_only
+from intact.quantization.weight_only import packed_products
 from intact.rules.quantized.families import rules_for
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -85,7 +85,9 @@ def test_packed_weights_count_beside_float_activations():
     config = QuantConfig.from_dict({"activation_type": "float", "weight_type": "int4", "block_size": 32})
     body = "y = MatMul (x, w)"
     wide = np.linspace(-1, 1, 32 * 4, dtype=np.float32).reshape(32, 4)
-    packed = weight_only.pack(models.model("float[2,32] x", "float[2,4] y", body, w=wide), load_target("cpu"), config)
+    packed = packed_products.pack(
+        models.model("float[2,32] x", "float[2,4] y", body, w=wide), load_target("cpu"), config
+    )
     assert counted(packed.model) == [
         {"activations": "float", "weights": "int4", "nodes": 1, "ops": {"MatMulNBits": 1}},
     ]

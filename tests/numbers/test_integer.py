@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from intact.numbers import integer
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 KINDS = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
 GROUPS = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2)]
@@ -38,7 +38,7 @@ def kernel(tmp_path, op, inputs, feeds, domain="", **attributes):
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     path = tmp_path / "one.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    return cpu.Session(path).run({name: inputs[name] for name in feeds})["y"]
+    return ort_cpu.Session(path).run({name: inputs[name] for name in feeds})["y"]
 
 
 def whole(rng, dtype, shape):

@@ -10,8 +10,7 @@ import pytest
 from intact import data
 from intact.errors import SettingsError
 from intact.model import io
-from intact.pipeline import execution, files
-from intact.pipeline import stages as pipeline
+from intact.pipeline import execution, files, stages
 from intact.settings.config import BuildConfig
 from tests.conftest import ROWS
 
@@ -44,7 +43,7 @@ def labels(cnn, rows, tmp_path_factory):
 
 def built(cnn, rows, folder, quant=None, **values):
     config = {"quant": {"load_path": rows, "effort": "fast", **(quant or {})}, **values}
-    result = pipeline.build(cnn, BuildConfig.from_dict(config), folder)
+    result = stages.build(cnn, BuildConfig.from_dict(config), folder)
     return result, json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 

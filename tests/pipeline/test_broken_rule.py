@@ -6,8 +6,8 @@ import pytest
 
 from intact.errors import GateFailed
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
-from intact.pipeline import stages as pipeline
-from intact.rules.quantized import families as rewrite
+from intact.pipeline import stages
+from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from tests.rules.proof.test_exactness import MoveZeroPoint
 
@@ -61,15 +61,15 @@ REPLAYED = "rewire_elsewhere at '[^']+' does not keep its claim: the outputs of 
     ids=["exact", "within one step", "found by replaying"],
 )
 def test_a_broken_claim_stops_the_build_and_names_the_rule(rule, exact, said, zoo, tmp_path, monkeypatch):
-    given = rewrite.rules_for
-    monkeypatch.setattr(rewrite, "rules_for", lambda target: (rule, *given(target, exact=exact)))
+    given = families.rules_for
+    monkeypatch.setattr(families, "rules_for", lambda target: (rule, *given(target, exact=exact)))
     config = BuildConfig.from_dict({"precision": "uint8", "quant": {"load_path": str(zoo.data("residual_cnn"))}})
     with pytest.raises(GateFailed, match=said) as caught:
-        pipeline.build(zoo.model("residual_cnn"), config, tmp_path / "out")
+        stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")
     assert caught.value.code == "G110" and not (tmp_path / "out").exists()
 
 
 def test_the_same_build_without_the_rule_is_whole(zoo, tmp_path):
     config = BuildConfig.from_dict({"precision": "uint8", "quant": {"load_path": str(zoo.data("residual_cnn"))}})
-    pipeline.build(zoo.model("residual_cnn"), config, tmp_path / "out")
+    stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").is_file()

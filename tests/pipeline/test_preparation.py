@@ -11,9 +11,8 @@ import pytest
 
 from intact.events import Log, Silence
 from intact.pipeline import preparation
-from intact.quantization import float16, stopwatch
-from intact.quantization import quantizing as quantize
-from intact.quantization.weight_only import packed_products as weight_only
+from intact.quantization import float16, quantizing, stopwatch
+from intact.quantization.weight_only import packed_products
 from intact.settings.config import BuildConfig
 from tests.quantization.models import model
 
@@ -21,15 +20,15 @@ IMPROVE = importlib.import_module("intact.quantization.improve")
 
 # What each function takes, by a clock that stands still otherwise, and the phase that this belongs to.
 COSTS = [
-    (quantize, "plan", "planning", 1),
-    (quantize, "migrate", "smoothing", 2),
-    (quantize, "observe", "calibration", 4),
+    (quantizing, "plan", "planning", 1),
+    (quantizing, "migrate", "smoothing", 2),
+    (quantizing, "observe", "calibration", 4),
     (IMPROVE, "watch", "study", 8),
     (IMPROVE, "round_weights", "rounding", 16),
     (IMPROVE, "correct_biases", "correction", 32),
-    (quantize, "insert", "qdq_insertion", 64),
+    (quantizing, "insert", "qdq_insertion", 64),
 ]
-WITHOUT_GRIDS = [(float16, "convert", "calibration", 128), (weight_only, "pack", "rounding", 256)]
+WITHOUT_GRIDS = [(float16, "convert", "calibration", 128), (packed_products, "pack", "rounding", 256)]
 
 
 @pytest.fixture

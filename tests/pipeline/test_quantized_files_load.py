@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.model import io
 from intact.pipeline import files
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, Precision
 from intact.verification.compare import compare
 from tests.zoo import ZOO
@@ -50,18 +50,18 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     return dict(np.load(path))
 
 
-def sessions(path: Path) -> list[cpu.Session]:
+def sessions(path: Path) -> list[ort_cpu.Session]:
     """The model without and with optimizations, after onnx has looked at it."""
     onnx.checker.check_model(path, full_check=True)
     model = io.load(path)
-    return [cpu.Session(model, optimize=optimize, threads=1) for optimize in (False, True)]
+    return [ort_cpu.Session(model, optimize=optimize, threads=1) for optimize in (False, True)]
 
 
 @every_model
 @every_precision
 def test_a_model_for_the_cpu_loads_at_every_precision_and_optimizing_it_keeps_its_outputs(written, name, precision):
     path, row = written(name, precision, "cpu")
-    assert not [item for item in lint.findings(io.load(path)) if item.severity is lint.Severity.ERROR]
+    assert not [item for item in linter.findings(io.load(path)) if item.severity is linter.Severity.ERROR]
     plain, optimized = (
         [session.run({port.name: row[port.name] for port in session.inputs})] for session in sessions(path)
     )

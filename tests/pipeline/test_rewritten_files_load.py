@@ -9,7 +9,7 @@ import pytest
 
 from intact.model import io, upgrade
 from intact.pipeline import rewriting
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[2, 4, 8] x) => (%s)'
@@ -55,8 +55,8 @@ def test_what_onnx_runtime_would_refuse_or_get_wrong_is_written_in_another_form(
     onnx.save(onnx.parser.parse_model(text), given)
     ALL[act](given, once)
     rows = {"x": np.linspace(-4, 4, 64, dtype=np.float32).reshape(2, 4, 8)}
-    expected = cpu.Session(given).run(rows)
-    for name, found in cpu.Session(io.load(once), optimize=True).run(rows).items():
+    expected = ort_cpu.Session(given).run(rows)
+    for name, found in ort_cpu.Session(io.load(once), optimize=True).run(rows).items():
         np.testing.assert_allclose(found, expected[name], atol=1e-6)
     ALL[act](once, twice)
     assert once.read_bytes() == twice.read_bytes()
@@ -75,7 +75,7 @@ def test_ties_go_where_they_went_in_the_file(tmp_path, act):
     onnx.save(onnx.parser.parse_model(TIED % "uint8"), given)
     ALL[act](given, once)
     rows = {"x": np.random.default_rng(0).standard_normal((1, 4, 16, 16), dtype=np.float32)}
-    np.testing.assert_array_equal(cpu.Session(once).run(rows)["y"], cpu.Session(given).run(rows)["y"])
+    np.testing.assert_array_equal(ort_cpu.Session(once).run(rows)["y"], ort_cpu.Session(given).run(rows)["y"])
     assert io.load(once).opset_imports[""] == 18
     onnx.checker.check_model(once, full_check=True)
     ALL[act](once, twice)

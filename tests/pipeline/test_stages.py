@@ -21,8 +21,7 @@ from intact.backends import base as compiling
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Log, Silence
 from intact.model import io, query
-from intact.pipeline import files, loading, preparation
-from intact.pipeline import stages as pipeline
+from intact.pipeline import files, loading, preparation, stages
 from intact.reports import manifest
 from intact.settings.config import BuildConfig
 from tests.conftest import ROWS
@@ -101,7 +100,7 @@ def rows(zoo):
 def made(cnn, rows, tmp_path_factory):
     """A plain build for the CPU."""
     folder, heard = tmp_path_factory.mktemp("made") / "out", Heard()
-    pipeline.build(cnn, config(rows, precision="uint8"), folder, events=heard)
+    stages.build(cnn, config(rows, precision="uint8"), folder, events=heard)
     return Made(folder, read_manifest(folder), heard)
 
 
@@ -164,7 +163,7 @@ class TestAPlainBuild:
         assert made.heard.warnings == made.manifest["warnings"]
 
     def test_gives_the_same_configuration_and_bytes_from_its_own_manifest(self, made, cnn, tmp_path):
-        pipeline.build(cnn, BuildConfig.from_dict(made.manifest["config"]), tmp_path / "again")
+        stages.build(cnn, BuildConfig.from_dict(made.manifest["config"]), tmp_path / "again")
         again = read_manifest(tmp_path / "again")
         assert again["config"] == made.manifest["config"]
         assert again["artifacts"] == made.manifest["artifacts"]
@@ -176,9 +175,9 @@ class TestAPlainBuild:
     def test_quantize_and_compile_leave_the_same_quantized_bytes(self, made, cnn, rows, tmp_path):
         settings = config(rows, precision="uint8")
         files.quantize_file(cnn, settings, tmp_path / "q.onnx")
-        pipeline.build(cnn, settings, tmp_path / "c", verify=False)
+        stages.build(cnn, settings, tmp_path / "c", verify=False)
         moved = BuildConfig.from_dict({"compile": {"quant": {"load_path": str(rows)}}, "precision": "uint8"})
-        pipeline.build(cnn, moved, tmp_path / "inside", verify=False)
+        stages.build(cnn, moved, tmp_path / "inside", verify=False)
         digests = {sha256(tmp_path / name) for name in ("q.onnx", "c/model.qdq.onnx", "inside/model.qdq.onnx")}
         assert digests == {sha256(made.folder / "model.qdq.onnx")}
 
@@ -196,7 +195,7 @@ class TestAPlainBuild:
         assert sha256(tmp_path / "q.onnx") == sha256(made.folder / "model.qdq.onnx")
 
     def test_a_quantized_model_is_built_without_quantizing_it_again(self, made, tmp_path):
-        pipeline.build(made.folder / "model.qdq.onnx", config(), tmp_path / "again")
+        stages.build(made.folder / "model.qdq.onnx", config(), tmp_path / "again")
         again = read_manifest(tmp_path / "again")
         skipped = stage(again, "quantize")
         assert skipped["status"] == "skipped" and "already quantized" in skipped["reason"]
@@ -205,7 +204,7 @@ class TestAPlainBuild:
 
     def test_a_precision_that_it_contradicts_is_refused_and_leaves_nothing(self, made, tmp_path):
         with pytest.raises(SettingsError, match="already quantized"):
-            pipeline.build(made.folder / "model.qdq.onnx", config(precision="w8a16"), tmp_path / "out")
+            stages.build(made.folder / "model.qdq.onnx", config(precision="w8a16"), tmp_path / "out")
         with pytest.raises(SettingsError, match="nothing to do"):
             files.quantize_file(made.folder / "model.qdq.onnx", config(), tmp_path / "out.onnx")
         assert os.listdir(tmp_path) == []
@@ -225,7 +224,7 @@ class TestAPlainBuild:
 class TestData:
     def test_without_any_the_build_is_synthetic_and_says_so_loudly(self, cnn, tmp_path):
         heard = Heard()
-        pipeline.build(cnn, config(quant={"samples": 4}), tmp_path / "out", events=heard)
+        stages.build(cnn, config(quant={"samples": 4}), tmp_path / "out", events=heard)
         written = read_manifest(tmp_path / "out")
         assert written["calibration"]["kind"] == "synthetic" and written["calibration"]["sha256"]
         assert any("synthetic" in text for text in heard.warnings) and heard.warnings == written["warnings"]
@@ -237,13 +236,13 @@ class TestData:
         assert digests[0] == digests[1] and len(set(digests)) == 3
 
     def test_with_test_data_every_row_calibrates(self, cnn, rows, tmp_path):
-        pipeline.build(cnn, config(rows, test_path=str(rows)), tmp_path / "out")
+        stages.build(cnn, config(rows, test_path=str(rows)), tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert written["calibration"]["samples"] == ROWS and stage(written, "verify")["samples"] == ROWS
 
     def test_fewer_than_eight_rows_are_all_used_and_that_is_said(self, cnn, rows, tmp_path):
         np.savez(tmp_path / "few.npz", image=np.load(rows)["image"][:7])
-        pipeline.build(cnn, config(tmp_path / "few.npz"), tmp_path / "out")
+        stages.build(cnn, config(tmp_path / "few.npz"), tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert written["calibration"]["samples"] == 7
         assert any("too few to hold any back" in text for text in written["warnings"])
@@ -251,7 +250,7 @@ class TestData:
     @pytest.mark.parametrize(("factor", "said"), [(1.0, False), (8.0, True)])
     def test_held_back_rows_far_outside_the_calibrated_ones_are_said(self, factor, said, cnn, rows, tmp_path):
         np.savez(tmp_path / "test.npz", image=np.load(rows)["image"] * np.float32(factor))
-        pipeline.build(cnn, config(rows, test_path=str(tmp_path / "test.npz")), tmp_path / "out")
+        stages.build(cnn, config(rows, test_path=str(tmp_path / "test.npz")), tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert any("far outside the calibration data" in text for text in written["warnings"]) == said
         assert bool(stage(written, "verify")["clipped"]) == said
@@ -259,7 +258,7 @@ class TestData:
     def test_that_does_not_fit_is_refused_and_nothing_is_left(self, cnn, tmp_path):
         np.savez(tmp_path / "wrong.npz", z=np.zeros((8, 2), np.float32))
         with pytest.raises(DataError):
-            pipeline.build(cnn, config(tmp_path / "wrong.npz"), tmp_path / "out")
+            stages.build(cnn, config(tmp_path / "wrong.npz"), tmp_path / "out")
         assert os.listdir(tmp_path) == ["wrong.npz"]
 
 
@@ -269,9 +268,9 @@ class TestOutput:
         def fail(*_, **__):
             raise RuntimeError("in the middle")
 
-        monkeypatch.setattr(*((compiling, "compile") if step == "compile" else (pipeline, step)), fail)
+        monkeypatch.setattr(*((compiling, "compile") if step == "compile" else (stages, step)), fail)
         with pytest.raises(RuntimeError, match="in the middle"):
-            pipeline.build(cnn, config(rows), tmp_path / "deep/out")
+            stages.build(cnn, config(rows), tmp_path / "deep/out")
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         assert not (tmp_path / "deep/out").exists()
 
@@ -279,21 +278,21 @@ class TestOutput:
         (tmp_path / "mine.txt").write_text("mine")
         monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(OutputError, match="not empty"):
-            pipeline.build(cnn, config(rows), tmp_path)
+            stages.build(cnn, config(rows), tmp_path)
         assert os.listdir(tmp_path) == ["mine.txt"]
 
     def test_overwriting_keeps_foreign_files(self, cnn, rows, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out/mine.txt").write_text("mine")
-        pipeline.build(cnn, config(rows), tmp_path / "out", overwrite=True)
+        stages.build(cnn, config(rows), tmp_path / "out", overwrite=True)
         assert {"mine.txt", "model.onnx"} <= set(os.listdir(tmp_path / "out"))
 
     def test_a_failed_build_over_an_old_one_keeps_the_old_one(self, cnn, rows, tmp_path, monkeypatch):
-        pipeline.build(cnn, config(rows), tmp_path / "out", verify=False)
+        stages.build(cnn, config(rows), tmp_path / "out", verify=False)
         before = {name: sha256(tmp_path / "out" / name) for name in os.listdir(tmp_path / "out")}
         monkeypatch.setattr(compiling, "compile", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            pipeline.build(cnn, config(rows), tmp_path / "out", overwrite=True)
+            stages.build(cnn, config(rows), tmp_path / "out", overwrite=True)
         assert {name: sha256(tmp_path / "out" / name) for name in os.listdir(tmp_path / "out")} == before
         assert os.listdir(tmp_path) == ["out"]
 
@@ -315,13 +314,13 @@ class TestOutput:
         assert sha256(target) != first
 
     def test_a_gate_that_fails_keeps_the_artifacts(self, cnn, rows, tmp_path):
-        built = pipeline.build(cnn, config(rows, min_sqnr=200), tmp_path / "out")
+        built = stages.build(cnn, config(rows, min_sqnr=200), tmp_path / "out")
         assert not built.passed and (tmp_path / "out/model.qdq.onnx").exists()
         (gate,) = read_manifest(tmp_path / "out")["gates"]
         assert (gate["name"], gate["limit"], gate["passed"]) == ("min_sqnr", 200.0, False)
 
     def test_compiling_checks_no_gate_and_says_so(self, cnn, rows, tmp_path):
-        built = pipeline.build(cnn, config(rows, min_sqnr=0), tmp_path / "out", verify=False)
+        built = stages.build(cnn, config(rows, min_sqnr=0), tmp_path / "out", verify=False)
         assert built.gates == () and built.accuracy == ()
         assert any("min_sqnr is not checked" in text for text in built.warnings)
         assert stage(read_manifest(tmp_path / "out"), "verify")["status"] == "skipped"
@@ -334,13 +333,13 @@ class TestFloatBuilds:
         model.graph.node.append(helper.make_node("Relu", ["image"], ["logits"]))
         model.graph.output[0].CopyFrom(helper.make_tensor_value_info("logits", 1, [1, 3, 32, 32]))
         onnx.save(model, tmp_path / "relu.onnx")
-        built = pipeline.build(tmp_path / "relu.onnx", config(rows, precision="fp32", min_sqnr=100), tmp_path / "out")
+        built = stages.build(tmp_path / "relu.onnx", config(rows, precision="fp32", min_sqnr=100), tmp_path / "out")
         (row,) = read_manifest(tmp_path / "out")["accuracy"]
         assert (row["form"], row["sqnr_db"], row["identical"]) == ("compiled", None, True)
         assert built.passed
 
     def test_fp32_skips_quantization_with_a_reason(self, cnn, rows, tmp_path):
-        pipeline.build(cnn, config(rows, precision="fp32"), tmp_path / "out")
+        stages.build(cnn, config(rows, precision="fp32"), tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert stage(written, "quantize")["status"] == "skipped" and "fp32" in stage(written, "quantize")["reason"]
         assert "model.qdq.onnx" not in os.listdir(tmp_path / "out")
@@ -349,7 +348,7 @@ class TestFloatBuilds:
 
 class TestIntegerBoundaries:
     def test_the_deployable_takes_integers_and_the_manifest_tells_their_grid(self, cnn, rows, tmp_path):
-        pipeline.build(cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out")
+        stages.build(cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         ports = {port["name"]: port for port in written["io"]}
         assert ports["image"]["dtype"] == "uint8" and ports["image"]["scale"] > 0
@@ -360,7 +359,7 @@ class TestIntegerBoundaries:
         assert all(row["sqnr_db"] > 15 for row in written["accuracy"])
 
     def test_what_stays_float_is_said(self, cnn, rows, tmp_path):
-        built = pipeline.build(cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out", verify=False)
+        built = stages.build(cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out", verify=False)
         floats = [port["name"] for port in built.io if port["dtype"] == "float"]
         assert all(any(name in text for text in built.warnings) for name in floats)
 
@@ -389,11 +388,11 @@ def blocks(folder):
 @pytest.mark.parametrize("make", [qlinear, blocks])
 def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
     path = make(tmp_path)
-    pipeline.build(path, config(), tmp_path / "out")
+    stages.build(path, config(), tmp_path / "out")
     skipped = stage(read_manifest(tmp_path / "out"), "quantize")
     assert skipped["status"] == "skipped" and "already quantized" in skipped["reason"]
     with pytest.raises(SettingsError, match="already quantized"):
-        pipeline.build(path, config(precision="int16"), tmp_path / "other")
+        stages.build(path, config(precision="int16"), tmp_path / "other")
 
 
 class TestWhatIsNotThere:
@@ -401,10 +400,10 @@ class TestWhatIsNotThere:
         monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
         monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
-            pipeline.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
+            stages.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
         assert caught.value.status == 5 and os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("run", [pipeline.build, files.quantize_file])
+    @pytest.mark.parametrize("run", [stages.build, files.quantize_file])
     def test_what_is_not_built_yet_is_refused_before_any_work(self, cnn, tmp_path, monkeypatch, run):
         (tmp_path / "mine.toml").write_text(UNFINISHED, encoding="utf-8")
         monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
@@ -415,10 +414,10 @@ class TestWhatIsNotThere:
 
     def test_a_model_file_that_is_not_there_or_not_a_model(self, tmp_path):
         with pytest.raises(SettingsError):
-            pipeline.build(tmp_path / "absent.onnx", config(), tmp_path / "out")
+            stages.build(tmp_path / "absent.onnx", config(), tmp_path / "out")
         (tmp_path / "junk.onnx").write_bytes(b"\x00\x01 nonsense")
         with pytest.raises(ModelError):
-            pipeline.build(tmp_path / "junk.onnx", config(), tmp_path / "out")
+            stages.build(tmp_path / "junk.onnx", config(), tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
@@ -427,7 +426,7 @@ def test_free_dimensions_are_fixed_by_name(cnn, rows, tmp_path):
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(model, tmp_path / "free.onnx")
-    pipeline.build(tmp_path / "free.onnx", config(rows, dims={"batch": 1}), tmp_path / "out")
+    stages.build(tmp_path / "free.onnx", config(rows, dims={"batch": 1}), tmp_path / "out")
     assert [d.dim_value for d in onnx.load(tmp_path / "out/model.onnx").graph.input[0].type.tensor_type.shape.dim] == [
         1,
         3,
@@ -533,7 +532,7 @@ def test_inspecting_tells_what_is_in_a_model(cnn, made):
 def test_the_opset_9_face_detector_builds_for_the_cpu(ultraface, tmp_path):
     images = np.load(ultraface.parent / "images_240x320_u8.npz")["images"]
     np.savez(tmp_path / "faces.npz", input=(images.astype(np.float32) - 127) / 128)
-    pipeline.build(ultraface, config(tmp_path / "faces.npz", precision="uint8"), tmp_path / "out")
+    stages.build(ultraface, config(tmp_path / "faces.npz", precision="uint8"), tmp_path / "out")
     written = read_manifest(tmp_path / "out")
     assert written["source"]["opset"] == 9
     assert min(row["sqnr_db"] for row in written["accuracy"]) > 35
@@ -545,7 +544,7 @@ SAMPLE = random.Random(2).sample(CPU_MATRIX, 6)
 
 
 def build_for_cpu(zoo, name, precision, folder):
-    pipeline.build(zoo.model(name), config(zoo.data(name), precision=precision), folder)
+    stages.build(zoo.model(name), config(zoo.data(name), precision=precision), folder)
     written = read_manifest(folder)
     jsonschema.validate(written, manifest.schema())
     assert all(row["identical"] or row["cosine"] > 0.9 for row in written["accuracy"])
@@ -567,7 +566,7 @@ def test_the_zoo_builds_for_the_cpu(zoo, name, precision, tmp_path):
 def built(cnn, rows, tmp_path_factory):
     """A plain build for the NPU."""
     folder = tmp_path_factory.mktemp("npu") / "out"
-    pipeline.build(cnn, config(rows, precision="uint8", compile={"device": "qnn"}), folder)
+    stages.build(cnn, config(rows, precision="uint8", compile={"device": "qnn"}), folder)
     return Made(folder, read_manifest(folder), Heard())
 
 
@@ -606,7 +605,7 @@ class TestTheNpu:
         settings = config(
             zoo.data("residual_cnn"), precision="uint8", compile={"device": "qnn", "soc": "SM8550", "io": "quantized"}
         )
-        pipeline.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
+        stages.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert {port["dtype"] for port in written["io"]} == {"uint8"}
         first, second = (
@@ -619,7 +618,7 @@ class TestTheNpu:
     @pytest.mark.parametrize("precision", ["uint8", "int8", "w8a16", "int16"])
     def test_the_zoo_builds_for_the_npu(self, zoo, name, precision, tmp_path):
         settings = config(zoo.data(name), precision=precision, compile={"device": "qnn"})
-        pipeline.build(zoo.model(name), settings, tmp_path / "out")
+        stages.build(zoo.model(name), settings, tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         jsonschema.validate(written, manifest.schema())
         assert any(node.op_type == "EPContext" for node in onnx.load(tmp_path / "out/model.onnx").graph.node)
@@ -630,7 +629,7 @@ class TestTheNpu:
         images = np.load(ultraface.parent / "images_240x320_u8.npz")["images"]
         np.savez(tmp_path / "faces.npz", input=(images.astype(np.float32) - 127) / 128)
         settings = config(tmp_path / "faces.npz", precision="uint8", compile={"device": "qnn", "arch": "v73"})
-        pipeline.build(ultraface, settings, tmp_path / "out")
+        stages.build(ultraface, settings, tmp_path / "out")
         written = read_manifest(tmp_path / "out")
         assert written["placement"]["partitions"] == 1
         assert min(row["sqnr_db"] for row in written["accuracy"]) > 35
@@ -644,7 +643,7 @@ class TestTheNpu:
             weight = rng.standard_normal((8, 8, 1, 1)).astype(np.float32)
             proto.graph.initializer.append(numpy_helper.from_array(weight, name))
         onnx.save(proto, tmp_path / "concat.onnx")
-        built = pipeline.build(tmp_path / "concat.onnx", config(compile={"device": "qnn"}), tmp_path / "out")
+        built = stages.build(tmp_path / "concat.onnx", config(compile={"device": "qnn"}), tmp_path / "out")
         assert built.placement.cpu_nodes == () and built.placement.partitions == 1
         assert all(row.sqnr_db > 25 for row in built.accuracy)
 
@@ -656,6 +655,6 @@ def test_a_pool_that_onnx_runtime_fuses_wrongly_stays_right(tmp_path):
     net.output(net.op("Relu", net.op("AveragePool", x, **beyond)), "y", (1, 4, 5, 5))
     onnx.save(net.model(), tmp_path / "pooled.onnx")
     np.savez(tmp_path / "rows.npz", x=np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32))
-    built = pipeline.build(tmp_path / "pooled.onnx", config(tmp_path / "rows.npz"), tmp_path / "out")
+    built = stages.build(tmp_path / "pooled.onnx", config(tmp_path / "rows.npz"), tmp_path / "out")
     found = {row.form: row.sqnr_db for row in built.accuracy}
     assert found["compiled"] == pytest.approx(found["quantized"], abs=1)

@@ -11,8 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import DataError, ModelError
-from intact.pipeline import files
-from intact.pipeline import stages as pipeline
+from intact.pipeline import files, stages
 from intact.pipeline.verdict import Evidence, judge
 from intact.results import Accuracy, Gate
 from intact.settings.config import BuildConfig, VerdictConfig
@@ -199,10 +198,10 @@ def test_a_fault_planted_in_rewriting_shows_in_the_build(zoo, tmp_path, monkeypa
                 node.inputs[6].const_value = ir.tensor(np.array(scale), name=node.inputs[6].name)
         return result
 
-    monkeypatch.setattr(pipeline.rewriter, "apply", spoiled)
-    monkeypatch.setattr(pipeline, "check_rewriting", lambda *_: {})
+    monkeypatch.setattr(stages.rewriter, "apply", spoiled)
+    monkeypatch.setattr(stages, "check_rewriting", lambda *_: {})
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
-    built = pipeline.build(zoo.model("residual_cnn"), config, tmp_path / "out")
+    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")
     assert built.verdict == "broken" and not built.passed
     written = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert written["verdict"] == "broken" and written["status"] == "failed" and written["intact"]["schema"] == 2
@@ -212,9 +211,7 @@ def test_a_fault_planted_in_rewriting_shows_in_the_build(zoo, tmp_path, monkeypa
 def test_a_sound_build_is_good_and_with_a_gate_passed(zoo, tmp_path):
     config = {"precision": "uint8", "quant": quant(zoo)}
     for gates, expected in (({}, "good"), ({"min_sqnr": 20}, "passed"), ({"min_sqnr": 200}, "failed")):
-        built = pipeline.build(
-            zoo.model("residual_cnn"), BuildConfig.from_dict({**config, **gates}), tmp_path / expected
-        )
+        built = stages.build(zoo.model("residual_cnn"), BuildConfig.from_dict({**config, **gates}), tmp_path / expected)
         assert built.verdict == expected
         page = (tmp_path / expected / "report.html").read_text(encoding="utf-8")
         assert f"<strong>{expected}</strong>" in page
@@ -238,13 +235,13 @@ def test_labels_outside_the_classes_are_refused(label, zoo, tmp_path):
 
 def test_what_is_compiled_without_a_comparison_is_unverified(zoo, tmp_path):
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
-    built = pipeline.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
+    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
     assert built.verdict == "unverified" and built.passed and built.verdict_reasons
 
 
 def test_a_gate_that_cannot_be_checked_fails(zoo, tmp_path):
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo), "min_sqnr": 20})
-    built = pipeline.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
+    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
     assert built.verdict == "failed" and not built.passed
 
 
@@ -273,10 +270,10 @@ class TestOnTheDevice:
         model = shared / f"{name}.onnx"
         if not model.is_file():
             pytest.skip("the outside models are not beside the repository (shared/outside)")
-        from intact.search.mixed import cheapest as mixed
+        from intact.search.mixed import cheapest
 
         values = {"precision": precision, "compile": {"device": "qnn"}, "quant": {"effort": "fast"}}
-        return mixed.build(model, BuildConfig.from_dict(values), folder)
+        return cheapest.build(model, BuildConfig.from_dict(values), folder)
 
     @pytest.fixture
     def minimal(self):

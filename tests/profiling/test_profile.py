@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from intact.profiling.profile import NodeTime, blame, by_op, read, work_of
+from intact.profiling.profile import NodeTime, blame, by_op, read_profile, work_of
 
 
 def nodes(**seconds):
@@ -20,7 +20,7 @@ def test_a_record_gives_the_median_of_each_node_after_the_warm_up(tmp_path):
     events = [event("a_kernel_time", micros) for micros in (999, 999, 3, 5, 4)]
     events += [event("a_fence_before", 7), event("model_run", 80, "Session")]
     (tmp_path / "record.json").write_text(json.dumps(events))
-    (node,) = read(tmp_path / "record.json", skip=2)
+    (node,) = read_profile(tmp_path / "record.json", skip=2)
     assert (node.name, node.op, node.seconds) == ("a", "Conv", pytest.approx(4e-6))
 
 

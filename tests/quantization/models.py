@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import numpy_helper, parser
 
 from intact.model import normalize, query
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.quantizing import QuantizedModel
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -36,7 +36,7 @@ def quantized(
 ) -> QuantizedModel:
     """The model quantized for a device with these settings over the plainest ones, checked by ONNX itself."""
     config = QuantConfig.from_dict({"method": "minmax", "effort": "fast", "rescue": False, **settings})
-    result = quantize.quantize(float_model, load_target(device), config, feeds)
+    result = quantizing.quantize(float_model, load_target(device), config, feeds)
     onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
     return result
 

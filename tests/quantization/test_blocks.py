@@ -15,10 +15,9 @@ from hypothesis.extra import numpy as hnp
 from intact.backends.live import place_live
 from intact.errors import SettingsError
 from intact.model import normalize, shapes
-from intact.quantization import blocks
-from intact.quantization import quantizing as quantize
-from intact.rules.quantized import families as rewrite
-from intact.runtime import ort_cpu as cpu
+from intact.quantization import blocks, quantizing
+from intact.rules.quantized import families
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import known_archs, load_target
 from intact.targets.validate import validate
@@ -57,7 +56,7 @@ def rows(count=6):
 
 def quantized(model, target, size, **more):
     config = QuantConfig(weight_type="int4", activation_type="uint16", block_size=size, **more)
-    return quantize.quantize(model, target, config, rows())
+    return quantizing.quantize(model, target, config, rows())
 
 
 @given(MATRICES, st.sampled_from([2, 4, 8, 16]), st.sampled_from([0, 1]))
@@ -84,10 +83,10 @@ def test_blocks_lose_no_more_than_half_a_step_of_the_channel(matrix, size):
 
 def test_a_model_in_blocks_runs_and_is_more_accurate_than_per_channel():
     model, target = two_layers(), load_target("qnn")
-    reference = [cpu.Session(model).run(row)["y"] for row in rows()]
+    reference = [ort_cpu.Session(model).run(row)["y"] for row in rows()]
     errors = {}
     for size in (0, 8):
-        session = cpu.Session(quantized(model, target, size, effort="fast").model)
+        session = ort_cpu.Session(quantized(model, target, size, effort="fast").model)
         errors[size] = sum(
             float(((session.run(r)["y"] - y) ** 2).sum()) for r, y in zip(rows(), reference, strict=True)
         )
@@ -103,8 +102,8 @@ def test_feedback_leaves_less_error_in_the_products_of_weights_in_blocks():
     errors = {}
     for effort in ("fast", "normal"):
         config = QuantConfig(weight_type="int4", activation_type="uint16", block_size=16, effort=effort)
-        session = cpu.Session(quantize.quantize(net, load_target("qnn"), config, feeds[:16]).model)
-        pairs = [(cpu.run(net, feed)["y"], session.run(feed)["y"]) for feed in feeds[16:]]
+        session = ort_cpu.Session(quantizing.quantize(net, load_target("qnn"), config, feeds[:16]).model)
+        pairs = [(ort_cpu.run(net, feed)["y"], session.run(feed)["y"]) for feed in feeds[16:]]
         errors[effort] = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
     assert errors["normal"] < 0.8 * errors["fast"]
 
@@ -116,7 +115,7 @@ def test_table_and_library_take_the_form(arch, size):
     target = load_target("qnn", arch=arch)
     result = quantized(two_layers(), target, size)
     assert result.notes[-1] == f"blocks of {size}: 2 of 2 int4 weights"
-    model = rewrite.rewrite(result.model, target).model
+    model = families.rewrite(result.model, target).model
     shapes.infer_shapes(model)
     assert validate(model, target) == ()
     live = place_live(model, target, timeout=300)
@@ -160,4 +159,4 @@ def test_a_target_without_blocks_is_a_warning():
 def test_blocks_are_for_four_bits_per_channel(more):
     config = QuantConfig(**{"weight_type": "int4", "activation_type": "uint16", "block_size": 32, **more})
     with pytest.raises(SettingsError, match="--block-size 32"):
-        quantize.quantize(two_layers(), load_target("qnn"), config, rows())
+        quantizing.quantize(two_layers(), load_target("qnn"), config, rows())

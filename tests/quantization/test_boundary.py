@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from intact.errors import ModelError
 from intact.numbers import grid
 from intact.quantization.boundary import IntegerIO, integer_io
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.quantization.models import model, quantized, rows
 
 RNG = np.random.default_rng(4)
@@ -32,9 +32,9 @@ def test_integers_in_and_out_give_the_numbers_of_the_float_boundary():
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     assert [value.dtype for value in (*after.model.graph.inputs, *after.model.graph.outputs)] == [ir.DataType.UINT8] * 2
     for feed in FEEDS:
-        integers = cpu.run(after.model, after.quantize(feed))
+        integers = ort_cpu.run(after.model, after.quantize(feed))
         assert integers["y"].dtype == np.uint8
-        assert np.array_equal(after.dequantize(integers)["y"], cpu.run(before, feed)["y"])
+        assert np.array_equal(after.dequantize(integers)["y"], ort_cpu.run(before, feed)["y"])
 
 
 def test_names_stay_and_the_given_model_is_left_alone():
@@ -62,15 +62,15 @@ def test_an_input_with_another_reader_and_an_output_that_is_float_stay_float():
     )
     after = integer_io(before)
     assert (set(after.inputs), set(after.outputs)) == (set(), {"y"})
-    assert cpu.run(after.model, FEEDS[0])["z"].dtype == np.float32
+    assert ort_cpu.run(after.model, FEEDS[0])["z"].dtype == np.float32
 
 
 def test_an_inner_tensor_that_is_also_an_output_is_handed_over_as_integers():
     before = qdq(outputs="float[1,2,4,4] y, float[1,4,4,4] r")
     after = integer_io(before)
     assert set(after.outputs) == {"y", "r"}
-    found = after.dequantize(cpu.run(after.model, after.quantize(FEEDS[0])))
-    expected = cpu.run(before, FEEDS[0])
+    found = after.dequantize(ort_cpu.run(after.model, after.quantize(FEEDS[0])))
+    expected = ort_cpu.run(before, FEEDS[0])
     assert all(np.array_equal(found[name], expected[name]) for name in ("y", "r"))
 
 
@@ -82,7 +82,7 @@ def test_two_outputs_that_dequantize_one_tensor_keep_both_names():
     before.graph[0].outputs[0].dtype = ir.DataType.UINT8
     after = integer_io(before)
     x = {"x": np.float32([-1, 0, 1, 2])}
-    found, expected = after.dequantize(cpu.run(after.model, after.quantize(x))), cpu.run(before, x)
+    found, expected = after.dequantize(ort_cpu.run(after.model, after.quantize(x))), ort_cpu.run(before, x)
     assert all(np.array_equal(found[name], expected[name]) for name in ("a", "b"))
 
 

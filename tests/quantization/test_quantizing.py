@@ -8,7 +8,7 @@ import pytest
 
 from intact.errors import DataError, ModelError
 from intact.model import query
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.quantization.models import model, quantized, read, rows, written
 
 RNG = np.random.default_rng(3)
@@ -35,7 +35,7 @@ def plain_asymmetric(low, high, levels=255):
 def test_activation_grids_are_the_plain_min_and_max_over_all_rows(device):
     float_model, feeds = conv_net()
     result = quantized(float_model, feeds, device).model
-    floats = [cpu.run(float_model, feed, outputs=["x", "r", "d"]) for feed in feeds]
+    floats = [ort_cpu.run(float_model, feed, outputs=["x", "r", "d"]) for feed in feeds]
     for tensor, found in (("x", read(result, "c", 0)), ("r", read(result, "d", 0)), ("d", written(result, "d"))):
         seen = np.stack([values[tensor] for values in floats]).astype(np.float64)
         scale, zero_point = plain_asymmetric(seen.min(), seen.max())
@@ -126,7 +126,7 @@ def test_a_channel_of_zeros_keeps_its_bias():
 def test_a_weight_of_nothing_but_zeros_still_gives_its_bias():
     weights = {"w": np.zeros((4, 3, 3, 3), F), "b": F([1.0, -2.0, 0.0, 0.5])}
     float_model, feeds = biased(**weights)
-    found = cpu.run(quantized(float_model, feeds).model, feeds[0])["y"]
+    found = ort_cpu.run(quantized(float_model, feeds).model, feeds[0])["y"]
     np.testing.assert_allclose(found[0, :, 0, 0], weights["b"], rtol=0, atol=0.02)
 
 
@@ -161,8 +161,8 @@ def test_the_bias_of_a_gemm_broadcasts_as_before(shape, per_channel):
     float_model = model("float[4,8] x", "float[4,6] y", "y = Gemm(x, w, b)", w=weight(8, 6), b=weight(*shape))
     feeds = rows({"x": (4, 8)})
     result = quantized(float_model, feeds, per_channel=per_channel).model
-    expected = cpu.run(float_model, feeds[0])["y"]
-    np.testing.assert_allclose(cpu.run(result, feeds[0])["y"], expected, rtol=0, atol=0.2)
+    expected = ort_cpu.run(float_model, feeds[0])["y"]
+    np.testing.assert_allclose(ort_cpu.run(result, feeds[0])["y"], expected, rtol=0, atol=0.2)
 
 
 MOVES = {
@@ -191,7 +191,7 @@ def test_a_concat_has_one_grid_for_all_that_covers_all_of_them(device):
     result = quantized(float_model, feeds, device).model
     grids = [*(read(result, "y", index) for index in range(3)), written(result, "y"), written(result, "a")]
     assert all(grid.same(grids[0]) for grid in grids)
-    floats = [cpu.run(float_model, feed, outputs=["a", "b"]) for feed in feeds]
+    floats = [ort_cpu.run(float_model, feed, outputs=["a", "b"]) for feed in feeds]
     high = max(values[name].max() for values in floats for name in ("a", "b"))
     scale, zero_point = plain_asymmetric(-30.0, float(high))
     # The model is observed with optimizations, which move the last bit of what a convolution gives.
@@ -237,7 +237,7 @@ def test_graph_inputs_and_outputs_keep_names_types_and_shapes():
         strict=True,
     ):
         assert (before.name, before.dtype, before.shape) == (after.name, after.dtype, after.shape)
-    expected, found = cpu.run(float_model, feeds[0]), cpu.run(result, feeds[0])
+    expected, found = ort_cpu.run(float_model, feeds[0]), ort_cpu.run(result, feeds[0])
     for name in ("d", "y"):
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=0.1)
 
@@ -260,7 +260,9 @@ def test_the_bodies_of_an_if_read_what_the_outer_graph_dequantizes():
     feeds = [{name: np.asarray(value) for name, value in feed.items()} for feed in feeds]
     result = quantized(float_model, feeds).model
     for feed in feeds[:2]:
-        np.testing.assert_allclose(cpu.run(result, feed)["y"], cpu.run(float_model, feed)["y"], rtol=0, atol=0.1)
+        np.testing.assert_allclose(
+            ort_cpu.run(result, feed)["y"], ort_cpu.run(float_model, feed)["y"], rtol=0, atol=0.1
+        )
 
 
 def test_a_relu_behind_a_quantized_node_is_rounded_once_only():

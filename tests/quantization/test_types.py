@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import SettingsError, TargetError
-from intact.quantization import quantizing as quantize
-from intact.rules.quantized import families as rewrite
-from intact.runtime import ort_cpu as cpu
+from intact.quantization import quantizing
+from intact.rules.quantized import families
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model, quantized, read, rows
@@ -47,11 +47,11 @@ def check(activation, weight, symmetric, grain):
     settings = {"activation_type": activation, "weight_type": weight, "weight_symmetric": symmetric}
     result = quantized(graph, FEEDS, **settings, **GRANULARITIES[grain])
     assert read(result.model, "c", 1).dtype == SUBSTITUTED.get((activation, weight), weight)
-    rewritten = rewrite.rewrite(result.model, load_target("cpu")).model
-    expected = [cpu.run(graph, feed)["y"] for feed in FEEDS]
+    rewritten = families.rewrite(result.model, load_target("cpu")).model
+    expected = [ort_cpu.run(graph, feed)["y"] for feed in FEEDS]
     found = []
     for form, optimize in itertools.product((result.model, rewritten), (False, True)):
-        session = cpu.Session(form, optimize=optimize)
+        session = ort_cpu.Session(form, optimize=optimize)
         found.append(sqnr([session.run(feed)["y"] for feed in FEEDS], expected))
     assert max(found) - min(found) < 0.5 and min(found) > 0
     stored = read(result.model, "c", 1)
@@ -112,4 +112,4 @@ def test_types_of_single_nodes_are_what_is_asked_for_there():
 def wide_on(arch, float_model, shapes=None, **settings):
     wide = {"activation_type": "uint16", "weight_type": "int16", "effort": "fast", **settings}
     feeds = FEEDS if shapes is None else rows(shapes)
-    return quantize.quantize(float_model, load_target("qnn", arch=arch), QuantConfig.from_dict(wide), feeds)
+    return quantizing.quantize(float_model, load_target("qnn", arch=arch), QuantConfig.from_dict(wide), feeds)

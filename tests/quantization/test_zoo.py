@@ -11,9 +11,9 @@ import pytest
 
 from intact.model import normalize, upgrade
 from intact.pipeline import presets
-from intact.quantization import quantizing as quantize
-from intact.rules.float import optimization as optimize
-from intact.runtime import ort_cpu as cpu
+from intact.quantization import quantizing
+from intact.rules.float import optimization
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from intact.verification.compare import compare
@@ -29,7 +29,7 @@ every_precision = pytest.mark.parametrize("precision", LEAST_SQNR)
 
 @functools.cache
 def float_model(name):
-    return optimize.optimize(normalize.normalize(upgrade.upgrade(ir.from_proto(ZOO[name]())).model)).model
+    return optimization.optimize(normalize.normalize(upgrade.upgrade(ir.from_proto(ZOO[name]())).model)).model
 
 
 @functools.cache
@@ -42,12 +42,12 @@ def feeds(name):
 
 def quantized(name, device, precision):
     quant = QuantConfig.from_dict(presets.PRECISIONS[precision])
-    return quantize.quantize(float_model(name), load_target(device), quant, feeds(name))
+    return quantizing.quantize(float_model(name), load_target(device), quant, feeds(name))
 
 
 def least_sqnr(name, model, *, optimized):
-    reference = [cpu.Session(float_model(name)).run(row) for row in feeds(name)]
-    session = cpu.Session(model, optimize=optimized)
+    reference = [ort_cpu.Session(float_model(name)).run(row) for row in feeds(name)]
+    session = ort_cpu.Session(model, optimize=optimized)
     rows = compare("quantized", "cpu", reference, [session.run(row) for row in feeds(name)])
     return min(row.sqnr_db for row in rows)
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from intact.errors import ModelError
 from intact.model import io
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 X = np.array([[-1, 2, 3]], np.float32)
 W = np.array([10, 20, 30], np.float32)
@@ -31,14 +31,14 @@ def saved(folder):
 
 @pytest.mark.parametrize("optimize", [False, True])
 def test_a_model_runs_on_named_inputs_and_gives_named_outputs(optimize):
-    outputs = cpu.run(model(), {"x": X}, optimize=optimize)
+    outputs = ort_cpu.run(model(), {"x": X}, optimize=optimize)
     assert list(outputs) == ["y"]
     np.testing.assert_array_equal(outputs["y"], np.maximum(X, 0) + W)
 
 
 def test_any_tensor_can_be_an_output_and_the_model_stays_as_it_was():
     given = model()
-    outputs = cpu.run(given, {"x": X}, outputs=["y", "a", "w"])
+    outputs = ort_cpu.run(given, {"x": X}, outputs=["y", "a", "w"])
     assert list(outputs) == ["y", "a", "w"]
     np.testing.assert_array_equal(outputs["a"], np.maximum(X, 0))
     np.testing.assert_array_equal(outputs["w"], W)
@@ -46,15 +46,15 @@ def test_any_tensor_can_be_an_output_and_the_model_stays_as_it_was():
 
 
 def test_only_the_tensors_that_were_asked_for_come_back():
-    assert list(cpu.run(model(), {"x": X}, outputs=["a"])) == ["a"]
+    assert list(ort_cpu.run(model(), {"x": X}, outputs=["a"])) == ["a"]
 
 
 @pytest.mark.parametrize("form", ["path", "model with weights outside"])
 def test_every_form_of_a_model_gives_the_same_numbers(form, tmp_path):
     path = saved(tmp_path)
-    session = cpu.Session(path if form == "path" else ir.load(path), threads=1)
+    session = ort_cpu.Session(path if form == "path" else ir.load(path), threads=1)
     np.testing.assert_array_equal(session.run({"x": X})["y"], np.maximum(X, 0) + W)
-    np.testing.assert_array_equal(cpu.Session(path, outputs=["a"]).run({"x": X})["a"], np.maximum(X, 0))
+    np.testing.assert_array_equal(ort_cpu.Session(path, outputs=["a"]).run({"x": X})["a"], np.maximum(X, 0))
 
 
 LARGE = np.arange(1024, dtype=np.float32)
@@ -91,17 +91,17 @@ def test_large_weights_are_read_where_they_are(given, expected, optimize):
     message, weights = io.without_weights(given)
     assert len(message) < LARGE.nbytes and list(weights) == (["w"] if given.graph.initializers["w"].uses() else [])
     x = np.full(1024, 2, expected.dtype)
-    np.testing.assert_array_equal(cpu.run(given, {"x": x}, optimize=optimize)["y"], expected)
+    np.testing.assert_array_equal(ort_cpu.run(given, {"x": x}, optimize=optimize)["y"], expected)
 
 
 def test_weights_outlive_the_model_that_they_came_with():
-    session = cpu.Session(product(LARGE.copy()))
+    session = ort_cpu.Session(product(LARGE.copy()))
     gc.collect()
     np.testing.assert_array_equal(session.run({"x": np.full(1024, 2, np.float32)})["y"], LARGE * 2)
 
 
 def test_a_run_writes_over_the_results_of_the_one_before_but_not_over_those_of_a_twin():
-    session = cpu.Session(product(LARGE))
+    session = ort_cpu.Session(product(LARGE))
     twin = session.twin()
     first, other, last = (
         opened.run_over({"x": np.full(1024, factor, np.float32)})["y"]
@@ -113,17 +113,17 @@ def test_a_run_writes_over_the_results_of_the_one_before_but_not_over_those_of_a
 
 
 def test_a_session_knows_its_inputs_and_outputs():
-    session = cpu.Session(model())
-    assert session.inputs == (cpu.Port("x", "tensor(float)", ("N", 3)),)
-    assert session.outputs == (cpu.Port("y", "tensor(float)", ("N", 3)),)
+    session = ort_cpu.Session(model())
+    assert session.inputs == (ort_cpu.SessionPort("x", "tensor(float)", ("N", 3)),)
+    assert session.outputs == (ort_cpu.SessionPort("y", "tensor(float)", ("N", 3)),)
 
 
 @pytest.mark.parametrize(
     ("act", "code", "words"),
     [
-        (lambda: cpu.Session(model("Relou")), "M130", "ORT refuses the model: This is an invalid model"),
-        (lambda: cpu.run(model(), {"x": X.astype(np.int64)}), "M131", "expected: (tensor(float))"),
-        (lambda: cpu.run(model(), {}), "M131", "['x']"),
+        (lambda: ort_cpu.Session(model("Relou")), "M130", "ORT refuses the model: This is an invalid model"),
+        (lambda: ort_cpu.run(model(), {"x": X.astype(np.int64)}), "M131", "expected: (tensor(float))"),
+        (lambda: ort_cpu.run(model(), {}), "M131", "['x']"),
     ],
 )
 def test_what_ort_refuses_is_an_error_of_ours_and_nothing_is_printed(act, code, words, capfd):

@@ -12,8 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import intact
-from intact.cli import arguments as typed
-from intact.cli import build as build_command
+from intact.cli import arguments, build
 from intact.errors import SettingsError
 from intact.settings import config as settings
 from intact.settings.config import (
@@ -255,7 +254,7 @@ def from_flags(tmp_path, file=None, **flags):
     if file is not None:
         values["config"] = tmp_path / "settings.json"
         values["config"].write_text(json.dumps(file))
-    return typed.settings(values, *build_command.SETTINGS)
+    return arguments.settings(values, *build.SETTINGS)
 
 
 def test_flags_override_the_file_and_only_what_was_set(tmp_path):
@@ -314,7 +313,7 @@ def leaves(kind, path=()):
 
 
 def test_every_setting_has_a_flag_but_what_only_a_file_can_hold():
-    flags = {option.setting for group in build_command.SETTINGS for option in group}
+    flags = {option.setting for group in build.SETTINGS for option in group}
     without = {path for path in leaves(BuildConfig) if path[:2] != ("compile", "quant")} - flags
     limits = {path for path in without if path[0] == "verdict"}
     assert without - limits == {("quant", "overrides"), ("quant", "types")} and len(limits) == 6

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from intact.results import PlacedNode
-from intact.targets import provider_placement as placement
+from intact.targets import provider_placement
 
 OPS = {"q": "QuantizeLinear", "conv": "Conv", "turn": "Transpose", "acos": "Acos", "conv_token_1": "Conv"}
 
 
 def place(npu, cpu, reasons=None):
     assigned = [{"provider": "NPU", "nodes": npu}, *({"provider": "CPU", "nodes": [node]} for node in cpu)]
-    return placement.place(OPS, assigned, "NPU", reasons or {}, 1)
+    return provider_placement.place(OPS, assigned, "NPU", reasons or {}, 1)
 
 
 @pytest.mark.parametrize(
@@ -25,18 +25,18 @@ def place(npu, cpu, reasons=None):
     ],
 )
 def test_a_renamed_node_is_known_by_its_first_name(name, known):
-    assert placement.known_name(name, OPS) == known
+    assert provider_placement.known_name(name, OPS) == known
 
 
 def test_a_node_that_ort_made_has_no_name_of_the_model():
-    assert placement.known_name("Transpose_token_3", OPS) is None
+    assert provider_placement.known_name("Transpose_token_3", OPS) is None
 
 
 def test_nodes_are_listed_in_the_order_of_the_model_with_their_reasons():
     npu = [["conv_token_1", "Conv"], ["conv_token_5", "Conv"]]
     placed = place(npu, [["acos", "Acos"], ["q", "QuantizeLinear"]], {"acos": "no such op"})
     assert placed.cpu_nodes == (
-        PlacedNode("q", "QuantizeLinear", placement.NO_REASON),
+        PlacedNode("q", "QuantizeLinear", provider_placement.NO_REASON),
         PlacedNode("acos", "Acos", "no such op"),
     )
     assert [node.name for node in placed.npu_nodes] == ["conv", "turn", "conv_token_1"]
@@ -44,7 +44,7 @@ def test_nodes_are_listed_in_the_order_of_the_model_with_their_reasons():
 
 def test_what_ort_inserted_on_the_cpu_is_listed_too():
     placed = place([["conv", "Conv"]], [["Transpose_token_3", "Transpose"]])
-    assert placed.cpu_nodes == (PlacedNode("Transpose_token_3", "Transpose", placement.INSERTED),)
+    assert placed.cpu_nodes == (PlacedNode("Transpose_token_3", "Transpose", provider_placement.INSERTED),)
 
 
 def test_with_nothing_on_the_npu_every_node_is_on_the_cpu():
@@ -54,5 +54,5 @@ def test_with_nothing_on_the_npu_every_node_is_on_the_cpu():
 
 
 def test_refused_nodes_are_those_that_compute():
-    nodes = placement.refused(OPS, {"q": "at the border", "conv_token_8": "types", "Reshape_token_1": "x"})
+    nodes = provider_placement.refused(OPS, {"q": "at the border", "conv_token_8": "types", "Reshape_token_1": "x"})
     assert nodes == [PlacedNode("conv", "Conv", "types")]

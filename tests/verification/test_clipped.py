@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.pipeline import execution
-from intact.verification import clipped as clipping
+from intact.verification import clipped
 
 # uint8, scale 0.1, zero point 100: the grid holds -10 to 15.5.
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
@@ -23,16 +23,16 @@ agraph (float[1, 4] x) => (float[1, 4] y)
 
 def found(*rows):
     model = ir.from_onnx_text(MODEL)
-    grids = clipping.watched(model)
+    grids = clipped.watched(model)
     feeds = [{"x": np.asarray([row], np.float32)} for row in rows]
-    return clipping.clipped(grids, execution.inside(model, list(grids), feeds))
+    return clipped.clipped(grids, execution.inside(model, list(grids), feeds))
 
 
 def test_a_model_with_grids_on_its_inputs_alone_is_looked_at_too():
     model = ir.from_onnx_text(MODEL.replace("h = Mul (x, x)", "").replace("QuantizeLinear (h", "QuantizeLinear (x"))
-    grids = clipping.watched(model)
+    grids = clipped.watched(model)
     rows = [{"x": np.float32([[100, 0, 0, 0]])}]
-    assert [one.tensor for one in clipping.clipped(grids, execution.inside(model, list(grids), rows))] == ["x"]
+    assert [one.tensor for one in clipped.clipped(grids, execution.inside(model, list(grids), rows))] == ["x"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, Option, takes
 
 NAME = "analyze"
@@ -34,9 +34,9 @@ def run(values: dict[str, Any]) -> None:
     every = values["device"] == EVERY_DEVICE
     if every:
         values = {**values, "device": None}
-    config = typed.settings(values, *SETTINGS)
+    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    with typed.model_file(values, config, talk) as given:
+    with arguments.model_file(values, config, talk) as given:
         found = files.analyze_file(given.path, given.config, live=values["live"], every_device=every, events=talk)
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from intact.cli.options import Option
     from intact.events import Events
-    from intact.pipeline.files import Given
+    from intact.pipeline.files import ModelFile
     from intact.settings.config import BuildConfig
 
 
@@ -27,7 +27,7 @@ def model_path(values: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def model_file(values: dict[str, Any], config: BuildConfig, events: Events) -> Iterator[Given]:
+def model_file(values: dict[str, Any], config: BuildConfig, events: Events) -> Iterator[ModelFile]:
     """The model that a command is about as a file: the one given, or a Hugging Face model, exported for the command."""
     from intact.errors import SettingsError
     from intact.pipeline import files
@@ -35,7 +35,7 @@ def model_file(values: dict[str, Any], config: BuildConfig, events: Events) -> I
     if values["hf"] is None and config.export is not None:
         raise SettingsError("S149", "settings of an export have no effect on an ONNX file", fix="give --hf, or no such")
     if values["hf"] is None:
-        yield files.Given(model_path(values), config)
+        yield files.ModelFile(model_path(values), config)
         return
     if values["model"] is not None or values["onnx"] is not None:
         raise SettingsError("S141", f"two models were given: a file and --hf {values['hf']}", fix="leave one out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import (
     COMPILE,
     CONFIG,
@@ -44,11 +44,11 @@ def run(values: dict[str, Any]) -> None:
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     from intact.cli import console, summary
-    from intact.search.mixed import cheapest as mixed
+    from intact.search.mixed import cheapest
 
-    config = typed.settings(values, *SETTINGS)
+    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    with typed.model_file(values, config, talk) as given:
-        built = mixed.build(given.path, given.config, values["output"], overwrite=values["overwrite"], events=talk)
+    with arguments.model_file(values, config, talk) as given:
+        built = cheapest.build(given.path, given.config, values["output"], overwrite=values["overwrite"], events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates, "the artifacts are in place, marked as failed in the manifest")

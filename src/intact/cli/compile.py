@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "compile"
@@ -18,12 +18,12 @@ def run(values: dict[str, Any]) -> None:
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
     from intact.cli import console, summary
-    from intact.pipeline import stages as pipeline
+    from intact.pipeline import stages
 
-    config = typed.settings(values, *SETTINGS)
+    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
     output, overwrite = values["output"], values["overwrite"]
-    with typed.model_file(values, config, talk) as given:
-        built = pipeline.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
+    with arguments.model_file(values, config, talk) as given:
+        built = stages.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates)

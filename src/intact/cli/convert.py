@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Option, takes
 
 NAME = "convert"
@@ -32,9 +32,9 @@ def run(values: dict[str, Any]) -> None:
     from intact.pipeline import rewriting
 
     result = rewriting.convert_file(
-        typed.model_path(values),
+        arguments.model_path(values),
         values["to"],
-        typed.settings(values, *SETTINGS),
+        arguments.settings(values, *SETTINGS),
         values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "debug"
@@ -73,7 +73,7 @@ def run(values: dict[str, Any]) -> None:
 
     compiled = values["candidate"] is not None and is_compiled_file(values["candidate"])
     device = values["device"] is not None or compiled
-    config = typed.settings({**values, "device": values["device"] or (SIMULATED if compiled else None)}, *SETTINGS)
+    config = arguments.settings({**values, "device": values["device"] or (SIMULATED if compiled else None)}, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
     result = debug_files(
         values["reference"],

@@ -18,12 +18,12 @@ def run(
     Example: intact explain Q103
     """
     from intact.errors import SettingsError
-    from intact.linting import linter as lint
+    from intact.linting import linter
 
     if everything == (code is not None):
         raise SettingsError("S183", "give one code, or --all", fix="intact explain Q103")
     if code is None:
-        typer.echo(lint.markdown(), nl=False)
+        typer.echo(linter.markdown(), nl=False)
         return
-    check = lint.check_of(code)
+    check = linter.check_of(code)
     typer.echo(f"{check.code} ({check.severity})\n{check.explanation()}")

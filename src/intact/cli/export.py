@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import CONFIG, HF, IMAGES, OUTPUT, TALK, Option, takes
 
 NAME = "export"
@@ -33,7 +33,7 @@ def run(values: dict[str, Any]) -> None:
 
     result = files.export_file(
         values["source"],
-        typed.settings(values, HOW),
+        arguments.settings(values, HOW),
         values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

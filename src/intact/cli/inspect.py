@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import MODEL, TALK, takes
 
 NAME = "inspect"
@@ -19,7 +19,7 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console, summary
     from intact.pipeline import files
 
-    facts = files.inspect_file(typed.model_path(values))
+    facts = files.inspect_file(arguments.model_path(values))
     if values["as_json"]:
         console.print_json(facts)
     else:

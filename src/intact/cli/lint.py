@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import MODEL, TALK, Option, takes
 
 NAME = "lint"
@@ -40,7 +40,7 @@ def run(values: dict[str, Any]) -> None:
     if values["fix"] != (values["output"] is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
-    result = files.lint_file(typed.model_path(values), values["output"], overwrite=values["overwrite"])
+    result = files.lint_file(arguments.model_path(values), values["output"], overwrite=values["overwrite"])
     if values["as_json"]:
         console.print_json(result)
     elif not values["quiet"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Option, takes
 
 NAME = "matrix"
@@ -56,13 +56,15 @@ def run(values: dict[str, Any]) -> None:
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
     from intact.cli import console
-    from intact.search.matrix import cells as matrix
+    from intact.search.matrix import cells
 
-    path = typed.model_path(values)
-    wanted = matrix.cells(_listed(values["devices"]), _listed(values["precisions"]), typed.settings(values, *SETTINGS))
+    path = arguments.model_path(values)
+    wanted = cells.cells(
+        _listed(values["devices"]), _listed(values["precisions"]), arguments.settings(values, *SETTINGS)
+    )
     talk = console.Talk(quiet=values["quiet"])
     output = values["output"]
-    outcomes = matrix.run(
+    outcomes = cells.run(
         path,
         wanted,
         output,
@@ -75,7 +77,7 @@ def run(values: dict[str, Any]) -> None:
         console.print_json({"source": str(path), "cells": [asdict(outcome) for outcome in outcomes]})
     elif not values["quiet"]:
         _show(outcomes, console.say)
-        console.say(f"{output / matrix.PAGE}")
+        console.say(f"{output / cells.PAGE}")
     if any(outcome.status != "built" for outcome in outcomes):
         raise typer.Exit(SOME_FAILED)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import IMAGES, LATENCY, TALK, TEXT, Option, takes
 
 NAME = "perf"
@@ -67,7 +67,7 @@ def run(values: dict[str, Any]) -> None:
     from intact.errors import SettingsError
     from intact.pipeline import files, verdict
 
-    config = typed.settings(values, *SETTINGS)
+    config = arguments.settings(values, *SETTINGS)
     if config.max_latency_ratio is not None and len(values["models"]) < 2:
         raise SettingsError("S145", "--max-latency-ratio: one model has no ratio", fix="give two or more models")
     found, gate = files.perf_files(

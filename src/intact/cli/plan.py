@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import CONFIG, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
 
 NAME = "plan"
@@ -20,10 +20,10 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console
     from intact.pipeline import files
 
-    config = typed.settings(values, *SETTINGS)
+    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
     output, overwrite = values["output"], values["overwrite"]
-    with typed.model_file(values, config, talk) as given:
+    with arguments.model_file(values, config, talk) as given:
         planned = files.write_plan(given.path, given.config, output, overwrite=overwrite, events=talk)
     if not values["quiet"]:
         console.say(f"{len(planned.nodes)} nodes, {len(planned.grids)} grids: {values['output']}")

@@ -28,7 +28,7 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json
     """
-    from intact.backends import probing as probe
+    from intact.backends import probing
     from intact.backends.probing.answers import Probed
     from intact.backends.probing.cases import cases
     from intact.backends.probing.libraries import library_of
@@ -49,8 +49,8 @@ def run(values: dict[str, Any]) -> None:
         so_far.write(output)
         talk.note(f"{done} of {total} questions answered")
 
-    workers = values["workers"] or probe.WORKERS
-    found = probe.probe(device, asked, archs, known=known, progress=progress, workers=workers)
+    workers = values["workers"] or probing.WORKERS
+    found = probing.probe(device, asked, archs, known=known, progress=progress, workers=workers)
     found.write(output)
     verdicts = [answer.verdict for row in found.answers.values() for answer in row.values()]
     counts = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Option, takes
 
 NAME = "rewrite"
@@ -46,8 +46,8 @@ def run(values: dict[str, Any]) -> None:
     from intact.pipeline import rewriting
 
     result = rewriting.rewrite_file(
-        typed.model_path(values),
-        typed.settings(values, *SETTINGS),
+        arguments.model_path(values),
+        arguments.settings(values, *SETTINGS),
         values["output"],
         exact=values["exact"] is True,
         near=values["exact"] is not True,

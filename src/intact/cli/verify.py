@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from intact.cli import arguments as typed
+from intact.cli import arguments
 from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Option, takes
 
 NAME = "verify"
@@ -64,7 +64,7 @@ def run(values: dict[str, Any]) -> None:
         *candidates,
         data_path=values["data"],
         test_path=values["test_data"],
-        config=typed.settings(values, *SETTINGS),
+        config=arguments.settings(values, *SETTINGS),
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:

@@ -30,7 +30,7 @@ from intact.data.input_specs import fits as shape_fits
 from intact.errors import DataError
 
 
-class Rows(Protocol):
+class ArrayRows(Protocol):
     """An array whose rows can be read a block at a time."""
 
     @property
@@ -72,7 +72,7 @@ class Layout:
 class ArraySource(Source):
     """One array for each input, with samples on axis 0."""
 
-    def __init__(self, specs: tuple[InputSpec, ...], arrays: Mapping[str, Rows], kind: Kind, where: str) -> None:
+    def __init__(self, specs: tuple[InputSpec, ...], arrays: Mapping[str, ArrayRows], kind: Kind, where: str) -> None:
         check_names(specs, arrays, where)
         self.kind = kind
         self.where = where
@@ -118,7 +118,7 @@ class ArraySource(Source):
                 yield f"{self.where}: the last {left} rows of {name} are dropped: the model takes {form.rows} at a time"
 
 
-def layout(spec: InputSpec, array: Rows, where: str) -> Layout:
+def layout(spec: InputSpec, array: ArrayRows, where: str) -> Layout:
     """The layout that the rank of `array` decides for this input."""
     check_dtype(spec, array.dtype, where)
     rank, wanted = len(array.shape), len(spec.shape)
@@ -139,7 +139,7 @@ def layout(spec: InputSpec, array: Rows, where: str) -> Layout:
 
 
 def _check_shape(
-    spec: InputSpec, array: Rows, wanted: tuple[int | str | None, ...], found: tuple[int, ...], where: str
+    spec: InputSpec, array: ArrayRows, wanted: tuple[int | str | None, ...], found: tuple[int, ...], where: str
 ) -> None:
     if shape_fits(wanted, found):
         return

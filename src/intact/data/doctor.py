@@ -18,7 +18,7 @@ from intact.data import first_layers
 from intact.data.dataset import Dataset
 from intact.data.input_profile import Extent
 from intact.data.mask_values import hiding_value
-from intact.data.roles import Index, Mask, Real, Role, Signal, entries, fed_inputs, role
+from intact.data.roles import Mask, Real, Role, Signal, TableIndex, entries, fed_inputs, role
 from intact.data.symptom import Symptom
 from intact.model import query
 from intact.settings.config import ImageConfig
@@ -49,7 +49,7 @@ INTERLEAVED_BELOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenData:
     """An input of the model that data are fed to, and its role."""
 
     value: ir.Value
@@ -72,7 +72,9 @@ class Given:
 
     def holds_words(self, rows: Dataset) -> bool:
         """True for ids into a large table, more than a few of them."""
-        is_large = isinstance(self.role, Index) and self.role.known and self.role.high - self.role.low >= LARGE_TABLE
+        is_large = (
+            isinstance(self.role, TableIndex) and self.role.known and self.role.high - self.role.low >= LARGE_TABLE
+        )
         return is_large and self.extent(rows).size > FEW_ELEMENTS
 
 
@@ -83,7 +85,7 @@ def examine(
 
     Inputs that were made up are as they should be, and are left out.
     """
-    inputs = [Given(value, role(value)) for value in fed_inputs(model)]
+    inputs = [GivenData(value, role(value)) for value in fed_inputs(model)]
     real = [rows for rows in (calibration, test) if rows is not None and rows.kind != "synthetic"]
     # Rows that were held back are few, and what is wrong with a file shows in the others.
     others = [rows for rows in real[1:] if rows.source is not calibration.source]
@@ -94,7 +96,7 @@ def examine(
     return tuple(symptom for symptom in found if once[symptom.kind, symptom.input] is symptom)
 
 
-def _alone(model: ir.Model, inputs: list[Given], rows: Dataset, images: ImageConfig | None) -> Iterator[Symptom]:
+def _alone(model: ir.Model, inputs: list[GivenData], rows: Dataset, images: ImageConfig | None) -> Iterator[Symptom]:
     """Symptoms of one set of rows."""
     yield from _constant(inputs, rows)
     yield from _repeated(inputs, rows)
@@ -103,14 +105,14 @@ def _alone(model: ir.Model, inputs: list[Given], rows: Dataset, images: ImageCon
     for given in inputs:
         if isinstance(given.role, Mask):
             yield from _mask(given, rows)
-        elif isinstance(given.role, Index):
+        elif isinstance(given.role, TableIndex):
             yield from _ids(given, rows)
         elif given.holds_data(rows):
             yield from _layout(given, rows)
             yield from first_layers.doubts(given.value, model, rows)
 
 
-def _together(inputs: list[Given], calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
+def _together(inputs: list[GivenData], calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
     """Symptoms of two sets of rows beside each other."""
     for given in inputs:
         if given.holds_data(calibration):
@@ -119,7 +121,7 @@ def _together(inputs: list[Given], calibration: Dataset, test: Dataset) -> Itera
         yield from _overlap(inputs, calibration, test)
 
 
-def _constant(inputs: list[Given], rows: Dataset) -> Iterator[Symptom]:
+def _constant(inputs: list[GivenData], rows: Dataset) -> Iterator[Symptom]:
     """Rows of one value each. Beside inputs that vary it may be a state that starts at 0: worth a warning only."""
     data = [given for given in inputs if given.holds_data(rows)]
     allowed = CONSTANT_SHARE if rows.rows >= MANY_ROWS else (rows.rows - 1) / rows.rows
@@ -140,7 +142,7 @@ def _constant(inputs: list[Given], rows: Dataset) -> Iterator[Symptom]:
         )
 
 
-def _repeated(inputs: list[Given], rows: Dataset) -> Iterator[Symptom]:
+def _repeated(inputs: list[GivenData], rows: Dataset) -> Iterator[Symptom]:
     """Rows that are there more than once: most of them, or, of inputs with few possible values, all."""
     elements = sum(given.extent(rows).size for given in inputs)
     told = _not_blank(inputs, rows)
@@ -157,14 +159,14 @@ def _repeated(inputs: list[Given], rows: Dataset) -> Iterator[Symptom]:
         )
 
 
-def _not_blank(inputs: list[Given], rows: Dataset) -> list[bytes]:
+def _not_blank(inputs: list[GivenData], rows: Dataset) -> list[bytes]:
     """The digests of rows that hold more than one value somewhere: others are counted as constant, not as repeated."""
     data = [given.extent(rows).widths == 0 for given in inputs if given.holds_data(rows)]
     blank = np.logical_and.reduce(data) if data else np.zeros(rows.rows, bool)
     return [one for one, empty in zip(rows.profile.digests, blank, strict=True) if not empty]
 
 
-def _settings(inputs: list[Given], images: ImageConfig, rows: Dataset) -> Iterator[Symptom]:
+def _settings(inputs: list[GivenData], images: ImageConfig, rows: Dataset) -> Iterator[Symptom]:
     """A mean for pixels up to 255, although pixels are divided by 255 before it is subtracted."""
     if max(images.mean) > 1:
         yield Symptom(
@@ -176,7 +178,7 @@ def _settings(inputs: list[Given], images: ImageConfig, rows: Dataset) -> Iterat
         )
 
 
-def _mask(given: Given, rows: Dataset) -> Iterator[Symptom]:
+def _mask(given: GivenData, rows: Dataset) -> Iterator[Symptom]:
     """A mask that hides everything in every row, or nothing in any; of few rows held back, all may well be long."""
     extent, hides = given.extent(rows), hiding_value(given.value)
     if hides is None or extent.size < 2 or extent.low != extent.high:
@@ -199,7 +201,7 @@ def _mask(given: Given, rows: Dataset) -> Iterator[Symptom]:
         )
 
 
-def _ids(given: Given, rows: Dataset) -> Iterator[Symptom]:
+def _ids(given: GivenData, rows: Dataset) -> Iterator[Symptom]:
     """Ids that a table does not have, or that count from its end."""
     extent, size = given.extent(rows), entries(given.value)
     if size is None or (extent.low >= 0 and extent.high < size):
@@ -215,7 +217,7 @@ def _ids(given: Given, rows: Dataset) -> Iterator[Symptom]:
     )
 
 
-def _layout(given: Given, rows: Dataset) -> Iterator[Symptom]:
+def _layout(given: GivenData, rows: Dataset) -> Iterator[Symptom]:
     """Pixels with their colours side by side in an input whose colours lie apart: values repeat after three."""
     shape = query.static_shape(given.value)
     if shape is None or len(shape) != 4 or shape[1] != 3 or shape[3] < 12 or rows.rows < FEWEST_ROWS:
@@ -239,7 +241,7 @@ def _period_of_three(image: np.ndarray) -> float:
     return far / near if near > 0 else 1.0
 
 
-def _mismatch(given: Given, calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
+def _mismatch(given: GivenData, calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
     """Rows to test on that the calibrated range does not hold, or that fill next to nothing of it."""
     seen, asked = given.extent(calibration), given.extent(test)
     many = min(calibration.rows, test.rows) >= MANY_ROWS
@@ -268,7 +270,7 @@ def _usual(extent: Extent) -> str:
     return f"{np.median(extent.lows):.4g} to {np.median(extent.highs):.4g}"
 
 
-def _overlap(inputs: list[Given], calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
+def _overlap(inputs: list[GivenData], calibration: Dataset, test: Dataset) -> Iterator[Symptom]:
     """Rows to test on that ranges were measured on, too."""
     if not any(given.is_rich(test) or given.holds_words(test) for given in inputs):
         return
@@ -288,5 +290,5 @@ def _share(count: int, total: int) -> str:
     return f"all {total}" if count == total else f"{count} of {total}"
 
 
-def _names(inputs: list[Given]) -> str:
+def _names(inputs: list[GivenData]) -> str:
     return ", ".join(given.name for given in inputs)

@@ -86,13 +86,13 @@ def _grid(value: ir.Value) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
+class InputAffine:
     """`factor * x + offset`, element by element."""
 
     factor: np.ndarray
     offset: np.ndarray
 
-    def then(self, node: ir.Node, slot: int) -> Affine | None:
+    def then(self, node: ir.Node, slot: int) -> InputAffine | None:
         """This, followed by arithmetic with a constant; None for anything else."""
         constant = query.constant(node.inputs[1 - slot])
         if constant is None or constant.dtype.kind != "f" or (node.op_type == "Div" and slot == 1):
@@ -100,14 +100,14 @@ class Affine:
         c = constant.astype(np.float64)
         match node.op_type:
             case "Add":
-                return Affine(self.factor, self.offset + c)
+                return InputAffine(self.factor, self.offset + c)
             case "Sub":
                 sign = 1.0 if slot == 0 else -1.0
-                return Affine(sign * self.factor, sign * (self.offset - c))
+                return InputAffine(sign * self.factor, sign * (self.offset - c))
             case "Mul":
-                return Affine(self.factor * c, self.offset * c)
+                return InputAffine(self.factor * c, self.offset * c)
             case _:
-                return Affine(self.factor / c, self.offset / c) if (c != 0).all() else None
+                return InputAffine(self.factor / c, self.offset / c) if (c != 0).all() else None
 
 
 def _normalization_doubts(value: ir.Value, extent: Extent, where: str) -> Iterator[Symptom]:
@@ -132,9 +132,9 @@ def _normalization_doubts(value: ir.Value, extent: Extent, where: str) -> Iterat
         yield Symptom("scale", value.name or "", f"{message}; scale the rows as for training", doubtful=True)
 
 
-def _affine(value: ir.Value) -> Affine:
+def _affine(value: ir.Value) -> InputAffine:
     """The arithmetic with constants that an input goes through before anything else."""
-    found = Affine(np.ones(()), np.zeros(()))
+    found = InputAffine(np.ones(()), np.zeros(()))
     while (node := query.only_consumer(value)) is not None:
         is_plain = found.factor.size == found.offset.size == 1
         if node.op_type in _ELEMENTWISE:

@@ -18,7 +18,7 @@ from intact.data.dataset import Dataset
 from intact.data.symptom import Symptom
 from intact.errors import ModelError
 from intact.model import query
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # The factor by which the median channel may differ from running statistics.
 NORM_FACTOR = 16.0
@@ -124,5 +124,5 @@ def _values(tensor: ir.Value, model: ir.Model, rows: Dataset) -> np.ndarray:
     prefix.graph.outputs.clear()
     prefix.graph.outputs.append(wanted)
     RemoveUnusedNodesPass()(prefix)
-    session = cpu.Session(prefix)
+    session = ort_cpu.Session(prefix)
     return np.concatenate([session.run(row)[name] for row in few]).astype(np.float64)

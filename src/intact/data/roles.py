@@ -32,7 +32,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class TableIndex:
     """Integers from `low` up to, and without, `high`; `known` is False where no table's size was found."""
 
     low: int
@@ -40,7 +40,7 @@ class Index:
     known: bool = True
 
 
-Role = Real | Signal | Mask | Index
+Role = Real | Signal | Mask | TableIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def role(value: ir.Value) -> Role:
     spans = [span for meeting in meetings if (span := _span(meeting)) is not None]
     if spans:
         low = max(span.low for span in spans)
-        return Index(low, max(low + 1, min(span.high for span in spans)), all(span.known for span in spans))
+        return TableIndex(low, max(low + 1, min(span.high for span in spans)), all(span.known for span in spans))
     if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
         return Signal()
     return Mask()
@@ -167,7 +167,7 @@ def _casts_to_bool(node: ir.Node) -> bool:
     return node.op_type == "Cast" and query.int_(node, "to", 0) == ir.DataType.BOOL
 
 
-def _span(meeting: Meeting) -> Index | None:
+def _span(meeting: Meeting) -> TableIndex | None:
     """The ids that a table can answer, as values of the input, or None where the node looks nothing up."""
     sizes = _indexed_sizes(meeting.node, meeting.slot)
     if sizes is None:
@@ -175,8 +175,8 @@ def _span(meeting: Meeting) -> Index | None:
     low = max(0, -meeting.shift)
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return Index(low, low + 1, known=False)
-    return Index(low, min(known) - meeting.shift)
+        return TableIndex(low, low + 1, known=False)
+    return TableIndex(low, min(known) - meeting.shift)
 
 
 def _indexed_sizes(node: ir.Node, slot: int) -> list[int | None] | None:

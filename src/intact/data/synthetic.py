@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from intact.data.dataset import Source
 from intact.data.input_specs import Feeds, InputSpec, input_specs, shape_text
-from intact.data.roles import Index, Mask, Real, Role, Signal, roles
+from intact.data.roles import Mask, Real, Role, Signal, TableIndex, roles
 from intact.errors import DataError
 from intact.settings.config import Distribution
 
@@ -62,7 +62,7 @@ class SyntheticSource(Source):
                     f"input {given.spec.name} {shape_text(given.spec.shape)}: "
                     f"free dimensions are taken as 1, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
                 )
-            if isinstance(given.role, Index) and not given.role.known:
+            if isinstance(given.role, TableIndex) and not given.role.known:
                 yield f"input {given.spec.name} indexes a table of unknown size: its synthetic ids are the first row"
 
 
@@ -79,7 +79,7 @@ def _fixed(spec: InputSpec) -> tuple[int, ...]:
 
 def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -> np.ndarray:
     match given.role:
-        case Index(low, high):
+        case TableIndex(low, high):
             return rng.integers(low, high, given.shape)
         case Mask():
             return _live_keys_first(rng, given.shape)

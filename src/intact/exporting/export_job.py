@@ -37,7 +37,7 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     architectures = list(getattr(config, "architectures", None) or [])
     task = settings.task or tasks.task_of(architectures)
     model = _loaded(repository, config, task or tasks.ANY_TASK, trust)
-    images = processor.read(repository)
+    images = processor.read_processor(repository)
     size = request["image_size"] or processor.image_size(config, images)
     samples = _samples(model, config, settings, size, repository)
     with torch.no_grad():

@@ -15,8 +15,7 @@ from intact.errors import ModelError
 from intact.exporting import origin
 from intact.model import io
 from intact.results import Origin
-from intact.runtime import hub, process
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import hub, ort_cpu, process
 from intact.settings.config import ExportConfig
 
 # Rounding in another order costs far less than this; an export that computes something else costs more.
@@ -55,7 +54,7 @@ def export(
 
 def _compare(model: Path, answers: Path, samples: int, name: str) -> float | None:
     """The least SQNR in dB of the exported model against torch, None if they are identical."""
-    session = cpu.Session(model)
+    session = ort_cpu.Session(model)
     distances: dict[str, float] = {}
     with np.load(answers, allow_pickle=False) as arrays:
         for number in range(samples):

@@ -12,7 +12,7 @@ from intact.runtime import hub
 from intact.runtime.hub import Repository
 
 
-def read(repository: Repository) -> dict[str, Any]:
+def read_processor(repository: Repository) -> dict[str, Any]:
     """The settings of the image processor, empty where the repository has none."""
     own = hub.file_of(repository, "preprocessor_config.json")
     if own is not None:

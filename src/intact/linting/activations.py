@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity
 from intact.model import query
 
@@ -24,7 +24,7 @@ class ReluBeforeFewBits(Isolated):
     code = "Q106"
     severity = Severity.ERROR
     ops = ("QuantizeLinear",)
-    domains = grids.DOMAINS
+    domains = nearby.DOMAINS
     remedy = "--fix puts a Min that changes nothing between the Relu and the QuantizeLinear"
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class ReluBeforeFewBits(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         source = node.inputs[0].producer() if node.inputs[0] is not None else None
-        dtype, zeros = grids.dtype(node), grids.zero_point(node)
+        dtype, zeros = nearby.dtype(node), nearby.zero_point(node)
         if source is None or source.op_type != "Relu" or dtype is None or zeros is None:
             return None
         if dtype.bitwidth >= 8 or zeros.size > 1 or int(zeros.reshape(())) == dtype.min:
@@ -79,19 +79,19 @@ class PerChannelActivation(Isolated):
     def fault(self, node: ir.Node) -> str | None:
         linear = node.op_type in self._linear
         data = node.inputs[: 1 if linear else None][1 if node.op_type == "Where" else 0 :]
-        sources = [grids.dequantizer(value) for value in data]
-        if not sources or any(source is None or grids.dtype(source) != ir.DataType.UINT8 for source in sources):
+        sources = [nearby.dequantizer(value) for value in data]
+        if not sources or any(source is None or nearby.dtype(source) != ir.DataType.UINT8 for source in sources):
             return None
-        if not any(grids.readers_of_8_bits(node)) or (linear and not grids.reads_8_bits(node.inputs[1])):
+        if not any(nearby.readers_of_8_bits(node)) or (linear and not nearby.reads_8_bits(node.inputs[1])):
             return None
         # The left input of a MatMul is the subject of Q103.
         fused = node.op_type != "MatMul" and not (node.op_type == "Conv" and query.input_(node, 2) is not None)
         for source in sources:
-            if fused and source is not None and grids.count(source) > 1:
-                return f"it reads {source.name} with {grids.count(source)} scales, kernels take one"
-        for reader in grids.quantizers_of(node.outputs[0]):
-            if grids.count(reader) > 1:
-                return f"{reader.name} quantizes it with {grids.count(reader)} scales, kernels take one"
+            if fused and source is not None and nearby.count(source) > 1:
+                return f"it reads {source.name} with {nearby.count(source)} scales, kernels take one"
+        for reader in nearby.quantizers_of(node.outputs[0]):
+            if nearby.count(reader) > 1:
+                return f"{reader.name} quantizes it with {nearby.count(reader)} scales, kernels take one"
         return None
 
 
@@ -109,19 +109,19 @@ class DoubleQuantization(Isolated):
     code = "Q110"
     severity = Severity.WARNING
     ops = ("QuantizeLinear",)
-    domains = grids.DOMAINS
+    domains = nearby.DOMAINS
     remedy = "--fix puts a Min that changes nothing between the two pairs"
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
         return (0,)
 
     def fault(self, node: ir.Node) -> str | None:
-        first = grids.dequantizer(node.inputs[0])
-        if first is None or grids.quantizer(first.inputs[0]) is None:
+        first = nearby.dequantizer(node.inputs[0])
+        if first is None or nearby.quantizer(first.inputs[0]) is None:
             return None
-        if grids.bits(first) not in (8, 16) or grids.dtype(first) != grids.dtype(node):
+        if nearby.bits(first) not in (8, 16) or nearby.dtype(first) != nearby.dtype(node):
             return None
-        if grids.count(first) > 1 or grids.count(node) > 1:
+        if nearby.count(first) > 1 or nearby.count(node) > 1:
             return None
         before, after = _scale_and_zero(first), _scale_and_zero(node)
         if before is None or after is None or before == after:
@@ -133,7 +133,7 @@ class DoubleQuantization(Isolated):
 
 
 def _scale_and_zero(node: ir.Node) -> tuple[float, int] | None:
-    scale, zero = query.scalar(query.input_(node, 1)), grids.zero_point(node)
+    scale, zero = query.scalar(query.input_(node, 1)), nearby.zero_point(node)
     return None if scale is None or zero is None else (float(scale), int(zero.reshape(-1)[0]))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity
 from intact.model import query
 
@@ -21,12 +21,12 @@ class _BiasGrid(Isolated):
     """f(x, w, DQ(b, s)) = f(x, w, DQ(b·s / (sx·sw), sx·sw)) where b·s / (sx·sw) is whole; else the node is isolated."""
 
     def fault(self, node: ir.Node) -> str | None:
-        bias = grids.dequantizer(query.input_(node, 2))
+        bias = nearby.dequantizer(query.input_(node, 2))
         unit = _unit(node)
         wanted = None if bias is None or unit is None else _levels(bias, unit)
         if bias is None or wanted is None or not _fuses(node):
             return None
-        stored = grids.integers(bias)
+        stored = nearby.integers(bias)
         assert stored is not None, "levels are there for constants only"
         off = np.abs(wanted - stored)
         wrong = (off >= 0.5) & (off > np.abs(wanted) * _ROUNDING)
@@ -39,7 +39,7 @@ class _BiasGrid(Isolated):
         )
 
     def rewrite(self, op: Any, node: ir.Node) -> Any:
-        bias, unit = grids.dequantizer(node.inputs[2]), _unit(node)
+        bias, unit = nearby.dequantizer(node.inputs[2]), _unit(node)
         assert bias is not None and unit is not None, "the check saw both"
         wanted = _levels(bias, unit)
         assert wanted is not None, "the check saw them"
@@ -120,15 +120,15 @@ class BiasOverflow(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         levels = _bias_levels(node)
-        data, weight = grids.dequantizer(node.inputs[0]), grids.dequantizer(node.inputs[1])
+        data, weight = nearby.dequantizer(node.inputs[0]), nearby.dequantizer(node.inputs[1])
         if levels is None or data is None or weight is None or not _fuses(node):
             return None
         if _overflow(levels, np.full(1, _most_products(weight))) is None:
             return None
-        centred = grids.centred(weight)
+        centred = nearby.centred(weight)
         output = 1 if node.op_type == "Gemm" and not query.int_(node, "transB", 0) else 0
         sums = np.zeros(1) if centred is None else _sums(centred, output)
-        return _overflow(levels, sums * grids.reach(data))
+        return _overflow(levels, sums * nearby.reach(data))
 
 
 class SharedBias(Check):
@@ -177,7 +177,7 @@ def _integer_bias(node: ir.Node) -> tuple[ir.Value | None, np.ndarray | None]:
         return node.inputs[8], np.asarray(scales[0].reshape(-1) * scales[1].reshape(-1), np.float64)
     if node.op_type not in ("Conv", "Gemm"):
         return None, None
-    bias = grids.dequantizer(query.input_(node, 2))
+    bias = nearby.dequantizer(query.input_(node, 2))
     if bias is None or not query.is_constant(bias.inputs[0]):
         return None, None
     return bias.inputs[0], _unit(node)
@@ -185,8 +185,14 @@ def _integer_bias(node: ir.Node) -> tuple[ir.Value | None, np.ndarray | None]:
 
 def _unit(node: ir.Node) -> np.ndarray | None:
     """The scale of the node's accumulator, as float64 of the float32 product: one, or one for each channel."""
-    data, weight = grids.dequantizer(node.inputs[0]), grids.dequantizer(node.inputs[1])
-    if data is None or weight is None or grids.block_size(weight) or grids.bits(data) != 8 or grids.bits(weight) != 8:
+    data, weight = nearby.dequantizer(node.inputs[0]), nearby.dequantizer(node.inputs[1])
+    if (
+        data is None
+        or weight is None
+        or nearby.block_size(weight)
+        or nearby.bits(data) != 8
+        or nearby.bits(weight) != 8
+    ):
         return None
     x, w = query.constant(data.inputs[1]), query.constant(weight.inputs[1])
     if x is None or w is None or x.size != 1 or not (x > 0).all() or not (w > 0).all():
@@ -202,7 +208,7 @@ def _fuses(node: ir.Node) -> bool:
 
 def _levels(bias: ir.Node, unit: np.ndarray) -> np.ndarray | None:
     """The constant behind a bias's DequantizeLinear in units of the accumulator, or None if it is not int32."""
-    centred, scales = grids.centred(bias), grids.scale(bias)
+    centred, scales = nearby.centred(bias), nearby.scale(bias)
     if centred is None or scales is None or bias.inputs[0].dtype != ir.DataType.INT32:  # type: ignore[union-attr]
         return None
     ratio = scales.reshape(-1) / unit.reshape(-1) if _broadcast(scales, unit) else None
@@ -216,7 +222,7 @@ def _bias_levels(node: ir.Node) -> np.ndarray | None:
     unit, value = _unit(node), query.input_(node, 2)
     if unit is None or value is None:
         return None
-    bias = grids.dequantizer(value)
+    bias = nearby.dequantizer(value)
     if bias is not None:
         return _levels(bias, unit)
     array = query.constant(value)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
@@ -119,11 +119,11 @@ class Isolated(Check, Rule):
 
     def is_passed_over(self, node: ir.Node) -> bool:
         """Whether ONNX Runtime fuses no such node because its numbers are float16."""
-        return node.op_type not in self.ops_in_half and any(map(grids.is_half, node.inputs))
+        return node.op_type not in self.ops_in_half and any(map(nearby.is_half, node.inputs))
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs to be kept apart from what produces them: by default the first that is dequantized."""
-        dynamic = [i for i, value in enumerate(node.inputs) if grids.dequantizer(value) and not _is_folded(value)]
+        dynamic = [i for i, value in enumerate(node.inputs) if nearby.dequantizer(value) and not _is_folded(value)]
         return tuple(dynamic[:1])
 
     def pattern(self, op: Any, inputs: Any = None) -> Any:
@@ -150,12 +150,12 @@ def fence(op: Any, value: ir.Value) -> ir.Value:
 
 
 def _is_folded(value: ir.Value | None) -> bool:
-    return grids.constant_reals(value) is not None
+    return nearby.constant_reals(value) is not None
 
 
 def _folded(op: Any, value: ir.Value | None) -> ir.Value | None:
     """A float constant in place of a constant behind a DequantizeLinear; anything else as it is."""
-    reals = grids.constant_reals(value)
+    reals = nearby.constant_reals(value)
     if reals is None:
         return value
     folded: ir.Value = op.constant(reals, "dequantized")

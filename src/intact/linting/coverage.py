@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Severity
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
@@ -49,7 +49,7 @@ class MissingEncoding(Check):
     remedy = "put a QuantizeLinear and a DequantizeLinear on the tensor, or quantize the float model again"
 
     def fault(self, node: ir.Node) -> str | None:
-        if node.op_type not in _LINEAR + _TWO_OPERANDS or not any(map(grids.dequantizer, node.inputs)):
+        if node.op_type not in _LINEAR + _TWO_OPERANDS or not any(map(nearby.dequantizer, node.inputs)):
             return None
         if node.op_type in _LINEAR and _is_float_between(node):
             return f"reads {node.inputs[0].name!r} in float, although its weight and its result are quantized"  # type: ignore[union-attr]
@@ -79,7 +79,7 @@ class DeadQuantization(Check, Rule):
     def fault(self, node: ir.Node) -> str | None:
         if is_dead(node):
             return "nothing uses its result"
-        source = grids.dequantizer(node.inputs[0]) if node.op_type == "QuantizeLinear" else None
+        source = nearby.dequantizer(node.inputs[0]) if node.op_type == "QuantizeLinear" else None
         if source is None or not _same_grid(source, node):
             return None
         return f"it returns to the grid that {source.name} came from"
@@ -121,9 +121,9 @@ class FloatStoredWeight(Check, Rule):
 
     def rewrite(self, op: Any, node: ir.Node) -> Any:
         x, scale, zero = (query.constant(value) for value in node.inputs)
-        at = grids.axis(node)
+        at = nearby.axis(node)
         assert x is not None and scale is not None and zero is not None and at is not None, "the check saw them"
-        integers = integer.quantize(x, scale, zero, axis=at, block_size=grids.block_size(node))
+        integers = integer.quantize(x, scale, zero, axis=at, block_size=nearby.block_size(node))
         return op.constant(ir.tensor(integers, dtype=node.inputs[2].dtype), "integers")  # type: ignore[union-attr]
 
 
@@ -144,14 +144,14 @@ def is_dead(node: ir.Node) -> bool:
 def _is_float_between(node: ir.Node) -> bool:
     """Whether the weight and the result of a linear operator are quantized, and what it multiplies is not."""
     data, weight = node.inputs[:2]
-    if grids.dequantizer(weight) is None or not any(grids.quantizers_of(node.outputs[0])):
+    if nearby.dequantizer(weight) is None or not any(nearby.quantizers_of(node.outputs[0])):
         return False
     return not query.is_constant(data) and not _is_on_grid(data) and _source(data) is None
 
 
 def _is_on_grid(value: ir.Value | None) -> bool:
     """Whether the value is dequantized, or was before it was moved."""
-    while value is not None and grids.dequantizer(value) is None:
+    while value is not None and nearby.dequantizer(value) is None:
         node = value.producer()
         value = node.inputs[0] if node is not None and node.op_type in _MOVING else None
     return value is not None
@@ -159,7 +159,7 @@ def _is_on_grid(value: ir.Value | None) -> bool:
 
 def _is_activation(value: ir.Value | None) -> bool:
     """Whether the value is dequantized, and no constant: weights alone may be on a grid, beside float activations."""
-    node = grids.dequantizer(value)
+    node = nearby.dequantizer(value)
     return node is not None and not query.is_constant(node.inputs[0])
 
 
@@ -167,7 +167,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
     """The operator that a float tensor comes from, seen through operators that pass it on."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _PASSING and node.inputs[0] is not None:
-        if grids.dequantizer(node.inputs[0]) is not None:
+        if nearby.dequantizer(node.inputs[0]) is not None:
             return None if node.op_type in _MOVING else node
         node = node.inputs[0].producer()
     if node is None or node.op_type not in _LINEAR + _TWO_OPERANDS:
@@ -182,14 +182,14 @@ def _same_grid(first: ir.Node, second: ir.Node) -> bool:
         return False
     if not query.same_constant(first.inputs[1], second.inputs[1]):
         return False
-    zeros = grids.zero_point(first), grids.zero_point(second)
+    zeros = nearby.zero_point(first), nearby.zero_point(second)
     if zeros[0] is None or zeros[1] is None or (zeros[0].reshape(-1) != zeros[1].reshape(-1)).any():
         return False
-    scales = grids.scale(first)
+    scales = nearby.scale(first)
     if scales is None or not (scales > 0).all():
         return False
     one = scales.size == 1
-    return one or (grids.axis(first), grids.block_size(first)) == (grids.axis(second), grids.block_size(second))
+    return one or (nearby.axis(first), nearby.block_size(first)) == (nearby.axis(second), nearby.block_size(second))
 
 
 def _doubt(node: ir.Node) -> str | None:
@@ -200,7 +200,7 @@ def _doubt(node: ir.Node) -> str | None:
         return "the weight or its scale is not a float32 constant"
     if zero is None or query.constant(zero) is None or zero.dtype is None or not zero.dtype.is_integer():
         return "the zero point, and with it the type, is not an integer constant"
-    if not (scale > 0).all() or grids.axis(node) is None:
+    if not (scale > 0).all() or nearby.axis(node) is None:
         return "the scale is not positive"
     return None
 

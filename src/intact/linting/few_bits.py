@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
@@ -50,13 +50,13 @@ class WeightOnlyMatMul(Check, Rule):
                 yield self.finding(node, fault)
 
     def fault(self, node: ir.Node) -> str | None:
-        weight = grids.dequantizer(node.inputs[1])
-        if weight is None or grids.dequantizer(node.inputs[0]) is not None or not query.is_float(node.inputs[0]):
+        weight = nearby.dequantizer(node.inputs[1])
+        if weight is None or nearby.dequantizer(node.inputs[0]) is not None or not query.is_float(node.inputs[0]):
             return None
         if not _is_plain(node) or not _is_packable(weight):
             return None
         return (
-            f"its activations are float and its weight has {grids.bits(weight)} bits: ONNX Runtime will compute with "
+            f"its activations are float and its weight has {nearby.bits(weight)} bits: ONNX Runtime will compute with "
             f"int8 activations"
         )
 
@@ -67,9 +67,9 @@ class WeightOnlyMatMul(Check, Rule):
         return UNAFFECTED if self.fault(node) is None else None
 
     def rewrite(self, op: Any, node: ir.Node) -> Any:
-        weight = grids.dequantizer(node.inputs[1])
+        weight = nearby.dequantizer(node.inputs[1])
         assert weight is not None, "the check saw it"
-        size = grids.block_size(weight) or _BLOCK
+        size = nearby.block_size(weight) or _BLOCK
         levels, scales, zeros, bits = _unsigned(weight, size)
         rows, columns = levels.shape
         blocks = scales.shape[0]
@@ -101,7 +101,7 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def _is_row(bias: ir.Value | None) -> bool:
-    return bias is None or (query.rank(bias) == 1 and grids.dequantizer(bias) is None)
+    return bias is None or (query.rank(bias) == 1 and nearby.dequantizer(bias) is None)
 
 
 def _is_packable(weight: ir.Node) -> bool:
@@ -109,17 +109,17 @@ def _is_packable(weight: ir.Node) -> bool:
     stored, scales = query.constant_tensor(weight.inputs[0]), query.constant(weight.inputs[1])
     if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype not in (np.float32, np.float16):
         return False
-    size = grids.block_size(weight)
-    if grids.zero_point(weight) is None or not (np.isfinite(scales) & (scales > 0)).all():
+    size = nearby.block_size(weight)
+    if nearby.zero_point(weight) is None or not (np.isfinite(scales) & (scales > 0)).all():
         return False
-    if grids.bits(weight) not in (4, 8) or (size and (size < _LEAST_BLOCK or size & (size - 1))):
+    if nearby.bits(weight) not in (4, 8) or (size and (size < _LEAST_BLOCK or size & (size - 1))):
         return False
-    return scales.size == 1 or grids.axis(weight) == (0 if size else 1)
+    return scales.size == 1 or nearby.axis(weight) == (0 if size else 1)
 
 
 def _unsigned(weight: ir.Node, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """The weight's integers counted from the least of their type, a scale and a zero point for each block, the bits."""
-    stored, zeros = grids.integers(weight), grids.zero_point(weight)
+    stored, zeros = nearby.integers(weight), nearby.zero_point(weight)
     scales = query.constant(weight.inputs[1])
     assert stored is not None and zeros is not None and scales is not None, "the weight is packable"
     low, high = integer.limits(query.constant(weight.inputs[0]).dtype)  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
 from intact.matching.rewriter import Rule
 from intact.model import query
@@ -78,7 +78,7 @@ def _read_by_one(moved: ir.Value) -> bool:
 
 def _int8(value: ir.Value | None) -> ir.Node | None:
     """The DequantizeLinear behind a value that ONNX Runtime propagates and then makes unsigned, or None."""
-    node = grids.dequantizer(value)
+    node = nearby.dequantizer(value)
     if node is None or node.domain != "" or query.is_constant(node.inputs[0]):
         return None
     zero_point = query.input_(node, 2)

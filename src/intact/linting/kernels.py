@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity, fence
 from intact.matching.rewriter import Rule
 from intact.model import normalize, query
@@ -65,7 +65,7 @@ def _zero_points(node: ir.Node) -> list[ir.Value]:
     if node.op_type == _WHERE:
         found = [query.input_(node, 3), query.input_(node, 6)]
     elif _becomes_kernel(node, node.inputs[1:]):
-        found = [query.input_(source, 2) for source in map(grids.dequantizer, node.inputs[1:]) if source is not None]
+        found = [query.input_(source, 2) for source in map(nearby.dequantizer, node.inputs[1:]) if source is not None]
     else:
         found = []
     return [value for value in found if value is not None]
@@ -108,7 +108,7 @@ class KernelOverflow(Isolated):
     def fault(self, node: ir.Node) -> str | None:
         if not _becomes_kernel(node, node.inputs):
             return None
-        for reader in grids.readers_of_8_bits(node):
+        for reader in nearby.readers_of_8_bits(node):
             step = query.scalar(query.input_(reader, 1))
             fault = None if step is None or not step > 0 else _overflow(node, float(step))
             if fault is not None:
@@ -130,7 +130,7 @@ def _overflow(node: ir.Node, step: float) -> str | None:
 
 
 def _out_of_proportion(node: ir.Node, step: float) -> str | None:
-    source, shape = grids.dequantizer(node.inputs[0]), query.static_shape(node.inputs[0])
+    source, shape = nearby.dequantizer(node.inputs[0]), query.static_shape(node.inputs[0])
     scale = None if source is None else query.scalar(query.input_(source, 1))
     if scale is None or not math.isfinite(scale) or shape is None or not math.prod(shape[2:]):
         return None
@@ -142,16 +142,16 @@ def _out_of_proportion(node: ir.Node, step: float) -> str | None:
 
 def _extent(value: ir.Value | None) -> float | None:
     """The largest magnitude that a dequantized value can have, or None where its grid is not known."""
-    source = grids.dequantizer(value)
+    source = nearby.dequantizer(value)
     scale = None if source is None else query.scalar(query.input_(source, 1))
     if source is None or scale is None or not math.isfinite(scale):
         return None
-    return grids.reach(source) * float(scale)
+    return nearby.reach(source) * float(scale)
 
 
 def _becomes_kernel(node: ir.Node, operands: Any) -> bool:
     """Whether ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
-    return all(map(grids.reads_8_bits, operands)) and any(grids.readers_of_8_bits(node))
+    return all(map(nearby.reads_8_bits, operands)) and any(nearby.readers_of_8_bits(node))
 
 
 WHERE = WhereZeroPoint()

@@ -8,9 +8,19 @@ import difflib
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.linting import activations, coverage, int8, kernels, pools, scales, sight, softmax, weights
-from intact.linting import biases as bias
-from intact.linting import few_bits as weight_only
+from intact.linting import (
+    activations,
+    biases,
+    coverage,
+    few_bits,
+    int8,
+    kernels,
+    pools,
+    scales,
+    sight,
+    softmax,
+    weights,
+)
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
 from intact.matching import rewriter
 from intact.matching.rewriter import EXACT, Rewritten, Rule
@@ -30,7 +40,7 @@ __all__ = [
     "repairs",
 ]
 
-_MODULES = (weights, bias, activations, softmax, int8, pools, kernels, weight_only, scales, coverage)
+_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity
 from intact.matching.rewriter import Rule
 from intact.model import query, windows
@@ -32,8 +32,8 @@ class PoolBeyondPadding(Isolated):
         if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
             return None
         if (
-            not any(grids.readers_of_8_bits(node))
-            or not grids.reads_8_bits(node.inputs[0])
+            not any(nearby.readers_of_8_bits(node))
+            or not nearby.reads_8_bits(node.inputs[0])
             or not windows.may_stick_out(node)
         ):
             return None

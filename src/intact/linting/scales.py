@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Severity
 from intact.model import query
 
@@ -58,7 +58,7 @@ class DenormalScale(Check):
 
 def _scales(node: ir.Node) -> list[np.ndarray]:
     """The constant float scales of a node that has any, flat."""
-    arrays = [query.constant(query.input_(node, index)) for index in grids.scale_inputs(node)]
+    arrays = [query.constant(query.input_(node, index)) for index in nearby.scale_inputs(node)]
     return [array.reshape(-1) for array in arrays if array is not None and array.dtype in (np.float16, np.float32)]
 
 

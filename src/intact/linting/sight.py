@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.matching import rewriter
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 
 
-class TransposeWeight(Rule):
+class TransposeSeenWeight(Rule):
     """Transpose(DQ(w, s, z)) = DQ(w', s, z) for a constant w, with the scales along the axis that theirs becomes."""
 
     exactness = EXACT
@@ -23,21 +23,21 @@ class TransposeWeight(Rule):
         return op.Transpose(weight, _name="transpose")
 
     def check(self, weight: ir.Node) -> str | None:
-        if grids.block_size(weight) or grids.axis(weight) is None:
+        if nearby.block_size(weight) or nearby.axis(weight) is None:
             return "its scales are those of blocks, or along an axis that is not known"
-        return None if grids.bits(weight) == 8 else "its integers are not of 8 bits"
+        return None if nearby.bits(weight) == 8 else "its integers are not of 8 bits"
 
     def rewrite(self, op: Any, w: ir.Value, weight: ir.Node, transpose: ir.Node) -> Any:
-        array, axis = query.constant(w), grids.axis(weight)
+        array, axis = query.constant(w), nearby.axis(weight)
         assert array is not None and axis is not None, "the check saw both"
         order = query.ints(transpose, "perm") or tuple(reversed(range(array.ndim)))
         moved = op.constant(np.ascontiguousarray(array.transpose(order)), "transposed")
         # One scale has no axis, and the default of the attribute may be none of the weight's.
-        along = {"axis": order.index(axis)} if grids.count(weight) > 1 else {}
+        along = {"axis": order.index(axis)} if nearby.count(weight) > 1 else {}
         return op.DequantizeLinear(moved, *weight.inputs[1:], **{**weight.attributes, **along})
 
 
-_TRANSPOSE_WEIGHT = TransposeWeight()
+_TRANSPOSE_WEIGHT = TransposeSeenWeight()
 
 
 def seen(model: ir.Model) -> ir.Model:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
 from intact.model import query
@@ -104,8 +104,8 @@ def _output_scales(node: ir.Node) -> list[float]:
     """The constant scales of the 8-bit grids of a Softmax that is a kernel, or that becomes one."""
     if node.op_type == _KERNEL:
         found = [query.scalar(query.input_(node, 3))]
-    elif grids.reads_8_bits(node.inputs[0]):
-        readers = (reader for reader in grids.quantizers_of(node.outputs[0]) if grids.bits(reader) == 8)
+    elif nearby.reads_8_bits(node.inputs[0]):
+        readers = (reader for reader in nearby.quantizers_of(node.outputs[0]) if nearby.bits(reader) == 8)
         found = [query.scalar(query.input_(reader, 1)) for reader in readers]
     else:
         found = []

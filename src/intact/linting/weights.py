@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.linting import nearby as grids
+from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity
 from intact.model import query
 
@@ -28,7 +28,7 @@ class ConvWeightAxis(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         weight = _weight(node)
-        return None if weight is None or not any(grids.readers_of_8_bits(node)) else _off_axis(weight, 0)
+        return None if weight is None or not any(nearby.readers_of_8_bits(node)) else _off_axis(weight, 0)
 
 
 class MatMulWeightAxis(Isolated):
@@ -50,7 +50,7 @@ class MatMulWeightAxis(Isolated):
 
     def fault(self, node: ir.Node) -> str | None:
         weight = _weight(node)
-        if weight is None or grids.rank(weight) != 2:
+        if weight is None or nearby.rank(weight) != 2:
             return None
         transposed = node.op_type == "Gemm" and query.int_(node, "transB", 0) == 1
         return _off_axis(weight, 0 if transposed else 1)
@@ -72,14 +72,14 @@ class BatchedMatMulScales(Isolated):
     ops = ("MatMul",)
 
     def fault(self, node: ir.Node) -> str | None:
-        left, right = (grids.dequantizer(value) for value in node.inputs)
-        if left is None or right is None or grids.bits(left) != 8 or grids.bits(right) != 8:
+        left, right = (nearby.dequantizer(value) for value in node.inputs)
+        if left is None or right is None or nearby.bits(left) != 8 or nearby.bits(right) != 8:
             return None
-        if grids.count(left) > 1:
-            return f"the left input has {grids.count(left)} scales, integer kernels take one"
-        rank = grids.rank(right)
-        if grids.count(right) > 1 and rank is not None and rank > 2:
-            return f"the right input has {rank} dimensions and {grids.count(right)} scales, integer kernels take one"
+        if nearby.count(left) > 1:
+            return f"the left input has {nearby.count(left)} scales, integer kernels take one"
+        rank = nearby.rank(right)
+        if nearby.count(right) > 1 and rank is not None and rank > 2:
+            return f"the right input has {rank} dimensions and {nearby.count(right)} scales, integer kernels take one"
         return None
 
 
@@ -101,9 +101,9 @@ class FloatWeightRequantized(Isolated):
     ops = ("Conv", "ConvTranspose", "Gemm")
 
     def fault(self, node: ir.Node) -> str | None:
-        data = grids.dequantizer(node.inputs[0])
+        data = nearby.dequantizer(node.inputs[0])
         weight = query.constant_tensor(node.inputs[1])
-        if data is None or grids.count(data) > 1 or weight is None or weight.dtype != ir.DataType.FLOAT:
+        if data is None or nearby.count(data) > 1 or weight is None or weight.dtype != ir.DataType.FLOAT:
             return None
         bias = query.input_(node, 2)
         if not _leads_to_quantizer(node) or (bias is not None and not query.is_constant(bias)):
@@ -113,17 +113,17 @@ class FloatWeightRequantized(Isolated):
 
 def _weight(node: ir.Node) -> ir.Node | None:
     """The DequantizeLinear of the second input, where an integer kernel could take both inputs."""
-    weight = grids.dequantizer(node.inputs[1])
-    if weight is None or grids.bits(weight) != 8 or not grids.reads_8_bits(node.inputs[0]):
+    weight = nearby.dequantizer(node.inputs[1])
+    if weight is None or nearby.bits(weight) != 8 or not nearby.reads_8_bits(node.inputs[0]):
         return None
     return weight
 
 
 def _off_axis(weight: ir.Node, wanted: int) -> str | None:
-    found, number = grids.axis(weight), grids.count(weight)
-    if number == 1 or (found == wanted and not grids.block_size(weight)):
+    found, number = nearby.axis(weight), nearby.count(weight)
+    if number == 1 or (found == wanted and not nearby.block_size(weight)):
         return None
-    blocks = f" in blocks of {grids.block_size(weight)}" if grids.block_size(weight) else ""
+    blocks = f" in blocks of {nearby.block_size(weight)}" if nearby.block_size(weight) else ""
     return f"its weight has {number} scales along axis {found}{blocks}; kernels want one for each of axis {wanted}"
 
 

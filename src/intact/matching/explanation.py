@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from intact.matching.pattern import Pattern
-from intact.matching.rewriter import Prepared, Rule
+from intact.matching.rewriter import PreparedRule, Rule
 from intact.model import query
 from intact.results import Refusal
 
@@ -22,7 +22,7 @@ def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Ref
         Refusal(rule.name, node_name, reason)
         for node in nodes
         for rule in rules
-        if (reason := _why_not(Prepared(rule, explain=True), node)) is not None
+        if (reason := _why_not(PreparedRule(rule, explain=True), node)) is not None
     )
     # What a rule that matches was in doubt about tells more than that another has nothing to do with the node.
     return tuple(sorted(found, key=lambda refusal: refusal.reason.startswith(_NO_MATCH)))
@@ -30,7 +30,7 @@ def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Ref
 
 def doubts(model: ir.Model, rules: Iterable[Rule]) -> Iterator[tuple[Rule, str, str | None]]:
     """Wherever rules match: the rule, the name of the match's last node, and why it does not fire (None: it would)."""
-    prepared = [Prepared(rule) for rule in rules]
+    prepared = [PreparedRule(rule) for rule in rules]
     for node in query.all_nodes(model):
         for item in prepared:
             if (node.domain, node.op_type) in item.pattern.keys:
@@ -40,12 +40,12 @@ def doubts(model: ir.Model, rules: Iterable[Rule]) -> Iterator[tuple[Rule, str, 
 
 def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
     """Whether a rule would fire with the node in its match."""
-    prepared = Prepared(rule)
+    prepared = PreparedRule(rule)
     nodes = [node for node in query.all_nodes(model) if node.name == node_name]
     return any(None in _answers(prepared, node, _roots(prepared.pattern, node)) for node in nodes)
 
 
-def _why_not(prepared: Prepared, node: ir.Node) -> str | None:
+def _why_not(prepared: PreparedRule, node: ir.Node) -> str | None:
     roots = _roots(prepared.pattern, node)
     answers = list(_answers(prepared, node, roots))
     if answers:
@@ -58,7 +58,7 @@ def _why_not(prepared: Prepared, node: ir.Node) -> str | None:
     return f"{_NO_MATCH}: {prepared.matcher.failure or 'no other node completes the pattern'}"
 
 
-def _answers(prepared: Prepared, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
+def _answers(prepared: PreparedRule, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
     """What the rule says to each match from `roots` that covers the node."""
     for root in roots:
         yield from (prepared.check(match) for match in prepared.matcher.matches(root) if node in match.covered())

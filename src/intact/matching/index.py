@@ -49,7 +49,7 @@ class HasPattern(Protocol):
 Item = TypeVar("Item", bound=HasPattern)
 
 
-class Index(Generic[Item]):
+class PatternIndex(Generic[Item]):
     """Finds, for a node, the items whose pattern could match with its root there, in the order they were given."""
 
     def __init__(self, items: Sequence[Item]) -> None:

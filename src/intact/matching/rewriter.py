@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.index import Index
+from intact.matching.index import PatternIndex
 from intact.matching.matcher import Matcher
 from intact.matching.occurrence import Match
 from intact.matching.order import Order
@@ -120,7 +120,7 @@ def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None)
         return _Engine(model, rules, watch).run()
 
 
-class Prepared:
+class PreparedRule:
     """A rule with its pattern built and the arguments of its methods known."""
 
     def __init__(self, rule: Rule, *, explain: bool = False) -> None:
@@ -144,7 +144,7 @@ class Prepared:
 
 
 # Rules have no state, and preparing a large one takes milliseconds.
-_prepared = lru_cache(maxsize=1024)(Prepared)
+_prepared = lru_cache(maxsize=1024)(PreparedRule)
 
 
 def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class _Engine:
         prepared = [_prepared(rule) for rule in rules]
         self.model = model
         self.watch = watch
-        self.index = Index(prepared)
+        self.index = PatternIndex(prepared)
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.builder = Builder(model)
         self.order = Order(model)
@@ -225,7 +225,7 @@ class _Engine:
             if self._attempt(prepared, node):
                 return
 
-    def _attempt(self, prepared: Prepared, node: ir.Node) -> bool:
+    def _attempt(self, prepared: PreparedRule, node: ir.Node) -> bool:
         refused: str | None = None
         for match in prepared.matcher.matches(node):
             reason = prepared.check(match)
@@ -239,7 +239,7 @@ class _Engine:
             self.refusals.setdefault(node, {})[prepared.rule.name] = refused
         return False
 
-    def _fire(self, prepared: Prepared, match: Match, root: ir.Node) -> None:
+    def _fire(self, prepared: PreparedRule, match: Match, root: ir.Node) -> None:
         """Build what the rule wants, put it in place of the match, and remove what nothing uses any more."""
         self._record(prepared.rule, root)
         covered, op = match.covered(), self.builder

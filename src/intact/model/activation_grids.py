@@ -12,7 +12,7 @@ from intact.numbers import integer
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
+class NodeGrid:
     """Scale and zero point of one node, with the axis that they lie along."""
 
     scale: np.ndarray
@@ -27,7 +27,7 @@ class Affine:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ActivationGrid:
     """The grid that one QuantizeLinear puts a tensor on, and how the nodes behind it read it.
 
     `tensor` is what is quantized; `base` is the computed tensor behind it, another one where grids follow each other.
@@ -37,8 +37,8 @@ class Grid:
     tensor: str
     base: str
     dtype: ir.DataType
-    write: Affine
-    reads: tuple[Affine, ...]
+    write: NodeGrid
+    reads: tuple[NodeGrid, ...]
 
     def rounded(self, value: np.ndarray) -> np.ndarray:
         """A tensor as its readers see it; where they differ, as the one sees it that is furthest from it."""
@@ -61,12 +61,12 @@ class Grid:
         return float(self.dtype.max) - float(self.dtype.min)
 
 
-def _restored(levels: np.ndarray, read: Affine) -> np.ndarray:
+def _restored(levels: np.ndarray, read: NodeGrid) -> np.ndarray:
     scale, zero_point = read.parameters(levels.shape)
     return np.asarray((levels - zero_point) * scale, np.float32)
 
 
-def grids_of(model: ir.Model) -> list[Grid]:
+def grids_of(model: ir.Model) -> list[ActivationGrid]:
     """Every grid of an activation with a constant scale, in the order of the model."""
     return [_grid(node) for node in model.graph if _puts_on_grid(node)]
 
@@ -112,14 +112,14 @@ def _reads_grid(node: ir.Node) -> bool:
     return constant and writer is not None and _puts_on_grid(writer)
 
 
-def _grid(node: ir.Node) -> Grid:
+def _grid(node: ir.Node) -> ActivationGrid:
     source = node.inputs[0]
     assert source is not None, "QuantizeLinear has an input"
     readers = [reader for reader in node.outputs[0].consumers() if _reads_grid(reader)]
     write = _affine(node)
     kind = ir.DataType.from_numpy(write.zero_point.dtype)
     declared = query.constant_tensor(query.input_(node, 2))
-    return Grid(
+    return ActivationGrid(
         quantize=node.name or "",
         tensor=source.name or "",
         base=base_of(source).name or "",
@@ -129,8 +129,8 @@ def _grid(node: ir.Node) -> Grid:
     )
 
 
-def _affine(node: ir.Node) -> Affine:
+def _affine(node: ir.Node) -> NodeGrid:
     scale, zero_point = query.constant(node.inputs[1]), query.constant(query.input_(node, 2))
     assert scale is not None, "only grids with constant scales are read"
     zeros = np.zeros(scale.shape, np.uint8) if zero_point is None else zero_point
-    return Affine(scale, zeros, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))
+    return NodeGrid(scale, zeros, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))

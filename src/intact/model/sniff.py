@@ -8,7 +8,7 @@ HEAD_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class FileKind:
     """A kind of file, the bytes that give it away and where they stand, and what its owner should do."""
 
     magic: bytes
@@ -21,17 +21,17 @@ class Signature:
 
 
 SIGNATURES = (
-    Signature(b"version https://git-lfs", "a git-LFS pointer, not the model that it stands for", "run `git lfs pull`"),
-    Signature(b"PK\x03\x04", "a zip archive (PyTorch's .pt files are such)", "unpack it, or export the model to ONNX"),
-    Signature(b"\x1f\x8b", "a gzip archive", "unpack it first"),
-    Signature(b"\x80\x02", "a Python pickle, which is never opened", "export the model to ONNX"),
-    Signature(b"\x80\x03", "a Python pickle, which is never opened", "export the model to ONNX"),
-    Signature(b"\x80\x04", "a Python pickle, which is never opened", "export the model to ONNX"),
-    Signature(b"\x80\x05", "a Python pickle, which is never opened", "export the model to ONNX"),
-    Signature(b"\x89HDF", "an HDF5 file (Keras saves such)", "export the model to ONNX"),
-    Signature(b"TFL3", "a TensorFlow Lite model", "convert it to ONNX", offset=4),
-    Signature(b"ORTM", "a model in ONNX Runtime's .ort format", "use the .onnx file it was made from", offset=4),
-    Signature(b'{"', "a safetensors file: weights without a graph", "export the model to ONNX", offset=8),
+    FileKind(b"version https://git-lfs", "a git-LFS pointer, not the model that it stands for", "run `git lfs pull`"),
+    FileKind(b"PK\x03\x04", "a zip archive (PyTorch's .pt files are such)", "unpack it, or export the model to ONNX"),
+    FileKind(b"\x1f\x8b", "a gzip archive", "unpack it first"),
+    FileKind(b"\x80\x02", "a Python pickle, which is never opened", "export the model to ONNX"),
+    FileKind(b"\x80\x03", "a Python pickle, which is never opened", "export the model to ONNX"),
+    FileKind(b"\x80\x04", "a Python pickle, which is never opened", "export the model to ONNX"),
+    FileKind(b"\x80\x05", "a Python pickle, which is never opened", "export the model to ONNX"),
+    FileKind(b"\x89HDF", "an HDF5 file (Keras saves such)", "export the model to ONNX"),
+    FileKind(b"TFL3", "a TensorFlow Lite model", "convert it to ONNX", offset=4),
+    FileKind(b"ORTM", "a model in ONNX Runtime's .ort format", "use the .onnx file it was made from", offset=4),
+    FileKind(b'{"', "a safetensors file: weights without a graph", "export the model to ONNX", offset=8),
 )
 
 

@@ -20,7 +20,7 @@ from intact.quantization import boundary
 from intact.reports import manifest
 from intact.results import Form
 from intact.rules.proof import reference
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import CompileConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -105,7 +105,7 @@ def session(
     *,
     content: ir.Model | None = None,
     threads: int = 0,
-) -> cpu.Session:
+) -> ort_cpu.Session:
     """A model on the CPU; what ONNX Runtime refuses in it is computed in another way, with the same integers.
 
     `outputs` may name tensors of its inside. `content` is what is in the file, where somebody has read it already.
@@ -116,7 +116,7 @@ def session(
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    return cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
+    return ort_cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:

@@ -18,18 +18,18 @@ from intact.data.labels import load_labels
 from intact.errors import ModelError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface, origin
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.matching.rewriter import Rewritten
 from intact.model import detect, inspection, io, normalize, shapes, upgrade
 from intact.pipeline import acceptance, analysis, execution, loading, preparation, presets, verdict
 from intact.pipeline.stages import PRODUCER, stamped
 from intact.profiling import measure as performance
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
 from intact.results import Accuracy, Form, Gate, Origin, QuantPlan, TaskAccuracy, Verdict, Word
-from intact.rules.float import constant_folding as constants
-from intact.rules.quantized import families as rewrite
+from intact.rules.float import constant_folding
+from intact.rules.quantized import families
 from intact.runtime import loads
 from intact.settings.config import BuildConfig, QuantConfig, merge
 from intact.targets.registry import known_backends, load_target
@@ -37,7 +37,7 @@ from intact.verification.compare import measure
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ModelFile:
     """A model file to work on, and the settings for it."""
 
     path: Path
@@ -57,7 +57,7 @@ def export_file(
 
 
 @contextmanager
-def exported(name: str, config: BuildConfig, *, events: Events | None = None) -> Iterator[Given]:
+def exported(name: str, config: BuildConfig, *, events: Events | None = None) -> Iterator[ModelFile]:
     """The Hugging Face model `name` as an ONNX file that is there until the block ends.
 
     Text is turned into inputs by its own tokenizer, and pixels are scaled as its own image processor says, unless
@@ -66,7 +66,7 @@ def exported(name: str, config: BuildConfig, *, events: Events | None = None) ->
     with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
         path = Path(folder, "model.onnx")
         found = _export(name, config, path, Log(events or Silence()))
-        yield Given(path, _as_trained(config, found))
+        yield ModelFile(path, _as_trained(config, found))
 
 
 def _export(name: str, config: BuildConfig, output: Path, log: Log) -> Origin:
@@ -129,7 +129,7 @@ def write_plan(
         raise SettingsError("S114", f"{path}: nothing to plan: {source.quantized or resolved.precision}")
     target = presets.available(resolved)
     preparation.announce(resolved, target, log.events)
-    planned = quantize.plan(preparation.optimize_for(source.model, target).model, target, quant)
+    planned = quantizing.plan(preparation.optimize_for(source.model, target).model, target, quant)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
     return planned
@@ -282,7 +282,7 @@ def _for_device(config: BuildConfig, device: str) -> BuildConfig:
 
 def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
     prepared = preparation.prepare(path, config, events=events)
-    model = rewrite.rewrite(prepared.model, prepared.target).model
+    model = families.rewrite(prepared.model, prepared.target).model
     shapes.infer_shapes(model)
     return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)
 
@@ -294,10 +294,10 @@ def lint_file(path: Path, output: Path | None = None, *, overwrite: bool = False
     given = io.load(path)
     model = normalize.normalize(upgrade.upgrade(given).model)
     # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
-    constants.fold(model)
-    found = lint.findings(model, opset=given.opset_imports.get(""))
-    repaired = Rewritten(model) if output is None else lint.fix(model)
-    standing = {(finding.code, finding.node) for finding in lint.findings(repaired.model)}
+    constant_folding.fold(model)
+    found = linter.findings(model, opset=given.opset_imports.get(""))
+    repaired = Rewritten(model) if output is None else linter.fix(model)
+    standing = {(finding.code, finding.node) for finding in linter.findings(repaired.model)}
     if output is not None:
         write_model(repaired.model, output, path, Log())
     return {

@@ -19,8 +19,8 @@ from intact.model import detect, io, normalize, query, upgrade
 from intact.pipeline import execution
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
-from intact.rules.float import constant_folding as constants
-from intact.runtime import ort_cpu as cpu
+from intact.rules.float import constant_folding
+from intact.runtime import ort_cpu
 from intact.verification.compare import compare
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
@@ -31,7 +31,7 @@ UPGRADE_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LoadedModel:
     """A model as it was given, and the same function in the form that stages take."""
 
     path: Path
@@ -42,18 +42,18 @@ class Source:
     origin: Origin | None = None
 
 
-def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> Source:
+def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> LoadedModel:
     """The model at `path`, upgraded and normalised, and compared with the file as it is."""
     return load_logged(path, dims, Log(events or Silence()))
 
 
-def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> Source:
+def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> LoadedModel:
     with loaded(path, dims, log) as source:
         return source
 
 
 @contextmanager
-def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Source]:
+def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[LoadedModel]:
     """The model at `path`; what the block does with it counts only if the upgrade, checked meanwhile, was right."""
     with ThreadPoolExecutor(1) as aside:
         with log.stage("load") as (_, details):
@@ -69,9 +69,9 @@ def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[Sou
             quantized = detect.detect(model)
             if quantized is not None:
                 # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
-                constants.fold(model)
+                constant_folding.fold(model)
                 _refuse_what_kills(path, model)
-            source = Source(path, digest.result(), opset, model, quantized, found)
+            source = LoadedModel(path, digest.result(), opset, model, quantized, found)
         differs = upgraded.from_opset != upgraded.to_opset
         check = aside.submit(_check_upgrade, path, given, model) if differs else None
         try:
@@ -98,7 +98,7 @@ def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float 
     try:
         found = least = _distance(rows, (path, given), (model, model))
     except ModelError as problem:
-        if problem.code != cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
+        if problem.code != ort_cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
             raise
         # Sizes that are free are taken as 1, which some models do not run with; data may say better ones later.
         return None, (f"{path}: the upgrade to a newer opset was not checked: {problem}",)
@@ -134,7 +134,7 @@ def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
 
 def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
     """The least SQNR in dB between two forms of a model, each with what is in it; None if they are identical."""
-    threads = max(1, cpu.threads() // 2)
+    threads = max(1, ort_cpu.threads() // 2)
 
     def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
         session = execution.session(form[0], content=form[1], threads=threads)

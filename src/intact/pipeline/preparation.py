@@ -13,14 +13,13 @@ from intact import data
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log, Silence
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
 from intact.pipeline import loading, presets
-from intact.pipeline.loading import Source
-from intact.quantization import float16
-from intact.quantization import quantizing as quantize
-from intact.rules.float import optimization as optimize
+from intact.pipeline.loading import LoadedModel
+from intact.quantization import float16, quantizing
+from intact.rules.float import optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
 from intact.targets.registry import load_target
@@ -31,10 +30,10 @@ SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16":
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedModel:
     """A model after quantization (or without it), ready to be rewritten, with all that was settled on the way."""
 
-    source: Source
+    source: LoadedModel
     config: BuildConfig
     target: Target
     inputs: data.CalibrationAndTest
@@ -56,25 +55,25 @@ class Prepared:
         return self.source.quantized is not None if quant is None else quant.has_grids
 
 
-def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> Prepared:
+def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> PreparedModel:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
     return prepare_logged(path, config, Log(events or Silence()))
 
 
-def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     presets.refuse_auto(asked)
     with _begun(path, asked, log) as begun:
         return quantized(begun, log)
 
 
-def begin(path: Path, asked: BuildConfig, log: Log) -> Prepared:
+def begin(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     """Load and optimize: the model in float, with its inputs and its complete settings."""
     with _begun(path, asked, log) as begun:
         return begun
 
 
 @contextmanager
-def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[Prepared]:
+def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[PreparedModel]:
     """What `begin` gives; see `loading.loaded` for what counts of the block."""
     presets.available(asked)
     with loading.loaded(path, asked.dims, log) as source:
@@ -87,15 +86,15 @@ def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[Prepared]:
         with log.stage("optimize") as (_, details):
             optimized = optimize_for(source.model, target)
             details["rewrites"] = len(optimized.applications)
-        yield Prepared(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+        yield PreparedModel(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
 
 
 def optimize_for(model: ir.Model, target: Target) -> Rewritten:
     """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
-    return optimize.optimize(model, ops=target.has if target.npu else None)
+    return optimization.optimize(model, ops=target.has if target.npu else None)
 
 
-def quantized(begun: Prepared, log: Log) -> Prepared:
+def quantized(begun: PreparedModel, log: Log) -> PreparedModel:
     """The model quantized as its settings say, or as it is where they do not."""
     source, quant = begun.source, begun.config.quantization
     if quant is None:
@@ -158,11 +157,11 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
 
 def _quantize(
     model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: Log
-) -> quantize.QuantizedModel:
+) -> quantizing.QuantizedModel:
     with log.stage("quantize") as (_, details):
         settled = settle(model, config, inputs)
         log.warn(*settled.warnings)
-        result = quantize.quantize(
+        result = quantizing.quantize(
             settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
         )
         result = _for_runtime(result, target)
@@ -180,13 +179,13 @@ def _quantize(
     return result
 
 
-def _for_runtime(result: quantize.QuantizedModel, target: Target) -> quantize.QuantizedModel:
+def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizing.QuantizedModel:
     """A quantized model in a form that ONNX Runtime loads and computes rightly with all its optimizations."""
     repairs = []
     if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
-        repairs.append((lint.loadable, "loads them beside int8 (intact explain Q119)"))
+        repairs.append((linter.loadable, "loads them beside int8 (intact explain Q119)"))
     if target.backend == "cpu":
-        repairs.append((lint.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
+        repairs.append((linter.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
     for repair, what in repairs:
         repaired = repair(result.model)
         if repaired.applications:

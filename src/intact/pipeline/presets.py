@@ -109,7 +109,7 @@ def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
         raise SettingsError(
             "S116", f"--precision {config.precision}: the plan {path} decides the types", fix="leave it out"
         )
-    values = plan_file.read(path)
+    values = plan_file.read_plan(path)
     device, arch = values["target"].get("device"), values["target"].get("arch")
     found = (config.compile.device, config.compile.arch if arch is not None else None)
     if found != (device, arch):

@@ -10,14 +10,13 @@ from typing import Any
 import onnx_ir as ir
 
 from intact.events import Events, Log, Silence
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
-from intact.pipeline import execution, files, loading, preparation
-from intact.pipeline import stages as pipeline
+from intact.pipeline import execution, files, loading, preparation, stages
 from intact.rules.proof import exactness
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -41,9 +40,9 @@ def rewrite_file(
     """
     files.check_output(output, overwrite)
     target = preparation.target_of(config.compile)
-    rules = rewrite.rules_for(target, exact=exact, near=near)
+    rules = families.rules_for(target, exact=exact, near=near)
     names = {rule.name for rule in rules}
-    left_out = [rule for rule in rewrite.rules_for(target, near=near) if rule.name not in names]
+    left_out = [rule for rule in families.rules_for(target, near=near) if rule.name not in names]
     return _rewrite_to(path, config, target, rules, output, explain, events, left_out)
 
 
@@ -58,8 +57,8 @@ def convert_file(
 ) -> dict[str, Any]:
     """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
     files.check_output(output, overwrite)
-    target = rewrite.conversion(form)
-    return _rewrite_to(path, config, target, rewrite.rules_for(target), output, None, events)
+    target = families.conversion(form)
+    return _rewrite_to(path, config, target, families.rules_for(target), output, None, events)
 
 
 def _rewrite_to(
@@ -76,23 +75,23 @@ def _rewrite_to(
     source = loading.load_logged(path, config.dims, log)
     inputs = preparation.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
-        rows = pipeline.validation_rows(inputs)
+        rows = stages.validation_rows(inputs)
         lossy = exactness.lossy(source.model, rules, rows)
         rules = exactness.except_at(rules, lossy)
         chosen = rewriter.apply(source.model.clone(), rules)
         rewritten, validation = _repaired(source.model, chosen, rules, rows, target)
     for node, reason in lossy.items():
         log.events.note(f"--near: {node} stays exact: {reason}")
-    requantized = pipeline.tell_zero_points(rewritten, target, log)
+    requantized = stages.tell_zero_points(rewritten, target, log)
     normalize.drop_unused_opsets(rewritten.model)
     upgrade.keep_kernels(rewritten.model, source.opset)
-    refusals = () if explain is None else rewrite.explain(source.model, chosen, rules, explain, left_out)
+    refusals = () if explain is None else families.explain(source.model, chosen, rules, explain, left_out)
     files.write_model(rewritten.model, output, path, log, foreign=config.compile.assume_ort is not None)
     return {
         "output": str(output),
         "target": target.name,
-        "rules": rewrite.counts(rewritten.applications),
-        "operators": rewrite.operators(source.model, rewritten.model),
+        "rules": families.counts(rewritten.applications),
+        "operators": families.operators(source.model, rewritten.model),
         "validation": validation,
         "requantized_weights": requantized,
         "explain": [asdict(refusal) for refusal in refusals],
@@ -104,15 +103,15 @@ def _repaired(
     model: ir.Model, first: Rewritten, rules: Sequence[Rule], rows: Sequence[execution.Outputs], target: Target
 ) -> tuple[Rewritten, dict[str, Any]]:
     """What `rules` made of a model, without what ONNX Runtime would do wrong with it, and what running it showed."""
-    found = pipeline.check_rewriting(model, first, rules, rows, target)
+    found = stages.check_rewriting(model, first, rules, rows, target)
     shapes.infer_shapes(first.model)
-    repairs = lint.repairs(first.model, fused=target.rewrite.form == "qlinear")
+    repairs = linter.repairs(first.model, fused=target.rewrite.form == "qlinear")
     if not repairs:
         return first, found
     # Both together, so that rewriting once more finds nothing to do.
     repaired = rewriter.apply(first.model.clone(), (*rules, *repairs))
     shapes.infer_shapes(repaired.model)
-    again = pipeline.check_rewriting(first.model, repaired, (*rules, *repairs), rows, target)
+    again = stages.check_rewriting(first.model, repaired, (*rules, *repairs), rows, target)
     return replace(repaired, applications=first.applications + repaired.applications), _together(found, again)
 
 

@@ -18,18 +18,17 @@ from intact.backends import base as compiling
 from intact.environment import versions
 from intact.errors import IntactError, ModelError, NotAvailable, ToolchainError
 from intact.events import Events, Log, Silence
-from intact.linting import linter as lint
+from intact.linting import linter
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import io, normalize, shapes
 from intact.pipeline import acceptance, analysis, execution, preparation, presets, verdict
-from intact.pipeline.preparation import Prepared
+from intact.pipeline.preparation import PreparedModel
 from intact.quantization import boundary, float16
 from intact.reports import html, manifest, publish
 from intact.results import Accuracy, Build, Form, Gate, TaskAccuracy, Verdict
 from intact.rules.proof import exactness
-from intact.rules.quantized import families as rewrite
-from intact.rules.quantized import zero_point_notes
+from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.spec import Target
@@ -93,7 +92,7 @@ def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:
 
 
 def build_prepared(
-    prepared: Prepared,
+    prepared: PreparedModel,
     output: Path,
     log: Log,
     *,
@@ -107,7 +106,7 @@ def build_prepared(
         return _adopt(prepared, output, environment, log)
     with log.stage("rewrite") as (_, details):
         repaired = _repair(prepared, log)
-        rules = rewrite.rules_for(prepared.target)
+        rules = families.rules_for(prepared.target)
         rewritten = rewriter.apply(repaired.model.clone(), rules)
         rows = validation_rows(prepared.inputs)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, prepared.target))
@@ -135,7 +134,7 @@ def build_prepared(
         return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
 
 
-def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log: Log) -> Build:
+def _adopt(prepared: PreparedModel, output: Path, environment: Mapping[str, str], log: Log) -> Build:
     """A model that a vendor has compiled already: there is nothing to do but to put it in its place."""
     for name in ("rewrite", "compile"):
         log.skip(name, "the model is compiled already")
@@ -149,7 +148,7 @@ def _adopt(prepared: Prepared, output: Path, environment: Mapping[str, str], log
         return _finish(prepared, rewritten, deployed, compiled, found, kinds, environment, folder, log)
 
 
-def _load_adopted(prepared: Prepared, compiled: compiling.Compiled) -> None:
+def _load_adopted(prepared: PreparedModel, compiled: compiling.Compiled) -> None:
     """Refuse a compiled model that its device does not load: what is in its binary is not known otherwise."""
     try:
         compiling.load(compiled.path, execution.device_of(prepared.target, prepared.config.compile))
@@ -197,16 +196,18 @@ def check_rewriting(
     }
 
 
-def _repair(prepared: Prepared, log: Log) -> Rewritten:
+def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
     """A model that came quantized, without what ONNX Runtime would compute wrongly; others as they are."""
     if prepared.source.quantized is None:
         return Rewritten(prepared.model)
-    found = [finding for finding in lint.findings(prepared.model) if finding.severity.at_least(lint.Severity.WARNING)]
+    found = [
+        finding for finding in linter.findings(prepared.model) if finding.severity.at_least(linter.Severity.WARNING)
+    ]
     for code in dict.fromkeys(finding.code for finding in found):
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return lint.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
+    return linter.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
 
 
 def stamped(model: ir.Model) -> ir.Model:
@@ -216,7 +217,7 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def _deployable(prepared: Prepared, model: ir.Model, log: Log) -> boundary.IntegerIO:
+def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:
     if prepared.config.compile.io == "float":
         return boundary.IntegerIO(model, {}, {})
     deployed = boundary.integer_io(model)
@@ -226,7 +227,7 @@ def _deployable(prepared: Prepared, model: ir.Model, log: Log) -> boundary.Integ
     return deployed
 
 
-def _check_target(prepared: Prepared, model: ir.Model, log: Log) -> dict[str, str]:
+def _check_target(prepared: PreparedModel, model: ir.Model, log: Log) -> dict[str, str]:
     """The nodes that the NPU does not take, with the reasons; strict settings refuse them instead."""
     target = prepared.target
     if not target.npu:
@@ -250,7 +251,7 @@ def _check_target(prepared: Prepared, model: ir.Model, log: Log) -> dict[str, st
 
 
 def _compile(
-    prepared: Prepared, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: Log
+    prepared: PreparedModel, deployed: boundary.IntegerIO, on_cpu: Mapping[str, str], folder: Path, log: Log
 ) -> compiling.Compiled:
     device = execution.device_of(prepared.target, prepared.config.compile)
     with log.stage("compile") as (_, details):
@@ -260,7 +261,7 @@ def _compile(
     return compiled
 
 
-def _check_loads(prepared: Prepared, compiled: compiling.Compiled, folder: Path, *, verify: bool) -> None:
+def _check_loads(prepared: PreparedModel, compiled: compiling.Compiled, folder: Path, *, verify: bool) -> None:
     """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it afterwards, loads it."""
     if prepared.is_portable:
         loads.check(folder / "model.qdq.onnx")
@@ -269,7 +270,7 @@ def _check_loads(prepared: Prepared, compiled: compiling.Compiled, folder: Path,
 
 
 def _verify(
-    prepared: Prepared,
+    prepared: PreparedModel,
     rewritten: Rewritten,
     deployed: boundary.IntegerIO,
     compiled: compiling.Compiled,
@@ -305,7 +306,7 @@ def _verify(
 
 
 def _parted(
-    prepared: Prepared, rewritten: Rewritten, accuracy: Sequence[Accuracy], finder: Finder | None, log: Log
+    prepared: PreparedModel, rewritten: Rewritten, accuracy: Sequence[Accuracy], finder: Finder | None, log: Log
 ) -> str | None:
     """Name the place where the compiled form leaves the quantized one, if it lost much and somebody can find it."""
     lost = [row for row in verdict.losses(accuracy, prepared.config.verdict) if row.form == "compiled"]
@@ -321,7 +322,7 @@ def _parted(
     return found
 
 
-def _tell_clipping(prepared: Prepared, log: Log) -> list[clipping.Clipped]:
+def _tell_clipping(prepared: PreparedModel, log: Log) -> list[clipping.Clipped]:
     """Warn where held-back rows leave the grids that calibration chose: other figures show only that they are bad."""
     grids = clipping.watched(prepared.model)
     rows = islice(prepared.inputs.test, VALIDATION_ROWS)
@@ -332,7 +333,7 @@ def _tell_clipping(prepared: Prepared, log: Log) -> list[clipping.Clipped]:
     return found
 
 
-def _runner(prepared: Prepared, deployed: boundary.IntegerIO, compiled: compiling.Compiled) -> Runner:
+def _runner(prepared: PreparedModel, deployed: boundary.IntegerIO, compiled: compiling.Compiled) -> Runner:
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         feeds = map(deployed.quantize, rows)
         found = execution.stream_compiled(compiled.path, feeds, prepared.target, prepared.config.compile)
@@ -341,14 +342,14 @@ def _runner(prepared: Prepared, deployed: boundary.IntegerIO, compiled: compilin
     return Runner("compiled", compiled.runtime, outputs)
 
 
-def _unverified(prepared: Prepared, reason: str, log: Log) -> Verified:
+def _unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
     """Nothing, and said so: each gate that would have needed it is named."""
     log.skip("verify", reason)
     log.warn(*(f"{name} is not checked: {reason}" for name in acceptance.unchecked(prepared.config)))
     return Verified(unrun=reason)
 
 
-def _judge(prepared: Prepared, found: Verified, gates: Sequence[Gate]) -> Verdict:
+def _judge(prepared: PreparedModel, found: Verified, gates: Sequence[Gate]) -> Verdict:
     checked = {gate.name for gate in gates}
     unchecked = [name for name in acceptance.GATES if getattr(prepared.config, name) is not None]
     evidence = verdict.Evidence(
@@ -363,7 +364,7 @@ def _judge(prepared: Prepared, found: Verified, gates: Sequence[Gate]) -> Verdic
 
 
 def _finish(
-    prepared: Prepared,
+    prepared: PreparedModel,
     rewritten: Rewritten,
     deployed: boundary.IntegerIO,
     compiled: compiling.Compiled,

@@ -18,8 +18,7 @@ from intact.model import io
 from intact.profiling import profile
 from intact.profiling.profile import Blame, NodeTime, OpTime
 from intact.profiling.timing import WARM_UP, Latency, latencies, race
-from intact.runtime import ort_cpu as cpu
-from intact.runtime import process
+from intact.runtime import ort_cpu, process
 
 _TYPES = {"float": "float32", "double": "float64"}
 _SECONDS_FOR_ONE = 1800.0
@@ -124,7 +123,7 @@ def refuse_compiled(path: Path) -> None:
 
 def session_contender(path: Path, rows: Sequence[Feeds], threads: int) -> Callable[[int], object]:
     """A model in ONNX Runtime, ready to run a row by its number."""
-    session = cpu.Session(path, optimize=True, threads=threads)
+    session = ort_cpu.Session(path, optimize=True, threads=threads)
     feeds = [fitting(types_of(session), row, path) for row in rows]
     return lambda number: session.run(feeds[number % len(feeds)])
 
@@ -139,7 +138,7 @@ def fitting(ports: Mapping[str, Any], row: Feeds, path: Path) -> Feeds:
     return {name: row[name].astype(dtype, copy=False) for name, dtype in ports.items()}
 
 
-def types_of(session: cpu.Session) -> dict[str, str]:
+def types_of(session: ort_cpu.Session) -> dict[str, str]:
     """The numpy types of a model's inputs, from ONNX Runtime's `tensor(float)`."""
     names = {port.name: port.type.removeprefix("tensor(").removesuffix(")") for port in session.inputs}
     return {port: _TYPES.get(name, name) for port, name in names.items()}
@@ -160,7 +159,7 @@ def _where(plugin: Plugin | None) -> dict[str, Any]:
 
 def _runtime(plugin: Plugin | None) -> str:
     if plugin is None:
-        return f"onnxruntime {cpu.version()}, CPU"
+        return f"onnxruntime {ort_cpu.version()}, CPU"
     return f"{openvino_client.PACKAGE} {openvino_client.version()}, {plugin}"
 
 

@@ -17,7 +17,7 @@ from intact.profiling import profile
 from intact.profiling.measure import fitting, session_contender, types_of
 from intact.profiling.profile import NodeTime
 from intact.profiling.timing import WARM_UP, race
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 PROFILED_RUNS = 10
 
@@ -77,11 +77,11 @@ def _contender(path: Path, rows: Rows, plugin: dict[str, Any] | None, threads: i
 
 def _session_nodes(path: Path, rows: Rows, threads: int) -> list[NodeTime]:
     with tempfile.TemporaryDirectory(prefix="intact-profile-") as folder:
-        session = cpu.Session(path, optimize=True, threads=threads, profile=Path(folder, "record"))
+        session = ort_cpu.Session(path, optimize=True, threads=threads, profile=Path(folder, "record"))
         feeds = fitting(types_of(session), rows[0], path)
         for _ in range(WARM_UP + PROFILED_RUNS):
             session.run(feeds)
-        return profile.read(session.end_profile(), skip=WARM_UP)
+        return profile.read_profile(session.end_profile(), skip=WARM_UP)
 
 
 def _openvino_nodes(path: Path, rows: Rows, plugin: dict[str, Any]) -> list[NodeTime]:

@@ -56,7 +56,7 @@ class Blame:
         return self.seconds - self.first_seconds
 
 
-def read(record: Path, skip: int) -> list[NodeTime]:
+def read_profile(record: Path, skip: int) -> list[NodeTime]:
     """The nodes of a record, each with its median time over the runs after the first `skip`."""
     runs: dict[tuple[str, str], list[float]] = {}
     for event in json.loads(record.read_text(encoding="utf-8")):

@@ -27,7 +27,7 @@ def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
 
 
 def _write(result: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
-    writer = _Writer(result, plan, resolved)
+    writer = _GridWriter(result, plan, resolved)
     nodes = {node.name: node for node in result.graph}
     for name in plan.nodes:
         writer.constants_of(nodes[name])
@@ -44,7 +44,7 @@ def _raise_opset(model: ir.Model, resolved: Resolved) -> None:
     upgrade.import_at_least(model, max((_FIRST_OPSETS.get(dtype, 0) for dtype in dtypes), default=0))
 
 
-class _Writer:
+class _GridWriter:
     """The graph in the making, with the constants that several nodes share."""
 
     def __init__(self, model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:

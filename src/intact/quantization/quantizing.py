@@ -25,7 +25,7 @@ from intact.quantization.planning import plan_file
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
-from intact.quantization.weight_only import packed_products as weight_only
+from intact.quantization.weight_only import packed_products
 from intact.results import QuantPlan, Range
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target
@@ -122,7 +122,7 @@ def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: R
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
         stopwatch.lap("calibration")
     else:
-        packed = weight_only.pack(model, target, config, rows, events)
+        packed = packed_products.pack(model, target, config, rows, events)
         result, nodes, notes = packed.model, packed.nodes, packed.notes
         stopwatch.lap("rounding")
     plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())

@@ -36,20 +36,20 @@ DEPLOYABLE = "deployable model"
 MADE_FROM = "what the deployable model was made from"
 
 
-class Part(BaseModel):
+class ManifestPart(BaseModel):
     """A part of the manifest; fields that are not listed are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Tool(Part):
+class Tool(ManifestPart):
     """The version of intact that wrote the manifest, and the manifest's schema."""
 
     version: str
     schema_: Literal[1, 2] = Field(SCHEMA, alias="schema")
 
 
-class SourceModel(Part):
+class SourceModel(ManifestPart):
     """The model as the user gave it."""
 
     path: str
@@ -58,7 +58,7 @@ class SourceModel(Part):
     huggingface: Origin | None = Field(None, description="Where the model came from, if it was exported here.")
 
 
-class Calibration(Part):
+class Calibration(ManifestPart):
     """What ranges were measured on: kind of data, number of samples, digest of their content."""
 
     kind: Literal["npz", "callable", "images", "text", "synthetic", "none"]
@@ -77,7 +77,7 @@ class StageRecord(BaseModel):
     seconds: float
 
 
-class Port(Part):
+class ManifestPort(ManifestPart):
     """A graph input or output of the deployable model; scale and zero point where it is on a grid."""
 
     name: str
@@ -87,7 +87,7 @@ class Port(Part):
     zero_point: int | None = None
 
 
-class Manifest(Part):
+class Manifest(ManifestPart):
     """A build, written down."""
 
     intact: Tool
@@ -99,7 +99,7 @@ class Manifest(Part):
     stages: list[StageRecord]
     rewrites: list[Application]
     placement: Placement
-    io: list[Port]
+    io: list[ManifestPort]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
     verdict: Word | None = Field(

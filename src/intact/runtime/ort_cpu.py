@@ -24,7 +24,7 @@ _threads = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class SessionPort:
     """A graph input or output as the runtime sees it; a dimension is None or a name where it is free."""
 
     name: str
@@ -183,5 +183,5 @@ def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:
     return result
 
 
-def _port(node: ort.NodeArg) -> Port:
-    return Port(node.name, node.type, tuple(node.shape))
+def _port(node: ort.NodeArg) -> SessionPort:
+    return SessionPort(node.name, node.type, tuple(node.shape))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from intact.targets import predicates
-from intact.targets.operands import Operand, Use, describe
+from intact.targets.operands import NodeOperand, Use, describe
 from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
@@ -97,7 +97,7 @@ def _too_new(signature: Signature, target: Target) -> bool:
     return target.arch is not None and signature.arch > target.arch
 
 
-def _against(operand: Operand, slot: Slot, place: str, axis: int | None, spec: OpSpec) -> Iterator[Mismatch]:
+def _against(operand: NodeOperand, slot: Slot, place: str, axis: int | None, spec: OpSpec) -> Iterator[Mismatch]:
     if slot.types == ("any",):
         return
     if slot.types == ("real",):
@@ -120,14 +120,14 @@ def _against(operand: Operand, slot: Slot, place: str, axis: int | None, spec: O
         yield Mismatch("symmetry", place, f"zero point {_points(operand)}", "a zero point in the middle of the type")
 
 
-def _is_real(operand: Operand) -> bool:
+def _is_real(operand: NodeOperand) -> bool:
     """Whether the operand is a float, or what a device can make one: not int32, and not a scale per channel."""
     if not operand.on_grid:
         return operand.type == "float"
     return operand.type in MADE_FLOAT and operand.granularity == "tensor"
 
 
-def _granular(operand: Operand, slot: Slot, spec: OpSpec) -> bool:
+def _granular(operand: NodeOperand, slot: Slot, spec: OpSpec) -> bool:
     if slot.types == ("int32",):
         # The scales of a bias follow from those of the weight.
         return operand.granularity != "block"
@@ -143,13 +143,13 @@ def _allowed(slot: Slot, spec: OpSpec) -> str:
     return f"one scale per {slot.granularity}{rank}"
 
 
-def _same_axis(operand: Operand, axis: int) -> bool:
+def _same_axis(operand: NodeOperand, axis: int) -> bool:
     if operand.axis == axis or operand.rank is None or operand.axis is None:
         return operand.axis == axis
     return operand.axis % operand.rank == axis % operand.rank
 
 
-def _points(operand: Operand) -> str:
+def _points(operand: NodeOperand) -> str:
     assert operand.zero_point is not None, "only what is on a grid is compared"
     distinct = sorted({int(point) for point in operand.zero_point.reshape(-1)})
     return ", ".join(map(str, distinct[:3])) + (", …" if len(distinct) > 3 else "")

@@ -26,7 +26,7 @@ _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.UINT32, ir.DataTy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operand:
+class NodeOperand:
     """One input or output of a node: its type, and its grid where it has one."""
 
     name: str
@@ -48,7 +48,7 @@ class Operand:
         """Whether these are integers with a scale."""
         return self.scale is not None
 
-    def same_grid(self, other: Operand) -> bool:
+    def same_grid(self, other: NodeOperand) -> bool:
         """Whether both have the same type, scale and zero point; what has no grid shares none."""
         if self.scale is None or other.scale is None or self.zero_point is None or other.zero_point is None:
             return False
@@ -75,8 +75,8 @@ class Use:
     node: ir.Node
     domain: str
     op: str
-    inputs: tuple[Operand | None, ...]
-    outputs: tuple[Operand, ...]
+    inputs: tuple[NodeOperand | None, ...]
+    outputs: tuple[NodeOperand, ...]
     absorbed: tuple[ir.Node, ...] = ()
 
 
@@ -100,13 +100,13 @@ def _integer_use(node: ir.Node) -> Use:
     return Use(node, "", op, tuple(inputs), (output,))
 
 
-def _stored(node: ir.Node, data: int, scale: int, zero_point: int) -> Operand:
+def _stored(node: ir.Node, data: int, scale: int, zero_point: int) -> NodeOperand:
     value = query.input_(node, data)
     assert value is not None, "only present inputs are read"
     # The channels of a QLinear weight are those that its scales are given for: of the filters, or of the columns.
     axis = 0 if node.op_type == "QLinearConv" else -1
     if scale < 0:
-        return Operand(_name(value), "int32", query.is_constant(value), rank=query.rank(value))
+        return NodeOperand(_name(value), "int32", query.is_constant(value), rank=query.rank(value))
     return _on_grid(value, _at(node, scale), _at(node, zero_point), axis, 0)
 
 
@@ -114,17 +114,17 @@ def _at(node: ir.Node, index: int) -> ir.Value | None:
     return query.input_(node, index) if index >= 0 else None
 
 
-def _input(value: ir.Value) -> Operand:
+def _input(value: ir.Value) -> NodeOperand:
     producer = value.producer()
     if producer is not None and producer.op_type == DEQUANTIZE:
         stored = producer.inputs[0]
         assert stored is not None, "a DequantizeLinear has an input"
         axis, block = query.int_(producer, "axis", 1), query.int_(producer, "block_size", 0)
         return _on_grid(stored, query.input_(producer, 1), query.input_(producer, 2), axis, block)
-    return Operand(_name(value), _plain_type(value), query.is_constant(value), rank=query.rank(value))
+    return NodeOperand(_name(value), _plain_type(value), query.is_constant(value), rank=query.rank(value))
 
 
-def _output(value: ir.Value, clipping: frozenset[tuple[str, str]]) -> tuple[Operand, list[ir.Node]]:
+def _output(value: ir.Value, clipping: frozenset[tuple[str, str]]) -> tuple[NodeOperand, list[ir.Node]]:
     reader = query.only_consumer(value)
     if reader is not None and (reader.domain, reader.op_type) in clipping:
         behind = query.only_consumer(reader.outputs[0])
@@ -134,22 +134,22 @@ def _output(value: ir.Value, clipping: frozenset[tuple[str, str]]) -> tuple[Oper
                 return grid, [reader]
     if reader is not None and reader.op_type == QUANTIZE:
         return _quantized(reader), []
-    return Operand(_name(value), _plain_type(value)), []
+    return NodeOperand(_name(value), _plain_type(value)), []
 
 
-def _quantized(node: ir.Node) -> Operand:
+def _quantized(node: ir.Node) -> NodeOperand:
     axis, block = query.int_(node, "axis", 1), query.int_(node, "block_size", 0)
     return _on_grid(node.outputs[0], query.input_(node, 1), query.input_(node, 2), axis, block)
 
 
 def _on_grid(
     value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None, axis: int | None, block: int
-) -> Operand:
+) -> NodeOperand:
     dtype = value.dtype or (zero_point.dtype if zero_point is not None else None)
     kind = UNKNOWN if dtype is None else dtype.name.lower()
     steps = query.constant(scale)
     granularity = "block" if block or steps is None else "channel" if steps.size > 1 else "tensor"
-    return Operand(
+    return NodeOperand(
         _name(value),
         kind,
         query.is_constant(value),
@@ -177,7 +177,7 @@ def _limits(node: ir.Node) -> tuple[float, float]:
     return -np.inf if low is None else low, np.inf if high is None else high
 
 
-def _within(grid: Operand, low: float, high: float) -> bool:
+def _within(grid: NodeOperand, low: float, high: float) -> bool:
     """Whether the grid holds no number outside the limits, to within a thousandth of a step."""
     if grid.scale is None or grid.zero_point is None or grid.scale.size != 1 or grid.type == UNKNOWN:
         return False
@@ -201,6 +201,6 @@ def _name(value: ir.Value) -> str:
     return value.name or "?"
 
 
-def describe(operands: Sequence[Operand | None]) -> str:
+def describe(operands: Sequence[NodeOperand | None]) -> str:
     """The operands in the words of a table."""
     return ", ".join("-" if operand is None else str(operand) for operand in operands)

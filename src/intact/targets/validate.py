@@ -11,7 +11,7 @@ from intact.model import query
 from intact.results import Violation
 from intact.targets import predicates
 from intact.targets.match import Kind, Mismatch, nearest
-from intact.targets.operands import FREE, Operand, Use, describe, use_of
+from intact.targets.operands import FREE, NodeOperand, Use, describe, use_of
 from intact.targets.spec import OpSpec, Signature, Target, bounds
 
 # A code a kind of requirement, and what to do about it.
@@ -231,6 +231,6 @@ def _shared(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
             yield _violation(use, SHARED, required, found, spec.source, fix)
 
 
-def _numbers(operand: Operand) -> str:
+def _numbers(operand: NodeOperand) -> str:
     assert operand.scale is not None and operand.zero_point is not None, "only grids are compared"
     return f"scale {float(operand.scale.reshape(-1)[0]):g}, zero point {int(operand.zero_point.reshape(-1)[0])}"

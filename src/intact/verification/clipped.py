@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.model.activation_grids import Grid, grids_of
+from intact.model.activation_grids import ActivationGrid, grids_of
 
 # Ranges cut off single outliers on purpose. Where that alone leaves a tensor less than this, it was not on purpose:
 # 8 bits round to 30 dB and more.
@@ -57,12 +57,12 @@ class _Tally:
         return 10 * math.log10(self.signal / self.lost) if self.lost else math.inf
 
 
-def watched(model: ir.Model) -> dict[str, Grid]:
+def watched(model: ir.Model) -> dict[str, ActivationGrid]:
     """The grid of each activation of a quantized model that is held by one scale, by the name of the activation."""
     return {grid.tensor: grid for grid in grids_of(model) if grid.write.scale.size == 1}
 
 
-def clipped(grids: Mapping[str, Grid], rows: Iterable[Mapping[str, np.ndarray]]) -> list[Clipped]:
+def clipped(grids: Mapping[str, ActivationGrid], rows: Iterable[Mapping[str, np.ndarray]]) -> list[Clipped]:
     """The tensors that do not fit their grids on `rows`, the worst first; a row has the values of all."""
     tallies = {name: _Tally(*grid.range()) for name, grid in grids.items()}
     for values in rows:

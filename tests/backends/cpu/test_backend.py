@@ -7,7 +7,7 @@ import pytest
 
 from intact.backends import base as compiling
 from intact.errors import ModelError, NotAvailable, SettingsError
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.backends import qdq
 
 
@@ -21,8 +21,8 @@ def test_the_model_is_saved_and_runs(tmp_path):
     assert compiled.files == (compiled.path,)
     assert compiled.runtime.startswith("onnxruntime ")
     feeds = qdq.images(1)[0]
-    expected = cpu.run(qdq.cnn(), feeds)
-    np.testing.assert_array_equal(cpu.Session(compiled.path).run(feeds)["scores.d"], expected["scores.d"])
+    expected = ort_cpu.run(qdq.cnn(), feeds)
+    np.testing.assert_array_equal(ort_cpu.Session(compiled.path).run(feeds)["scores.d"], expected["scores.d"])
 
 
 def test_compute_nodes_are_on_the_cpu_because_it_is_the_target(tmp_path):
@@ -55,6 +55,6 @@ def test_the_saved_model_runs_as_it_is_deployed(tmp_path):
     compiled = build(qdq.cnn(), tmp_path)
     samples = qdq.images(3)
     outputs = compiling.run(compiled.path, samples, compiling.Device("cpu", 60))
-    session = cpu.Session(compiled.path, optimize=True)
+    session = ort_cpu.Session(compiled.path, optimize=True)
     for sample, output in zip(samples, outputs, strict=True):
         np.testing.assert_array_equal(output["scores.d"], session.run(sample)["scores.d"])

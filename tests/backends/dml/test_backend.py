@@ -11,8 +11,8 @@ from intact.backends import base as compiling
 from intact.backends.dml import backend as dml
 from intact.errors import NotAvailable, SettingsError
 from intact.model import io
-from intact.pipeline import stages as pipeline
-from intact.runtime import ort_cpu as cpu
+from intact.pipeline import stages
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from tests.backends import qdq
 
@@ -33,7 +33,7 @@ def test_elsewhere_the_model_is_prepared_and_says_so(tmp_path):
     assert not compiled.placement.known and compiled.placement.cpu_nodes == ()
     (warning,) = compiled.warnings
     assert warning.startswith("prepared, not run here")
-    cpu.Session(compiled.path)
+    ort_cpu.Session(compiled.path)
 
 
 def test_elsewhere_it_cannot_be_run(tmp_path):
@@ -49,7 +49,7 @@ def test_where_the_provider_is_the_model_is_loaded_placed_and_run(windows, tmp_p
     assert "Conv" in {node.op for node in compiled.placement.npu_nodes}
     samples = qdq.images(2)
     outputs = compiling.run(compiled.path, samples, compiling.Device("dml", 60))
-    session = cpu.Session(compiled.path, optimize=True)
+    session = ort_cpu.Session(compiled.path, optimize=True)
     for sample, output in zip(samples, outputs, strict=True):
         np.testing.assert_allclose(output["scores.d"], session.run(sample)["scores.d"])
 
@@ -75,7 +75,7 @@ def float_model(tmp_path):
 def test_a_build_verifies_what_runs_here_and_warns_of_the_rest(float_model, precision, form):
     quant = {"load_path": str(float_model / "d.npz")}
     config = BuildConfig.from_dict({"precision": precision, "quant": quant, "compile": {"device": "dml"}})
-    built = pipeline.build(float_model / "m.onnx", config, float_model / "out")
+    built = stages.build(float_model / "m.onnx", config, float_model / "out")
     written = json.loads((float_model / "out/manifest.json").read_text())
     assert [row["form"] for row in written["accuracy"]] == [form] and written["placement"]["known"] is False
     assert any("prepared, not run here" in warning for warning in built.warnings)
@@ -87,4 +87,4 @@ def test_a_build_verifies_what_runs_here_and_warns_of_the_rest(float_model, prec
 def test_a_precision_without_kernels_is_refused(float_model, precision):
     config = BuildConfig.from_dict({"precision": precision, "compile": {"device": "dml"}})
     with pytest.raises(SettingsError, match=f"{precision} makes no sense on dml"):
-        pipeline.build(float_model / "m.onnx", config, float_model / "out")
+        stages.build(float_model / "m.onnx", config, float_model / "out")

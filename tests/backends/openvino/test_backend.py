@@ -12,14 +12,13 @@ from intact import environment
 from intact.backends import base as compiling
 from intact.backends.openvino import backend as openvino
 from intact.backends.openvino import client as openvino_client
-from intact.backends.openvino.client import ACCURATE, Layer, Plugin, plugin_of
+from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, NotAvailable, SettingsError, TargetError, ToolchainError
 from intact.model import io
-from intact.pipeline import files, loading
-from intact.pipeline import stages as pipeline
+from intact.pipeline import files, loading, stages
 from intact.reports.manifest import schema
 from intact.results import PlacedLayer
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from tests.backends import qdq
 from tests.quantization.models import model
@@ -60,7 +59,7 @@ def test_options_name_the_device_and_keep_the_accuracy_of_the_cpu(options, expec
 def test_a_layer_has_the_nodes_that_it_is_named_after(made_of, nodes):
     given = model("float[1,1,4,4] x", "float[1,1,4,4] y", "y = Conv(x, w)", w=np.ones((1, 1, 1, 1), np.float32))
     next(iter(given.graph)).name = "conv"
-    layers = [Layer("Convolution", "jit_I8", precision, (name,)) for name, precision in made_of]
+    layers = [PluginLayer("Convolution", "jit_I8", precision, (name,)) for name, precision in made_of]
     expected = () if nodes is None else (PlacedLayer("Convolution", "jit_I8", "u8", nodes),)
     assert openvino._placed(given, layers) == expected
 
@@ -75,7 +74,7 @@ def test_a_layer_has_the_nodes_that_it_is_named_after(made_of, nodes):
     ],
 )
 def test_a_layer_runs_in_the_precision_of_its_kernel_and_not_of_its_weight(kernel, precision, expected):
-    assert Layer("FullyConnected", kernel, precision, ()).computes_in == expected
+    assert PluginLayer("FullyConnected", kernel, precision, ()).computes_in == expected
 
 
 @pytest.mark.openvino
@@ -97,7 +96,7 @@ def test_a_blob_is_written_with_its_model_and_its_layers_run_in_integers(tmp_pat
 def test_it_computes_what_onnx_runtime_does_up_to_a_step_of_the_output(tmp_path):
     compiled, samples = build(tmp_path), qdq.images(2)
     outputs = compiling.run(compiled.path, samples, compiling.Device("openvino", SECONDS))
-    session = cpu.Session(tmp_path / "model.onnx")
+    session = ort_cpu.Session(tmp_path / "model.onnx")
     for sample, output in zip(samples, outputs, strict=True):
         expected = session.run(sample)["scores.d"]
         steps = np.unique(expected)
@@ -125,7 +124,7 @@ def test_a_build_says_so_before_any_work(float_model, monkeypatch, options, erro
     monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
     compile_ = {"device": "openvino", "ep_options": options}
     with pytest.raises(error):
-        pipeline.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
+        stages.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
 
 
 @pytest.mark.openvino
@@ -155,7 +154,7 @@ def test_without_the_package_a_build_names_the_extra(monkeypatch, float_model):
 
     monkeypatch.setattr(environment.metadata, "version", missing)
     with pytest.raises(NotAvailable, match="not installed"):
-        pipeline.build(float_model / "m.onnx", config(float_model), float_model / "out")
+        stages.build(float_model / "m.onnx", config(float_model), float_model / "out")
     monkeypatch.undo()
     monkeypatch.setattr(openvino_client, "available", lambda: False)
     with pytest.raises(NotAvailable, match=r"intact\[openvino\]"):
@@ -189,7 +188,7 @@ def config(folder, precision="uint8", **values):
     [("fp32", 100, "f32"), ("fp16", 50, "f32"), ("uint8", 25, "u8"), ("int8", 25, "u8")],
 )
 def test_a_build_verifies_the_blob_and_writes_down_where_each_node_runs(float_model, precision, least, conv):
-    built = pipeline.build(float_model / "m.onnx", config(float_model, precision), float_model / "out")
+    built = stages.build(float_model / "m.onnx", config(float_model, precision), float_model / "out")
     written = json.loads((float_model / "out/manifest.json").read_text())
     assert {"model.blob": "deployable model", "model.onnx": "what the deployable model was made from"}.items() <= {
         item["path"]: item["kind"] for item in written["artifacts"]
@@ -207,7 +206,7 @@ def test_a_build_verifies_the_blob_and_writes_down_where_each_node_runs(float_mo
 @pytest.mark.openvino
 def test_verify_and_perf_take_the_blob_of_a_build(float_model):
     folder, original = float_model / "out", float_model / "m.onnx"
-    built = pipeline.build(original, config(float_model, max_latency_ratio=1e6), folder)
+    built = stages.build(original, config(float_model, max_latency_ratio=1e6), folder)
     assert [gate.name for gate in built.gates] == ["max_latency_ratio"] and built.passed
     found = files.verify_files(original, folder / "model.blob", data_path=str(float_model / "d.npz"))
     assert found.models[0].form == "compiled" and found.models[0].runtime.startswith("openvino ")
@@ -226,16 +225,16 @@ def test_verify_and_perf_take_the_blob_of_a_build(float_model):
 @pytest.mark.openvino
 def test_integers_at_the_ports_are_verified_as_floats(float_model):
     compile_ = {"device": "openvino", "io": "quantized"}
-    built = pipeline.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
+    built = stages.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
     assert built.io[0]["dtype"] == "uint8"
-    plain = pipeline.build(float_model / "m.onnx", config(float_model), float_model / "plain")
+    plain = stages.build(float_model / "m.onnx", config(float_model), float_model / "plain")
     assert built.accuracy[-1].form == "compiled"
     assert built.accuracy[-1].sqnr_db == pytest.approx(plain.accuracy[-1].sqnr_db, abs=0.5)
 
 
 @pytest.mark.openvino
 def test_a_blob_away_from_its_build_is_refused(float_model):
-    pipeline.build(float_model / "m.onnx", config(float_model), float_model / "out")
+    stages.build(float_model / "m.onnx", config(float_model), float_model / "out")
     alone = float_model / "alone.blob"
     shutil.copy(float_model / "out/model.blob", alone)
     for use in (files.verify_files, files.perf_files):
@@ -256,7 +255,7 @@ def test_a_file_that_is_no_blob_is_an_error_and_no_crash(tmp_path):
 
 @pytest.mark.openvino
 def test_a_cpu_is_no_npu_whatever_it_takes(float_model):
-    built = pipeline.build(float_model / "m.onnx", config(float_model, require_npu=1), float_model / "out")
+    built = stages.build(float_model / "m.onnx", config(float_model, require_npu=1), float_model / "out")
     (gate,) = built.gates
     assert not gate.passed and "compiled for the CPU, not for an NPU" in gate.detail
 
@@ -266,7 +265,7 @@ def test_a_precision_whose_grids_openvino_drops_is_refused(float_model, precisio
     with pytest.raises(
         SettingsError, match=f"{precision} makes no sense on openvino.*\n(.*\n)*.*drops Q/DQ nodes of 16"
     ):
-        pipeline.build(float_model / "m.onnx", config(float_model, precision), float_model / "out")
+        stages.build(float_model / "m.onnx", config(float_model, precision), float_model / "out")
 
 
 @pytest.mark.openvino
@@ -276,7 +275,7 @@ def test_packed_weights_are_multiplied_with_floats_as_onnx_runtime_does(tmp_path
     weights = {"w": rng.normal(0, 0.3, (64, 16)).astype(np.float32)}
     io.save(model("float[4,64] x", "float[4,16] y", "y = MatMul(x, w)", **weights), tmp_path / "m.onnx")
     asked = BuildConfig.from_dict({"precision": precision, "compile": {"device": "openvino"}})
-    built = pipeline.build(tmp_path / "m.onnx", asked, tmp_path / "out")
+    built = stages.build(tmp_path / "m.onnx", asked, tmp_path / "out")
     plain, compiled = (row for row in built.accuracy if row.form in ("quantized", "compiled"))
     assert compiled.sqnr_db == pytest.approx(plain.sqnr_db, abs=0.01)
     (layer,) = built.placement.layers
@@ -286,10 +285,10 @@ def test_packed_weights_are_multiplied_with_floats_as_onnx_runtime_does(tmp_path
 @pytest.mark.openvino
 def test_a_model_of_qlinear_operators_is_brought_to_the_form_that_openvino_reads(float_model):
     on_cpu = config(float_model, compile={"device": "cpu"})
-    pipeline.build(float_model / "m.onnx", on_cpu, float_model / "cpu")
+    stages.build(float_model / "m.onnx", on_cpu, float_model / "cpu")
     given = float_model / "cpu/model.onnx"
     assert "QLinearConv" in {node.op_type for node in io.load(given).graph}
-    built = pipeline.build(given, BuildConfig.from_dict({"compile": {"device": "openvino"}}), float_model / "out")
+    built = stages.build(given, BuildConfig.from_dict({"compile": {"device": "openvino"}}), float_model / "out")
     assert built.accuracy[-1].form == "compiled" and "u8" in {layer.precision for layer in built.placement.layers}
 
 
@@ -298,7 +297,7 @@ def test_a_model_of_qlinear_operators_is_brought_to_the_form_that_openvino_reads
 def test_the_zoo_is_as_accurate_as_its_quantized_model_on_the_cpu(zoo, name, tmp_path):
     quant = {"load_path": str(zoo.data(name)), "effort": "fast"}
     asked = BuildConfig.from_dict({"precision": "uint8", "quant": quant, "compile": {"device": "openvino"}})
-    built = pipeline.build(zoo.model(name), asked, tmp_path / "out")
+    built = stages.build(zoo.model(name), asked, tmp_path / "out")
     figures = {(row.form, row.output): row.sqnr_db for row in built.accuracy}
     for (form, output), found in figures.items():
         if form == "compiled":

@@ -10,7 +10,7 @@ from intact.backends.openvino.client import Plugin
 from intact.backends.probing.models import PROBED, inputs_of
 from intact.errors import NotAvailable, ToolchainError
 from intact.model import io
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.backends.probing.cases import by_name, model
 
 CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
@@ -59,7 +59,7 @@ def test_a_blob_computes_what_its_model_does(saved, tmp_path):
     path.rename(tmp_path / "gone.onnx")
     samples = [feeds, {name: value[..., ::-1].copy() for name, value in feeds.items()}]
     found = openvino_client.run(blob, samples, outputs, EXACT, timeout=SECONDS)
-    session = cpu.Session(tmp_path / "gone.onnx")
+    session = ort_cpu.Session(tmp_path / "gone.onnx")
     for sample, row in zip(samples, found, strict=True):
         expected = session.run(sample)
         assert list(row) == list(expected)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intact.backends import probing as probe
+from intact.backends import probing
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed, shipped
 from intact.backends.probing.cases import cases
 from intact.backends.probing.libraries import LIBRARIES
@@ -118,7 +118,7 @@ def test_what_contradicts_a_document_is_among_the_answers(backend, row):
 def test_the_library_still_says_so(backend, archs):
     """A sample of the shipped answers, asked again."""
     chosen = random.Random(0).sample(sorted(by_name()), SAMPLE)
-    found = probe.probe(backend, [by_name()[name] for name in chosen], archs)
+    found = probing.probe(backend, [by_name()[name] for name in chosen], archs)
     if found.library != shipped(backend).library:
         pytest.skip(f"another library: {found.library}")
     for name in chosen:
@@ -148,7 +148,7 @@ def library(monkeypatch):
 
 def test_a_library_that_dies_takes_only_its_question_with_it(library):
     chosen = [by_name()[f"{op} (uint8, uint8) -> uint8"] for op in ("Add", "Sub", "Mul", "Div")]
-    found = probe.probe("qnn", chosen, [73])
+    found = probing.probe("qnn", chosen, [73])
     verdicts = {name.split()[0]: row[73].verdict for name, row in found.answers.items()}
     assert verdicts == {"Add": "integer", "Sub": "died", "Mul": "integer", "Div": "integer"}
     assert "SIGSEGV" in found.answers["Sub (uint8, uint8) -> uint8"][73].reason
@@ -156,10 +156,10 @@ def test_a_library_that_dies_takes_only_its_question_with_it(library):
 
 def test_answers_that_are_known_are_not_asked_for_again(library):
     add, mul = (by_name()[f"{op} (uint8, uint8) -> uint8"] for op in ("Add", "Mul"))
-    first = probe.probe("qnn", [add], [73])
-    again = probe.probe("qnn", [add, mul], [73], known=first)
+    first = probing.probe("qnn", [add], [73])
+    again = probing.probe("qnn", [add, mul], [73], known=first)
     assert len(library) == 2 and len(again.answers) == 2
-    probe.probe("qnn", [add], [73], known=Probed("onnxruntime-qnn 9.8", first.answers))
+    probing.probe("qnn", [add], [73], known=Probed("onnxruntime-qnn 9.8", first.answers))
     assert len(library) == 3
 
 

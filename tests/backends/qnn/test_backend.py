@@ -18,7 +18,7 @@ from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn.client import Chip
 from intact.errors import NotAvailable, SettingsError, TargetError, ToolchainError
 from intact.model import io
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.backends import qdq
 
 ARCHES = (68, 69, 73, 75, 79, 81)
@@ -65,7 +65,7 @@ class TestWithTheCompiler:
         assert len(compiled.placement.npu_nodes) == len(list(qdq.cnn().graph))
         assert f"v{arch}" in compiled.runtime
         samples = qdq.images(8)
-        session = cpu.Session(qdq.cnn())
+        session = ort_cpu.Session(qdq.cnn())
         simulated = qnn_client.run(compiled.path, samples, Chip(arch), timeout=120)
         assert sqnr_db([session.run(sample) for sample in samples], simulated) > 30
 
@@ -92,7 +92,7 @@ class TestWithTheCompiler:
     def test_a_quantized_model_runs_in_the_simulator_without_being_compiled_first(self, tmp_path):
         io.save(qdq.cnn(), tmp_path / "q.onnx")
         samples = qdq.images(4)
-        session = cpu.Session(qdq.cnn())
+        session = ort_cpu.Session(qdq.cnn())
         simulated = qnn_client.run(tmp_path / "q.onnx", samples, Chip(73), timeout=120)
         assert sqnr_db([session.run(sample) for sample in samples], simulated) > 30
 
@@ -101,7 +101,7 @@ class TestWithTheCompiler:
         assert (compiled.placement.partitions, compiled.placement.cpu_nodes) == (1, ())
         feeds = {"x": np.random.default_rng(0).integers(0, 256, (1, 3, qdq.SIDE, qdq.SIDE)).astype(np.uint8)}
         (simulated,) = qnn_client.run(compiled.path, [feeds], Chip(73), timeout=120)
-        expected = cpu.run(qdq.integer_cnn(), feeds)["scores.q"]
+        expected = ort_cpu.run(qdq.integer_cnn(), feeds)["scores.q"]
         assert simulated["scores.q"].dtype == np.uint8
         assert np.abs(simulated["scores.q"].astype(int) - expected.astype(int)).max() <= 2
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intact.errors import ModelError
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.calibration.observe import observe
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -20,7 +20,7 @@ FEEDS = rows({"x": (1, 3, 6, 6)})
 
 def observed(feeds, **more):
     net = model("float[1,3,6,6] x", "float[1,4,6,6] y", "c = Conv(x, w)  y = Relu(c)", w=W)
-    plan = quantize.plan(net, load_target("cpu"), QuantConfig(method="mse"))
+    plan = quantizing.plan(net, load_target("cpu"), QuantConfig(method="mse"))
     return observe(net, plan, feeds, **more)
 
 

@@ -14,7 +14,7 @@ from intact.quantization.calibration.ranges import METHODS, range_of
 from intact.quantization.calibration.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 RNG = np.random.default_rng(11)
 TENSORS = {
@@ -39,7 +39,7 @@ def sketch_of(values):
 
 
 def chosen(method, values, dtype="uint8", symmetric=False):
-    return METHODS[method].range_of(sketch_of(values), Grid(dtype, symmetric, method))
+    return METHODS[method].range_of(sketch_of(values), PlannedGrid(dtype, symmetric, method))
 
 
 def real_error(values, wanted: Range, dtype, symmetric):
@@ -62,7 +62,7 @@ def test_a_range_is_worked_out_once_until_something_is_added(monkeypatch):
             return Range(seen.low, seen.high)
 
     monkeypatch.setitem(METHODS, "minmax", Counted())
-    seen, grids = sketch_of(TENSORS["normal"]), [Grid(dtype, False, "minmax") for dtype in ("uint8", "uint16")]
+    seen, grids = sketch_of(TENSORS["normal"]), [PlannedGrid(dtype, False, "minmax") for dtype in ("uint8", "uint16")]
     before = [range_of(seen, grid) for grid in (*grids, *grids)]
     assert asked == grids and before[:2] == before[2:]
     seen.add(np.float32([100.0]))
@@ -104,7 +104,7 @@ def test_mse_is_as_good_as_a_brute_force_search_on_the_values(name, dtype, symme
 @every_tensor
 @every_grid
 def test_auto_clips_only_where_that_is_clearly_better_and_then_as_well_as_any_method(name, dtype, symmetric):
-    seen, grid = sketch_of(TENSORS[name]), Grid(dtype, symmetric, "auto")
+    seen, grid = sketch_of(TENSORS[name]), PlannedGrid(dtype, symmetric, "auto")
     ranges = {method: METHODS[method].range_of(seen, grid) for method in METHODS}
     if dtype in FINE:
         assert ranges["auto"] == Range(seen.low * 1.25, seen.high * 1.25)
@@ -122,7 +122,7 @@ def test_the_estimated_error_is_close_to_the_real_one_where_steps_are_small_besi
     values = TENSORS[name]
     for share in (0.1, 0.5, 1.0):
         wanted = Range(float(values.min()) * share, float(values.max()) * share)
-        estimate = mean_squared_error(sketch_of(values), [wanted], Grid(dtype, symmetric, "mse"))[0]
+        estimate = mean_squared_error(sketch_of(values), [wanted], PlannedGrid(dtype, symmetric, "mse"))[0]
         assert estimate == pytest.approx(real_error(values, wanted, dtype, symmetric), rel=0.25, abs=1e-12)
 
 

@@ -18,7 +18,7 @@ from intact.model import io
 from intact.quantization import encodings
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
-from intact.quantization.encodings import Given, differences, of_model, read, text
+from intact.quantization.encodings import GivenGrid, differences, of_model, read_encodings, text
 from intact.quantization.encodings.encoded_plan import use
 from intact.quantization.insert import insert
 from intact.quantization.planning.planner import plan
@@ -51,7 +51,7 @@ def bytes_of(quantized_model):
 
 
 def grid(bits, scale, zero, **more):
-    return Given(bits, np.array(scale, F).reshape(-1), np.array(zero, np.int64).reshape(-1), **more)
+    return GivenGrid(bits, np.array(scale, F).reshape(-1), np.array(zero, np.int64).reshape(-1), **more)
 
 
 def saved(tmp_path, content):
@@ -108,7 +108,7 @@ def test_a_second_grid_on_a_tensor_goes_through_onnx_runtimes_format(tmp_path):
     assert planned.conversions, "the model is of two types"
     found = of_model(first)
     assert set(planned.tensors) == set(found) - {"w", "v"}
-    given = read(saved(tmp_path, text(found, "ort")))
+    given = read_encodings(saved(tmp_path, text(found, "ort")))
     result = use(net, target, config, given, "e.json")
     second = insert(net, result.plan, resolve(net, result.plan, {}, result.weights))
     assert bytes_of(second) == bytes_of(first)
@@ -116,7 +116,7 @@ def test_a_second_grid_on_a_tensor_goes_through_onnx_runtimes_format(tmp_path):
 
 def test_without_a_second_grid_the_range_of_the_first_is_kept(tmp_path):
     net, target, config, first, planned = two_types()
-    given = read(saved(tmp_path, text(of_model(first), "aimet")))
+    given = read_encodings(saved(tmp_path, text(of_model(first), "aimet")))
     result = use(net, target, config, given, "e.json").plan
     for entry, conversion in planned.conversions.items():
         known, old = result.grids[result.tensors[entry]], given[conversion.tensor]
@@ -206,7 +206,7 @@ MEANINGS = {
 @pytest.mark.parametrize("case", MEANINGS)
 def test_each_format_means_what_its_tool_means(tmp_path, case):
     content, expected = MEANINGS[case]
-    (found,) = read(saved(tmp_path, content)).values()
+    (found,) = read_encodings(saved(tmp_path, content)).values()
     assert (found.bits, found.dtype, found.axis, found.constant) == (
         expected.bits,
         expected.dtype,
@@ -234,7 +234,7 @@ def grids(draw):
 @for_all(entry=grids())
 def test_a_grid_comes_back_from_every_format_bit_for_bit(tmp_path_factory, form, entry):
     path = saved(tmp_path_factory.mktemp("e"), text({"t": entry}, form))
-    found = read(path)["t"]
+    found = read_encodings(path)["t"]
     assert differences({"t": entry}, {"t": found}) == []
     back = found.encoding(found.type_like(entry.dtype), entry.axis)
     assert back.same_grid(entry.encoding(entry.dtype, entry.axis))
@@ -278,20 +278,20 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_an_entry_that_makes_no_sense_is_named(tmp_path, case):
     with pytest.raises(SettingsError) as caught:
-        read(saved(tmp_path, WRONG[case]))
+        read_encodings(saved(tmp_path, WRONG[case]))
     assert caught.value.code == "S161" and "e.json" in caught.value.message
 
 
 @pytest.mark.parametrize("content", ["not json", "[]", "{}", '{"a": 1}'])
 def test_a_file_without_encodings_is_refused(tmp_path, content):
     with pytest.raises(SettingsError) as caught:
-        read(saved(tmp_path, content))
+        read_encodings(saved(tmp_path, content))
     assert caught.value.code == "S160"
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
-        read(tmp_path / "none.json")
+        read_encodings(tmp_path / "none.json")
 
 
 def test_an_unknown_format_is_refused():

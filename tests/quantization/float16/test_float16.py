@@ -9,7 +9,7 @@ import pytest
 
 from intact.errors import ModelError, SettingsError
 from intact.quantization import float16
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model, rows
@@ -70,7 +70,7 @@ def test_numbers_are_those_of_rounding_to_half_after_every_node(body, outputs, w
     for feed in feeds:
         expected = reference(half(feed["x"]))
         for optimize in (False, True):
-            found = cpu.run(result.model, feed, optimize=optimize)["y"]
+            found = ort_cpu.run(result.model, feed, optimize=optimize)["y"]
             assert found.dtype == np.float32
             # ONNX Runtime may keep float32 between nodes: one rounding more or less, at the size of the largest value.
             np.testing.assert_allclose(found, expected, rtol=0, atol=2 * 2.0**-11 * max(np.abs(expected).max(), 1))
@@ -133,7 +133,7 @@ def test_what_passes_the_largest_half_is_computed_in_float32(largest, nodes):
     result = convert(scaled(1024), feeds)
     assert set(kept(result)) == set(nodes)
     assert all(f"m reaches {largest:.4g}, past 65504" in reason for reason in kept(result).values())
-    np.testing.assert_allclose(cpu.run(result.model, feeds[1])["y"], -feeds[1]["x"], rtol=2e-3)
+    np.testing.assert_allclose(ort_cpu.run(result.model, feeds[1])["y"], -feeds[1]["x"], rtol=2e-3)
 
 
 def test_every_row_is_seen_once():
@@ -175,7 +175,7 @@ def test_what_becomes_an_index_is_exact(largest, stays):
         with pytest.raises(ModelError, match="a reaches 2049, past 2048"):
             convert(graph, feeds)
     else:
-        np.testing.assert_array_equal(cpu.run(convert(graph, feeds).model, feeds[0])["y"], [0, 1, 2, 2048])
+        np.testing.assert_array_equal(ort_cpu.run(convert(graph, feeds).model, feeds[0])["y"], [0, 1, 2, 2048])
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_types_that_attributes_and_bodies_state_stay_consistent(body, weights, n
     graph, feeds = model("float[4,8] x", "float[4,8] y", body, **weights), rows({"x": (4, 8)})
     result = convert(graph, feeds)
     assert set(kept(result)) == nodes
-    expected = cpu.run(graph, feeds[0])["y"]
-    np.testing.assert_allclose(cpu.run(result.model, feeds[0])["y"], expected, rtol=4e-3, atol=4e-3)
+    expected = ort_cpu.run(graph, feeds[0])["y"]
+    np.testing.assert_allclose(ort_cpu.run(result.model, feeds[0])["y"], expected, rtol=4e-3, atol=4e-3)
 
 
 def test_an_input_that_is_defined_as_float32_stays_so():

@@ -6,14 +6,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import find_fold
 from intact.quantization.improve.migrate import describe, migrate
 from intact.quantization.improve.scale_labels import reshaped
-from intact.quantization.improve.scores import Product
+from intact.quantization.improve.scores import ScoreProduct
 from intact.quantization.improve.site import Layers, Reader, layers_of
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model, quantized
@@ -62,14 +62,14 @@ def convolutions(between="r = Relu(c)", reader="y = Conv(r, w2, b2)", outputs="f
 
 
 def last_layers(net) -> Layers:
-    return layers_of(net, quantize.plan(net, load_target("cpu"), QuantConfig()))[-1]
+    return layers_of(net, quantizing.plan(net, load_target("cpu"), QuantConfig()))[-1]
 
 
 def same_function(net, changed):
     shape = tuple(int(dim) for dim in net.graph.inputs[0].shape)
     for _ in range(3):
         row = {"x": normal(*shape)}
-        np.testing.assert_allclose(cpu.run(changed, row)["y"], cpu.run(net, row)["y"], atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(ort_cpu.run(changed, row)["y"], ort_cpu.run(net, row)["y"], atol=1e-4, rtol=1e-4)
 
 
 FOLDS = {
@@ -118,7 +118,7 @@ def test_dividing_before_and_multiplying_behind_keeps_the_function(build):
 def _value(net, name):
     shape = tuple(int(dim) for dim in net.graph.inputs[0].shape)
     row = {"x": np.random.default_rng(1).standard_normal(shape).astype(F)}
-    return cpu.Session(net, outputs=[name]).run(row)[name]
+    return ort_cpu.Session(net, outputs=[name]).run(row)[name]
 
 
 REFUSALS = {
@@ -183,7 +183,7 @@ def uneven_convolutions():
 def test_uneven_channels_between_layers_are_evened_out(per_channel):
     net, rows = uneven_convolutions(), [{"x": normal(1, 3, 8, 8)} for _ in range(8)]
     settings = QuantConfig(per_channel=per_channel)
-    result, moved = migrate(net, quantize.plan(net, load_target("cpu"), settings), rows, by_nodes=False)
+    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False)
     assert [tensor for _, tensor in moved] == ["r"] and describe(moved)[0].startswith("equalization: ")
     same_function(net, result)
     others = [{"x": normal(1, 3, 8, 8)} for _ in range(4)]
@@ -194,13 +194,13 @@ def test_uneven_channels_between_layers_are_evened_out(per_channel):
 def test_a_tensor_whose_range_is_given_is_left_alone():
     net, rows = uneven_convolutions(), [{"x": normal(1, 3, 8, 8)} for _ in range(8)]
     settings = QuantConfig.from_dict({"overrides": {"r": {"low": 0.0, "high": 400.0}}})
-    assert migrate(net, quantize.plan(net, load_target("cpu"), settings), rows, by_nodes=False)[1] == ()
+    assert migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False)[1] == ()
 
 
 def test_even_channels_are_left_alone():
     net = convolutions()
     rows = [{"x": normal(1, 3, 6, 6)} for _ in range(8)]
-    result, moved = migrate(net, quantize.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
+    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
     assert result is net and moved == ()
 
 
@@ -208,7 +208,7 @@ def test_queries_and_keys_are_evened_out_and_keep_their_product():
     uneven = np.geomspace(0.1, 10, 8).astype(F)
     net = attention(SEPARATE, wq=normal(8, 8) * uneven * F(0.2), bq=normal(8) * uneven, wk=normal(8, 8) / uneven)
     rows = [{"x": normal(1, 6, 8)} for _ in range(8)]
-    result, moved = migrate(net, quantize.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
+    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
     assert "scores" in [tensor for _, tensor in moved]
     same_function(net, result)
     q, k = (
@@ -219,7 +219,7 @@ def test_queries_and_keys_are_evened_out_and_keep_their_product():
 
 def _spread(net, name, axes, rows):
     """How many times the largest channel of a tensor is larger than the smallest."""
-    session = cpu.Session(net, outputs=[name])
+    session = ort_cpu.Session(net, outputs=[name])
     reach = np.max([np.abs(session.run(row)[name]).max(axis=axes) for row in rows], axis=0)
     return reach.max() / reach.min()
 
@@ -227,10 +227,10 @@ def _spread(net, name, axes, rows):
 def test_queries_and_keys_on_one_grid_with_values_are_left_alone():
     net = attention(GATHERED)
     (scores,) = [node for node in net.graph if node.outputs[0].name == "scores"]
-    assert Product.of(scores, quantize.plan(net, load_target("cpu"), QuantConfig())) is not None
-    assert Product.of(scores, quantize.plan(net, load_target("qnn"), QuantConfig())) is None
+    assert ScoreProduct.of(scores, quantizing.plan(net, load_target("cpu"), QuantConfig())) is not None
+    assert ScoreProduct.of(scores, quantizing.plan(net, load_target("qnn"), QuantConfig())) is None
 
 
 def _ratio(net, result, rows):
-    pairs = [(cpu.run(net, row)["y"].astype(float), cpu.run(result, row)["y"].astype(float)) for row in rows]
+    pairs = [(ort_cpu.run(net, row)["y"].astype(float), ort_cpu.run(result, row)["y"].astype(float)) for row in rows]
     return 10 * np.log10(sum(np.sum(a**2) for a, _ in pairs) / sum(np.sum((a - b) ** 2) for a, b in pairs))

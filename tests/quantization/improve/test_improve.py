@@ -7,14 +7,14 @@ import pytest
 
 from intact.model import query
 from intact.numbers import grid
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.calibration.observe import observe
 from intact.quantization.improve.coarse_scales import least_error_scales
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import linear
 from intact.quantization.improve.migrate import describe, migrate
 from intact.quantization.planning.rescue import rescue
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model, quantized, read
@@ -46,7 +46,7 @@ def test_columns_times_the_weight_matrix_is_the_convolution(attributes, x, w):
     net = model(f"float[{shape}] x", output, f"y = Conv<{attributes}>(x, w)", w=kernel)
     view = linear(next(iter(net.graph)), kernel, 1)
     found = np.matmul(view.columns(values, 10**6), view.matrix(kernel).transpose(0, 2, 1))
-    plain = cpu.run(net, {"x": values})["y"]
+    plain = ort_cpu.run(net, {"x": values})["y"]
     expected = np.moveaxis(plain.reshape(x[0], found.shape[0], found.shape[2], -1), (1, 3, 2), (0, 2, 3))
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-5)
 
@@ -57,7 +57,7 @@ def test_columns_times_the_weight_matrix_is_the_gemm(transposed):
     net = model("float[4,5] x", "float[4,3] y", f"y = Gemm<transB={transposed}>(x, w)", w=weight)
     view = linear(next(iter(net.graph)), weight, 1)
     found = view.columns(values, 100)[0] @ view.matrix(weight)[0].T
-    np.testing.assert_allclose(found, cpu.run(net, {"x": values})["y"], atol=1e-5)
+    np.testing.assert_allclose(found, ort_cpu.run(net, {"x": values})["y"], atol=1e-5)
     assert np.array_equal(view.weight(view.matrix(weight)), weight)
 
 
@@ -139,11 +139,11 @@ def test_a_corrected_bias_makes_the_mean_error_of_a_layer_vanish():
     net = layer()
     rows = [{"x": np.abs(normal(1, 8, 16)) + F(0.5)} for _ in range(8)]
     settings = {"method": "minmax", "weight_type": "int4", "activation_type": "uint16"}
-    reference = np.stack([cpu.run(net, row)["y"] for row in rows])
+    reference = np.stack([ort_cpu.run(net, row)["y"] for row in rows])
     errors = {}
     for effort in ("fast", "normal"):
         result = quantized(net, rows, effort=effort, **settings).model
-        found = np.stack([cpu.run(result, row)["y"] for row in rows])
+        found = np.stack([ort_cpu.run(result, row)["y"] for row in rows])
         errors[effort] = np.abs((found - reference).mean(axis=(0, 1, 2))).max()
     assert errors["normal"] < 1e-3 < errors["fast"]
 
@@ -152,7 +152,7 @@ def test_memory_of_a_study_does_not_depend_on_the_number_of_rows():
     from intact.quantization.improve.study import studies
 
     net = layer()
-    plan = quantize.plan(net, load_target("cpu"), QuantConfig())
+    plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
     encoding = grid.encode(-1.0, 1.0, "uint8", symmetric=False)
     candidates = dict.fromkeys(plan.grids, (encoding,))
     (study,) = studies(net, plan, candidates, rows=4)
@@ -175,13 +175,13 @@ def normalized(more=""):
 @pytest.mark.parametrize(("more", "muls"), [("", 0), ("z = Relu(n)", 1)], ids=["folds", "has another reader"])
 def test_smoothing_moves_an_outlying_channel_and_keeps_the_function(more, muls):
     net, rows = normalized(more), [{"x": normal(1, 8, 16)} for _ in range(6)]
-    plan = quantize.plan(net, load_target("cpu"), QuantConfig())
+    plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
     result, moved = migrate(net, plan, rows, by_nodes=True)
     assert [tensor for _, tensor in moved] == ["n"] and describe(moved)[0].startswith("smoothing: ")
     assert sum(node.op_type == "Mul" for node in result.graph) == muls
     for row in rows:
-        for name, expected in cpu.run(net, row).items():
-            np.testing.assert_allclose(cpu.run(result, row)[name], expected, atol=2e-3, rtol=1e-4)
+        for name, expected in ort_cpu.run(net, row).items():
+            np.testing.assert_allclose(ort_cpu.run(result, row)[name], expected, atol=2e-3, rtol=1e-4)
     before, after = (
         min(_sqnr(net, quantized(net, rows, effort=effort).model, row) for row in rows) for effort in ("fast", "normal")
     )
@@ -192,12 +192,12 @@ def test_smoothing_leaves_alone_what_it_may_not_or_need_not_touch():
     plain = model("float[1,8,16] x", "float[1,8,4] y", "y = MatMul(x, w)", w=normal(16, 4))
     rows = [{"x": normal(1, 8, 16)} for _ in range(6)]
     for net, by_nodes in ((plain, True), (normalized("z = Relu(n)"), False)):
-        plan = quantize.plan(net, load_target("cpu"), QuantConfig())
+        plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
         assert migrate(net, plan, rows, by_nodes=by_nodes)[1] == ()
 
 
 def _sqnr(net, result, row):
-    expected, found = cpu.run(net, row)["y"].astype(np.float64), cpu.run(result, row)["y"].astype(np.float64)
+    expected, found = ort_cpu.run(net, row)["y"].astype(np.float64), ort_cpu.run(result, row)["y"].astype(np.float64)
     return 10 * np.log10(np.square(expected).sum() / np.square(expected - found).sum())
 
 
@@ -218,7 +218,7 @@ def stream(massive):
 def test_nodes_around_massive_values_are_rescued(device, dtype):
     net, rows = stream(massive=4000.0)
     target = load_target(device)
-    plan = quantize.plan(net, target, QuantConfig())
+    plan = quantizing.plan(net, target, QuantConfig())
     seen = observe(net, plan, rows, watched=[name for name in plan.tensors if name not in net.graph.initializers])
     found = rescue(net, plan, seen, target)
     assert found is not None and set(found.types.values()) == {dtype} and "a" in found.types
@@ -229,7 +229,7 @@ def test_nodes_around_massive_values_are_rescued(device, dtype):
 def test_ordinary_values_need_no_rescue():
     net, rows = stream(massive=3.0)
     target = load_target("qnn")
-    plan = quantize.plan(net, target, QuantConfig())
+    plan = quantizing.plan(net, target, QuantConfig())
     seen = observe(net, plan, rows, watched=[name for name in plan.tensors if name not in net.graph.initializers])
     assert rescue(net, plan, seen, target) is None
 
@@ -253,7 +253,7 @@ def test_a_sixteen_bit_product_reads_its_second_operand_as_symmetric_int16():
 
 
 def test_a_grid_that_feeds_a_normalization_is_not_clipped():
-    plan = quantize.plan(normalized(), load_target("qnn"), QuantConfig(method="percentile"))
+    plan = quantizing.plan(normalized(), load_target("qnn"), QuantConfig(method="percentile"))
     assert plan.grids[plan.tensors["x"]].method == "minmax"
     assert plan.grids[plan.tensors["n"]].method == "percentile"
 
@@ -261,5 +261,5 @@ def test_a_grid_that_feeds_a_normalization_is_not_clipped():
 def test_what_feeds_no_integer_kernel_stays_in_float_on_cpu():
     body = "c = Conv(x, w)  a = Add(c, k)  y = Exp(a)"
     net = model("float[1,2,4,4] x", "float[1,3,4,4] y", body, w=normal(3, 2, 1, 1), k=normal(3, 1, 1))
-    assert list(quantize.plan(net, load_target("cpu"), QuantConfig()).nodes) == ["c"]
+    assert list(quantizing.plan(net, load_target("cpu"), QuantConfig()).nodes) == ["c"]
     assert query.constant(net.graph.initializers["k"]) is not None

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from intact.errors import SettingsError
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -28,7 +28,7 @@ def net():
 @pytest.fixture
 def written(net, tmp_path):
     path = tmp_path / "plan.toml"
-    path.write_text(plan_file.to_text(quantize.plan(net, TARGET, CONFIG), TARGET, CONFIG))
+    path.write_text(plan_file.to_text(quantizing.plan(net, TARGET, CONFIG), TARGET, CONFIG))
     return path
 
 
@@ -69,7 +69,7 @@ def test_a_node_that_is_taken_out_stays_in_float(net, written):
     del values["nodes"]["y"]
     written.write_text(tomli_w.dumps(values))
     config = QuantConfig(plan=str(written))
-    result = quantize.quantize(net, TARGET, config, rows({"x": (1, 3, 4, 4)}))
+    result = quantizing.quantize(net, TARGET, config, rows({"x": (1, 3, 4, 4)}))
     assert list(result.plan.nodes) == ["c"]
 
 
@@ -93,4 +93,4 @@ def test_what_is_no_plan_is_refused(tmp_path, text):
     path = tmp_path / "plan.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"plan\.toml"):
-        plan_file.read(path)
+        plan_file.read_plan(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.errors import SettingsError, TargetError
-from intact.quantization import quantizing as quantize
+from intact.quantization import quantizing
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from intact.targets.validate import validate
@@ -27,7 +27,7 @@ def net():
 
 
 def planned(**settings):
-    return quantize.plan(net(), load_target("cpu"), QuantConfig.from_dict(settings))
+    return quantizing.plan(net(), load_target("cpu"), QuantConfig.from_dict(settings))
 
 
 EVERY = {"c", "r", "s", "m", "d", "y"}
@@ -73,7 +73,7 @@ def test_an_operator_not_worth_it_by_itself_is_left_alone_where_its_input_is_flo
     float_model = model(
         "float[1,3,6,6] x", "float[1,4,6,6] y", "r = LeakyRelu(x)  y = Conv(r, w)", w=weight(4, 3, 1, 1)
     )
-    assert set(quantize.plan(float_model, load_target("cpu"), QuantConfig()).nodes) == {"y"}
+    assert set(quantizing.plan(float_model, load_target("cpu"), QuantConfig()).nodes) == {"y"}
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_a_weight_type_that_the_target_does_not_take_there_is_the_nearest_that_i
 
 def test_sixteen_bit_weights_come_with_the_architecture_that_has_them():
     quant = QuantConfig(activation_type="uint16", weight_type="int16")
-    new = quantize.plan(net(), load_target("qnn", arch="v73"), quant)
+    new = quantizing.plan(net(), load_target("qnn", arch="v73"), quant)
     assert {plan.dtype for plan in new.weights} == {"int16"}
     with pytest.raises(TargetError, match=r"int16 weights beside uint16 activations from v73 on"):
-        quantize.plan(net(), load_target("qnn", arch="v68"), quant)
+        quantizing.plan(net(), load_target("qnn", arch="v68"), quant)
 
 
 @pytest.mark.parametrize("wanted", ["uint16", "int16"])
@@ -118,7 +118,7 @@ def test_what_an_npu_takes_in_eight_bits_only_has_them_between_wider_ones(node, 
     float_model = model(
         "float[1,3,6,6] x", "float[1,5,6,6] y", body, w=weight(4, 3, 1, 1), v=weight(5, 4, 1, 1), **constants
     )
-    plan = quantize.plan(float_model, load_target("qnn"), QuantConfig(activation_type=wanted))
+    plan = quantizing.plan(float_model, load_target("qnn"), QuantConfig(activation_type=wanted))
     assert (plan.nodes["m"], plan.nodes["l"], plan.nodes["y"]) == (wanted, "uint8", wanted)
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.model import query
 from intact.pipeline import presets
-from intact.quantization.weight_only import packed_products as weight_only
-from intact.runtime import ort_cpu as cpu
+from intact.quantization.weight_only import packed_products
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model, rows
@@ -29,7 +29,7 @@ def weight(*shape):
 
 def pack(graph, device="cpu", **settings):
     values = {"activation_type": "float", "weight_type": "int4", "block_size": 32, **settings}
-    return weight_only.pack(graph, load_target(device), QuantConfig.from_dict(values))
+    return packed_products.pack(graph, load_target(device), QuantConfig.from_dict(values))
 
 
 def unpacked(node: ir.Node) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_products_are_those_of_the_unpacked_weight(dtype, symmetric, size, input
     matrix = unpacked(node)
     for feed, optimize in itertools.product(feeds, (False, True)):
         expected = feed["x"].astype(np.float64) @ matrix
-        found = cpu.run(packed, feed, optimize=optimize)["y"]
+        found = ort_cpu.run(packed, feed, optimize=optimize)["y"]
         np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
     step = np.repeat(query.constant(node.inputs[2]).reshape(10, -1), size, axis=1)[:, :inputs].T
     if query.int_(node, "bits", 0) == 8:  # what is coarser may cut the largest values off
@@ -88,7 +88,7 @@ def test_every_form_of_a_product_is_packed(body, weights, reference):
     packed = pack(graph, weight_type="int8").model
     (node,) = packed.graph
     assert (node.op_type, node.name, node.outputs[0].name) == ("MatMulNBits", "y", "y")
-    found, original = cpu.run(packed, feeds[0])["y"], cpu.run(graph, feeds[0])["y"]
+    found, original = ort_cpu.run(packed, feeds[0])["y"], ort_cpu.run(graph, feeds[0])["y"]
     expected = reference(feeds[0]["x"].astype(np.float64), unpacked(node), weights)
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
     assert np.abs(found - original).max() < 0.03 * np.abs(original).max()
@@ -108,7 +108,7 @@ def test_refined_scales_lose_no_more_than_plain_ones(seed, dtype, symmetric):
     matrix = np.random.default_rng(seed).standard_normal((4, 32)) ** 3
 
     def error(refine):
-        found = weight_only.encode(matrix, dtype, 16, symmetric=symmetric, refine=refine)
+        found = packed_products.encode(matrix, dtype, 16, symmetric=symmetric, refine=refine)
         real = (found.levels - found.zero_points[..., None]) * found.scales[..., None].astype(np.float64)
         return ((real.reshape(4, 32) - matrix) ** 2).sum()
 
@@ -117,7 +117,7 @@ def test_refined_scales_lose_no_more_than_plain_ones(seed, dtype, symmetric):
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=9))
 def test_two_levels_share_a_byte_the_first_in_its_low_half(levels):
-    packed = weight_only.pack_bits(np.array(levels), 4)
+    packed = packed_products.pack_bits(np.array(levels), 4)
     unfolded = [half for byte in packed.tolist() for half in (byte & 15, byte >> 4)]
     assert unfolded[: len(levels)] == levels and sum(unfolded[len(levels) :]) == 0
 
@@ -132,7 +132,7 @@ def test_rounding_with_feedback_leaves_less_error_in_products(inputs):
         feeds = [{"x": (RNG.standard_normal((40, inputs)) @ mixing).astype(np.float32)} for _ in range(12)]
         graph = model(f"float[40,{inputs}] x", "float[40,10] y", "y = MatMul(x, w)", w=weight(inputs, 10))
         for seen in (feeds[:8], None):
-            (node,) = weight_only.pack(graph, load_target("cpu"), config, seen).model.graph
+            (node,) = packed_products.pack(graph, load_target("cpu"), config, seen).model.graph
             difference = unpacked(node) - query.constant(graph.graph.initializers["w"])
             yield sum(np.square(feed["x"].astype(np.float64) @ difference).sum() for feed in feeds[8:])
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.rewriter import Rewritten, Rule, apply
 from intact.model import shapes
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.model.small import model
 
 
@@ -39,7 +39,7 @@ def difference(before: ir.Model, after: ir.Model, seed: int = 0, scale: float = 
     """The largest difference of any output, on random inputs, relative to the largest value of that output."""
     rng = np.random.default_rng(seed)
     feeds = {value.name: _random(rng, value, scale) for value in before.graph.inputs}
-    expected, found = cpu.run(before, feeds), cpu.run(after, feeds)
+    expected, found = ort_cpu.run(before, feeds), ort_cpu.run(after, feeds)
     assert expected.keys() == found.keys()
     assert all(expected[name].shape == found[name].shape for name in expected)
     return max(float(np.abs(found[name] - array).max() / np.abs(array).max()) for name, array in expected.items())

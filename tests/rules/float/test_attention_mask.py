@@ -11,7 +11,7 @@ from intact.matching.rewriter import apply
 from intact.rules.float.attention_mask import RULES
 from intact.rules.float.masks import BIAS, FLOAT_DEPTH, MARK, mask_sites
 from intact.rules.float.optimization import optimize
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.model.small import ops
 from tests.rules.float.before_after import given, rewritten
 
@@ -129,7 +129,7 @@ def test_a_mask_becomes_arithmetic_and_keeps_the_weights(form, end):
     (site,) = mask_sites(after)
     assert site.depth == FLOAT_DEPTH
     for row in feeds():
-        np.testing.assert_allclose(cpu.run(after, row)["y"], cpu.run(before, row)["y"], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(ort_cpu.run(after, row)["y"], ort_cpu.run(before, row)["y"], rtol=0, atol=1e-6)
     assert optimize(after).applications == ()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.model import query
-from intact.rules.float import constant_folding as constants
+from intact.rules.float import constant_folding
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given
 
@@ -15,7 +15,7 @@ ONE = "(float[2,3] x) => (float[2,3] y)"
 
 def folded(body: str, signature: str = ONE, declared: str = "", **arrays: np.ndarray):
     result = given(body, signature, declared, **arrays)
-    return result, constants.fold(result)
+    return result, constant_folding.fold(result)
 
 
 def test_a_chain_of_constants_becomes_one():

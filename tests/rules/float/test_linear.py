@@ -17,8 +17,8 @@ SIGNATURE = "(float[3,4] x) => (float[3,6] y)"
 @pytest.mark.parametrize(
     ("rule", "body", "signature", "expected"),
     [
-        ("fold_gemm_factors", "y = Gemm <alpha = 0.3, beta = 2.5> (x, w, b)", SIGNATURE, ["Gemm"]),
-        ("fold_gemm_factors", "y = Gemm <alpha = 0.3> (x, w)", SIGNATURE, ["Gemm"]),
+        ("fold_float_gemm_factors", "y = Gemm <alpha = 0.3, beta = 2.5> (x, w, b)", SIGNATURE, ["Gemm"]),
+        ("fold_float_gemm_factors", "y = Gemm <alpha = 0.3> (x, w)", SIGNATURE, ["Gemm"]),
         (
             "transpose_gemm_input",
             "y = Gemm <transA = 1> (x, w, b)",
@@ -41,9 +41,9 @@ def test_it_fires_and_keeps_the_numbers(rule, body, signature, expected):
 @pytest.mark.parametrize(
     ("rule", "body", "signature", "arrays", "reason"),
     [
-        ("fold_gemm_factors", "y = Gemm(x, w, b)", SIGNATURE, ARRAYS, "alpha and beta are 1"),
+        ("fold_float_gemm_factors", "y = Gemm(x, w, b)", SIGNATURE, ARRAYS, "alpha and beta are 1"),
         (
-            "fold_gemm_factors",
+            "fold_float_gemm_factors",
             "y = Gemm <alpha = 1e38> (x, w)",
             SIGNATURE,
             {"w": ARRAYS["w"] * 50},

@@ -18,7 +18,7 @@ from intact.rules.float.masks import (
     scores_of,
 )
 from intact.rules.float.optimization import optimize
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.model.small import ops
 from tests.rules.float.before_after import given
 
@@ -85,7 +85,7 @@ def test_a_chosen_depth_is_written_into_a_copy(body, arrays):
     rng = np.random.default_rng(0)
     row = {"s": rng.uniform(1, 7, (1, 4, 6)).astype(np.float32), "mask": np.array([[[1, 1, 0, 1, 0, 0]]])}
     row = {value.name: row[value.name] for value in before.graph.inputs}
-    found, expected = cpu.run(after, row)["y"], cpu.run(before, row)["y"]
+    found, expected = ort_cpu.run(after, row)["y"], ort_cpu.run(before, row)["y"]
     assert 0 < np.abs(found - expected).max() < STEP / 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule, apply
 from intact.rules.proof.reference import runnable
 from intact.rules.quantized.families import RULES, rules_for
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Case, Net, all_cases, distance, every_level, prove
 
@@ -43,7 +43,7 @@ def test_a_rule_keeps_its_claim_in_onnxruntime(rule):
         done = apply(case.model.clone(), [rule])
         tried += bool(done.applications)
         for feeds in case.feeds if done.applications else ():
-            before, after = cpu.run(runnable(case.model), feeds), cpu.run(done.model, feeds)
+            before, after = ort_cpu.run(runnable(case.model), feeds), ort_cpu.run(done.model, feeds)
             for name, reference in before.items():
                 steps = distance(reference, after[name], case.step)
                 assert steps <= (0 if rule.exactness is EXACT else 1), f"{case.label}: {name} moves by {steps}"

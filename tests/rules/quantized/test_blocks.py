@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.targets.registry import load_target
 from tests.backends.probing.cases import model
 
@@ -18,7 +18,7 @@ def test_the_scales_of_blocks_stay_unsigned_whatever_their_zero_points(zero_poin
     built, node = model(BLOCKS)
     zeros = node.inputs[1].producer().inputs[1].producer().inputs[2]
     zeros.const_value = ir.tensor(np.full(zeros.shape.numpy(), zero_point, np.uint8), name=zeros.name)
-    done = rewrite.rewrite(built, load_target("qnn")).model
+    done = families.rewrite(built, load_target("qnn")).model
     product = next(node for node in done.graph if node.op_type == "MatMul")
     scales = product.inputs[1].producer().inputs[1].producer()
     assert scales.inputs[0].dtype == ir.DataType.UINT8

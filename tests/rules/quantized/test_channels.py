@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.model import query
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.rules.quantized.channels import PadChannels
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import fired, refused
@@ -23,7 +23,7 @@ def conv(*args, **options):
 
 @pytest.mark.parametrize("channels", range(1, INPUTS))
 def test_channels_are_padded_to_what_the_kernel_takes_at_once(channels):
-    done = rewrite.rewrite(conv(channels, OUTPUTS), load_target("cpu", vnni=True))
+    done = families.rewrite(conv(channels, OUTPUTS), load_target("cpu", vnni=True))
     assert [item.rule for item in done.applications] == ["pad_channels"]
     pad, padded = done.model.graph
     assert query.static_shape(pad.outputs[0]) == (2, INPUTS, *SIZE)
@@ -31,7 +31,7 @@ def test_channels_are_padded_to_what_the_kernel_takes_at_once(channels):
 
 
 def test_the_added_channels_meet_weights_that_are_zero():
-    _, padded = rewrite.rewrite(conv(3), load_target("cpu", vnni=True)).model.graph
+    _, padded = families.rewrite(conv(3), load_target("cpu", vnni=True)).model.graph
     weight = query.constant(padded.inputs[3])
     assert not weight[:, 3:].any() and weight[:, :3].any()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from intact.matching import rewriter
 from intact.rules.quantized.clipping import RULES
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # Every half step of the grid and what is between, far beyond both ends.
 X = np.concatenate([np.arange(-900, 900) / 2, np.linspace(-500, 500, 4001)]).astype(np.float32)
@@ -57,7 +57,7 @@ def test_a_clip_that_the_grid_repeats_is_absorbed_to_the_bit(call, dtype, scale,
     result = rewritten(model)
     assert ops(result.model) == ["QuantizeLinear"]
     assert [application.exactness for application in result.applications] == ["exact"]
-    assert np.array_equal(cpu.run(model, {"x": X})["y"], cpu.run(result.model, {"x": X})["y"])
+    assert np.array_equal(ort_cpu.run(model, {"x": X})["y"], ort_cpu.run(result.model, {"x": X})["y"])
 
 
 @pytest.mark.parametrize(("call", "dtype", "scale", "zero_point", "more", "reason"), REFUSES)
@@ -78,8 +78,8 @@ def test_whatever_the_rule_decides_the_integers_stay(dtype, low, width, scale, l
     zero_point = level if dtype == "uint8" else level - 128
     limits = f", float a = {{{low}}}, float b = {{{low + width}}}"
     model = clipped("Clip(x, a, b)", dtype, scale, zero_point, more=limits)
-    before = cpu.run(model, {"x": X / 50})["y"]
-    assert np.array_equal(before, cpu.run(rewritten(model).model, {"x": X / 50})["y"])
+    before = ort_cpu.run(model, {"x": X / 50})["y"]
+    assert np.array_equal(before, ort_cpu.run(rewritten(model).model, {"x": X / 50})["y"])
 
 
 def test_limits_that_are_computed_are_left_alone():
@@ -102,7 +102,7 @@ def test_per_channel_grids_are_checked_channel_by_channel():
         result = rewritten(model)
         assert ops(result.model) == expected
         x = {"x": np.stack([X, X])}
-        assert np.array_equal(cpu.run(model, x)["y"], cpu.run(result.model, x)["y"])
+        assert np.array_equal(ort_cpu.run(model, x)["y"], ort_cpu.run(result.model, x)["y"])
 
 
 def test_a_relu_that_something_else_reads_stays_for_it():
@@ -111,7 +111,7 @@ def test_a_relu_that_something_else_reads_stays_for_it():
     model = ir.from_onnx_text(text)
     model.graph[1].outputs[0].dtype = ir.DataType.UINT8
     result = rewritten(model)
-    before, after = cpu.run(model, {"x": X}), cpu.run(result.model, {"x": X})
+    before, after = ort_cpu.run(model, {"x": X}), ort_cpu.run(result.model, {"x": X})
     assert all(np.array_equal(before[name], after[name]) for name in ("y", "e"))
 
 

@@ -15,10 +15,9 @@ from intact.cli.main import app, main
 from intact.errors import SettingsError
 from intact.matching.rewriter import EXACT
 from intact.model import io
-from intact.rules.quantized import families as rewrite
-from intact.rules.quantized import movement
+from intact.rules.quantized import families, movement
 from intact.rules.quantized.families import RULES
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net
 
@@ -51,25 +50,25 @@ def test_every_rule_says_what_it_does_in_a_sentence():
 
 
 def test_the_table_of_a_target_names_the_rules():
-    names = {rule.name for rule in rewrite.rules_for(QNN)}
+    names = {rule.name for rule in families.rules_for(QNN)}
     assert names >= {"drop_self_requantize", "absorb_relu", "fold_arithmetic_into_conv"}
     # A node that shares or loses its own Q and DQ is one that the provider does not take.
     assert not names & {rule.name for rule in movement.RULES} and "merge_equal_dequantizers" not in names
 
 
 def test_exact_leaves_out_whatever_may_move_a_step():
-    exact = rewrite.rules_for(CPU, exact=True)
+    exact = families.rules_for(CPU, exact=True)
     assert exact and all(rule.exactness is EXACT for rule in exact)
-    assert len(exact) < len(rewrite.rules_for(CPU))
+    assert len(exact) < len(families.rules_for(CPU))
 
 
 def test_a_rule_is_left_out_where_the_target_lacks_what_it_creates():
     bare = dataclasses.replace(CPU, rewrite=dataclasses.replace(CPU.rewrite, kernels=frozenset()))
-    assert not [rule for rule in rewrite.rules_for(bare) if rule.creates]
+    assert not [rule for rule in families.rules_for(bare) if rule.creates]
 
 
 def test_a_rule_is_fitted_to_the_types_of_the_target():
-    fitted = next(rule for rule in rewrite.rules_for(CPU) if isinstance(rule, movement.MoveIntegers))
+    fitted = next(rule for rule in families.rules_for(CPU) if isinstance(rule, movement.MoveIntegers))
     assert fitted._types["MaxPool"] == {"uint8", "int8"} and fitted._types["SpaceToDepth"] == frozenset()
 
 
@@ -77,31 +76,33 @@ def test_a_rule_is_fitted_to_the_types_of_the_target():
 def test_a_table_with_an_unknown_rule_is_refused(name):
     forms = dataclasses.replace(CPU.rewrite, rules=(name,))
     with pytest.raises(SettingsError, match=f"no rule or family is called '{name}'"):
-        rewrite.rules_for(dataclasses.replace(CPU, rewrite=forms))
+        families.rules_for(dataclasses.replace(CPU, rewrite=forms))
 
 
 @pytest.mark.parametrize("target", [CPU, QNN], ids=lambda target: target.backend)
 @pytest.mark.parametrize("exact", [False, True])
 def test_rewriting_twice_changes_nothing(target, exact):
-    once = rewrite.rewrite(residual(), target, exact=exact)
-    again = rewrite.rewrite(once.model, target, exact=exact)
+    once = families.rewrite(residual(), target, exact=exact)
+    again = families.rewrite(once.model, target, exact=exact)
     assert once.applications and not again.applications
     assert io.to_bytes(again.model) == io.to_bytes(once.model)
 
 
 def test_exact_rewriting_is_exact_in_onnxruntime():
     model, rng = residual(), np.random.default_rng(0)
-    done = rewrite.rewrite(model, CPU, exact=True)
+    done = families.rewrite(model, CPU, exact=True)
     for _ in range(4):
         feeds = {"x": rng.normal(0, 2, (1, 4, 8, 8)).astype(np.float32)}
-        for before, after in zip(cpu.run(model, feeds).values(), cpu.run(done.model, feeds).values(), strict=True):
+        for before, after in zip(
+            ort_cpu.run(model, feeds).values(), ort_cpu.run(done.model, feeds).values(), strict=True
+        ):
             np.testing.assert_array_equal(after, before)
 
 
 def test_the_given_model_stays_as_it_is():
     model = residual()
     before = io.to_bytes(model)
-    rewrite.rewrite(model, CPU)
+    families.rewrite(model, CPU)
     assert io.to_bytes(model) == before
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from intact.backends import base as compiling
-from intact.rules.quantized import families as rewrite
-from intact.rules.quantized import fully_connected
+from intact.rules.quantized import families, fully_connected
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net, fired, integers, refused
 
@@ -94,7 +93,7 @@ def test_a_stack_without_a_grid_between_product_and_bias_runs_whole_on_the_npu(t
     npu = load_target("qnn")
     assert npu.soc is not None
     given, device = stack_of_floats(), compiling.Device("qnn", 300, npu.arch, npu.soc.id)
-    connected = rewrite.rewrite(given, npu).model
+    connected = families.rewrite(given, npu).model
     before, after = (compiling.compile(model, device, tmp_path).placement for model in (given, connected))
     assert "DequantizeLinear" in {node.op for node in before.cpu_nodes}
     assert after.npu_nodes and not after.cpu_nodes

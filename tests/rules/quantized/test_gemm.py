@@ -7,8 +7,7 @@ import pytest
 
 from intact.matching import rewriter
 from intact.rules.proof import exactness
-from intact.rules.quantized import families as rewrite
-from intact.rules.quantized import gemm
+from intact.rules.quantized import families, gemm
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net, fired, integers, refused
 
@@ -65,7 +64,7 @@ def test_a_bias_that_moves_by_half_a_step_of_the_sums_keeps_the_claim_however_sm
     a, weight = net.dequantize("a", *X), net.dequantize(WEIGHT[:2], F32(0.01), I8(0))
     model = net.model({"a": BYTES[:, :2]}, net.op("Gemm", a, weight, FLOATS * F32(1e-4), alpha=2.0, beta=0.5))
     rules, rows = (
-        rewrite.rules_for(target),
+        families.rules_for(target),
         [{"a": integers(RNG, I8, (7, 2)).clip(-levels, levels).astype(U8) + U8(128)}],
     )
     done = rewriter.apply(model.clone(), rules)

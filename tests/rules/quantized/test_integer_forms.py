@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from intact.matching import rewriter
-from intact.rules.quantized import families as rewrite
-from intact.rules.quantized import integer_forms, operator_signs, saturation, signs
-from intact.runtime import host_cpu as cpu_facts
-from intact.runtime import ort_cpu as cpu
+from intact.rules.quantized import families, integer_forms, operator_signs, saturation, signs
+from intact.runtime import host_cpu, ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net, fired, integers, refused
 from tests.rules.quantized.cases import integer_forms as cases
@@ -199,7 +197,7 @@ def test_small_weights_cannot_saturate_and_are_taken_without_vnni():
 
 def test_what_the_user_assumes_of_vnni_decides():
     asked = {vnni: load_target("cpu", vnni=vnni) for vnni in (True, False)}
-    fires = {vnni: rewrite.rewrite(activation(weight=LARGE), target).applications for vnni, target in asked.items()}
+    fires = {vnni: families.rewrite(activation(weight=LARGE), target).applications for vnni, target in asked.items()}
     assert "unsign_activation" in {item.rule for item in fires[True]}
     assert "unsign_activation" not in {item.rule for item in fires[False]}
     assert not load_target("qnn", vnni=False).rewrite.saturates
@@ -219,23 +217,23 @@ def test_vnni_is_read_from_what_the_system_says_of_its_processor(tmp_path, monke
     file = tmp_path / "cpuinfo"
     if flags is not None:
         file.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    monkeypatch.setattr(cpu_facts, "_CPUINFO", file)
-    monkeypatch.setattr(cpu_facts.platform, "machine", lambda: machine)
-    assert cpu_facts.adds_pairs_in_16_bits.__wrapped__() is saturates
+    monkeypatch.setattr(host_cpu, "_CPUINFO", file)
+    monkeypatch.setattr(host_cpu.platform, "machine", lambda: machine)
+    assert host_cpu.adds_pairs_in_16_bits.__wrapped__() is saturates
 
 
 @pytest.mark.parametrize("quantized", ["qdq", "qlinear"])
 def test_a_residual_block_in_int8_becomes_uint8_throughout(quantized):
     """Whatever the form it comes in, conversions cancel out, and the integers of the result stay."""
     model = residual(quantized)
-    result = rewrite.rewrite(model, load_target("cpu", vnni=True))
+    result = families.rewrite(model, load_target("cpu", vnni=True))
     left = [node.op_type for node in result.model.graph]
     assert left.count("QuantizeLinear") == 1 and left.count("DequantizeLinear") == 1
     types = {value.dtype for node in result.model.graph for value in node.inputs if value and not value.const_value}
     assert "INT8" not in {dtype.name for dtype in types if dtype is not None}
     feeds = {"x": RNG.normal(0, 1, (1, 8, 6, 6)).astype(F32)}
     name = model.graph.outputs[0].name
-    before, after = cpu.run(model, feeds)[name], cpu.run(result.model, feeds)[name]
+    before, after = ort_cpu.run(model, feeds)[name], ort_cpu.run(result.model, feeds)[name]
     assert np.abs(before - after).max() <= 0.05 * 1.001
 
 
@@ -264,8 +262,8 @@ def test_a_constant_goes_both_ways_to_the_bit():
 
 def test_rewriting_twice_changes_nothing():
     target = load_target("cpu", vnni=True)
-    once = rewrite.rewrite(residual("qlinear"), target).model
-    assert not rewrite.rewrite(once, target).applications
+    once = families.rewrite(residual("qlinear"), target).model
+    assert not families.rewrite(once, target).applications
     assert not rewriter.apply(once.clone(), integer_forms.RULES).applications
 
 
@@ -278,7 +276,7 @@ def test_a_residual_block_with_relu_in_int8_is_uint8_throughout(zero):
     relu = net.dequantize(net.quantize(net.op("Relu", conv), *grid), *grid)
     y = net.dequantize(net.quantize(net.op("Add", relu, x), *grid), *grid)
     model = net.model({"x": np.zeros((1, 4, 6, 6), F32)}, y)
-    done = rewrite.rewrite(model, load_target("cpu", vnni=True)).model
+    done = families.rewrite(model, load_target("cpu", vnni=True)).model
     ops = [node.op_type for node in done.graph]
     assert {"QLinearConv", "QLinearAdd"} < set(ops) and not {"Conv", "Add", "Relu"} & set(ops)
     assert ops.count("QuantizeLinear") == ops.count("DequantizeLinear") == 1
@@ -286,4 +284,4 @@ def test_a_residual_block_with_relu_in_int8_is_uint8_throughout(zero):
         node for node in done.graph for value in node.outputs if value.dtype is not None and value.dtype.name == "INT8"
     ]
     feeds = {"x": RNG.normal(0, 3, (1, 4, 6, 6)).astype(F32)}
-    assert np.abs(cpu.run(model, feeds)[y] - cpu.run(done, feeds)[y]).max() <= 0.051
+    assert np.abs(ort_cpu.run(model, feeds)[y] - ort_cpu.run(done, feeds)[y]).max() <= 0.051

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from intact.backends import base as compiling
-from intact.rules.quantized import families as rewrite
-from intact.runtime import ort_cpu as cpu
+from intact.rules.quantized import families
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.quantized.end_to_end import hold_to_claims
 from tests.rules.quantized.kinds import Kind, quantized, rows, variant
@@ -65,10 +65,10 @@ EVERY_KIND = [*MATRIX, *VARIANT_MATRIX]
 def holds_on_cpu(kind: Kind, folder: Path) -> set[str]:
     """Assert that every rule keeps its claim and that the runtime takes the result; return the rules that fired."""
     target, model = load_target("cpu", vnni=True), quantized(kind, folder)
-    done = rewrite.rewrite(model, target)
-    hold_to_claims(model, rewrite.rules_for(target), rows(kind))
-    cpu.Session(done.model, optimize=True).run(rows(kind)[0])
-    assert not rewrite.rewrite(done.model, target).applications, "a second time changes something"
+    done = families.rewrite(model, target)
+    hold_to_claims(model, families.rules_for(target), rows(kind))
+    ort_cpu.Session(done.model, optimize=True).run(rows(kind)[0])
+    assert not families.rewrite(done.model, target).applications, "a second time changes something"
     return {item.rule for item in done.applications}
 
 
@@ -78,9 +78,9 @@ def holds_when_converted(kind: Kind, folder: Path) -> None:
     for ways in (("qdq", "qlinear"), ("qlinear", "qdq")):
         model = given
         for form in ways:
-            target = rewrite.conversion(form)
-            done = rewrite.rewrite(model, target)
-            hold_to_claims(model, rewrite.rules_for(target), rows(kind))
+            target = families.conversion(form)
+            done = families.rewrite(model, target)
+            hold_to_claims(model, families.rules_for(target), rows(kind))
             model = done.model
 
 
@@ -88,8 +88,8 @@ def accepted_by_the_npu(kind: Kind, folder: Path) -> None:
     """Assert that every rule keeps its claim and that the vendor's compiler takes the result."""
     target, model = load_target("qnn"), quantized(kind, folder)
     assert target.soc is not None
-    done = rewrite.rewrite(model, target)
-    hold_to_claims(model, rewrite.rules_for(target), rows(kind)[:1])
+    done = families.rewrite(model, target)
+    hold_to_claims(model, families.rules_for(target), rows(kind)[:1])
     compiled = compiling.compile(done.model, compiling.Device("qnn", 600, target.arch, target.soc.id), folder)
     assert compiled.placement.npu_nodes
 

@@ -8,7 +8,7 @@ from onnx import helper
 
 from intact.matching import rewriter
 from intact.rules.quantized import matmul_integer
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, fired, refused
 
 MICROSOFT = "com.microsoft"
@@ -131,5 +131,5 @@ def test_a_dynamic_product_takes_its_bias_and_gives_the_same_floats_in_the_runti
     model, feeds = dynamic(), {"x": RNG.normal(0, 1, (2, 7, 12)).astype(F32)}
     done = rewriter.apply(model.clone(), rules).model
     assert [node.op_type for node in done.graph] == ["DynamicQuantizeLinear", "MatMulIntegerToFloat"]
-    (before,), (after,) = cpu.run(model, feeds).values(), cpu.run(done, feeds).values()
+    (before,), (after,) = ort_cpu.run(model, feeds).values(), ort_cpu.run(done, feeds).values()
     np.testing.assert_allclose(after, before, rtol=0, atol=float(np.abs(before).max()) * 2**-23)

@@ -8,7 +8,7 @@ import pytest
 from intact.matching import rewriter
 from intact.matching.explanation import explain
 from intact.rules.quantized import padding
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net, fired, refused
 from tests.rules.quantized.cases.padding import PADS, PARTS, SHAPE
@@ -83,7 +83,7 @@ def test_parts_that_are_outputs_of_the_model_or_go_unused_are_converted_too():
     done = rewriter.apply(model.clone(), [padding.SplitIntegers()])
     assert [item.rule for item in done.applications] == ["split_integers"]
     x = np.arange(8).reshape(2, 4).astype(np.uint8)
-    before, after = cpu.run(model, {"x": x}), cpu.run(done.model, {"x": x})
+    before, after = ort_cpu.run(model, {"x": x}), ort_cpu.run(done.model, {"x": x})
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
 
 
@@ -105,4 +105,4 @@ def test_a_pad_that_repeats_what_is_there_has_no_value_of_its_own(mode):
     model, x = net.model({"x": BYTES}, "t2"), np.arange(BYTES.size).reshape(SHAPE).astype(np.uint8)
     done = rewriter.apply(model.clone(), [padding.PadIntegers()])
     assert [item.rule for item in done.applications] == ["pad_integers"]
-    assert np.array_equal(cpu.run(model, {"x": x})["t2"], cpu.run(done.model, {"x": x})["t2"])
+    assert np.array_equal(ort_cpu.run(model, {"x": x})["t2"], ort_cpu.run(done.model, {"x": x})["t2"])

@@ -9,9 +9,8 @@ import pytest
 
 from intact.matching import rewriter
 from intact.model import query
-from intact.rules.quantized import accumulator, qgemm
-from intact.rules.quantized import families as rewrite
-from intact.runtime import ort_cpu as cpu
+from intact.rules.quantized import accumulator, families, qgemm
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net, fired, integers, refused
 from tests.rules.quantized.cases import qgemm as cases
@@ -169,7 +168,7 @@ def test_a_product_that_others_read_keeps_its_grid():
 def test_the_form_comes_from_the_table_of_the_target(kernels, rules, expected):
     target = load_target("cpu")
     table = replace(target.rewrite, rules=rules, kernels=frozenset(kernels))
-    result = rewrite.rewrite(qlinear(), replace(target, rewrite=table))
+    result = families.rewrite(qlinear(), replace(target, rewrite=table))
     assert {node.op_type for node in result.model.graph} == expected
 
 
@@ -191,5 +190,5 @@ def test_qgemm_is_within_one_step_in_the_runtime(generate):
         done = rewriter.apply(case.model.clone(), qgemm.RULES)
         assert done.applications
         name = case.model.graph.outputs[0].name
-        before, after = (cpu.run(model, case.feeds[0])[name].astype(int) for model in (case.model, done.model))
+        before, after = (ort_cpu.run(model, case.feeds[0])[name].astype(int) for model in (case.model, done.model))
         assert np.abs(before - after).max() <= 1

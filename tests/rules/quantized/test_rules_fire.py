@@ -12,15 +12,15 @@ import pytest
 
 from intact.backends import base as compiling
 from intact.rules.proof import exactness
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.rules.quantized.families import RULES
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.quantized.kinds import Kind, quantized, rows, variant
 from tests.rules.quantized.test_kinds import EVERY_KIND
 
 CPU, NPU = load_target("cpu", vnni=True), load_target("qnn")
-TO_QDQ, TO_QLINEAR = rewrite.conversion("qdq"), rewrite.conversion("qlinear")
+TO_QDQ, TO_QLINEAR = families.conversion("qdq"), families.conversion("qlinear")
 
 # What runs on this version runs on every later one, and it has no kernel for zero points that differ by channel.
 OLD_CPU = load_target("cpu", vnni=True, ort="1.26")
@@ -77,10 +77,10 @@ ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 
 def rewritten(model, target, near, feeds):
     """The model for a target, after each rule keeps its claim and the runtime takes the result."""
-    rules = rewrite.rules_for(target, near=near)
-    done = rewrite.rewrite(model, target, near=near)
+    rules = families.rules_for(target, near=near)
+    done = families.rewrite(model, target, near=near)
     exactness.validate(model, done, rules, feeds)
-    cpu.Session(done.model, optimize=True).run(feeds[0])
+    ort_cpu.Session(done.model, optimize=True).run(feeds[0])
     return done
 
 
@@ -114,7 +114,7 @@ def test_no_reason_is_given_for_a_rule_that_is_not_there():
 def test_the_npu_takes_the_whole_of_what_fired_for_it(kind, tmp_path: Path):
     assert NPU.soc is not None
     for near in (True, False):
-        done = rewrite.rewrite(quantized(kind, tmp_path), NPU, near=near)
+        done = families.rewrite(quantized(kind, tmp_path), NPU, near=near)
         compiled = compiling.compile(done.model, compiling.Device("qnn", 600, NPU.arch, NPU.soc.id), tmp_path)
         assert compiled.placement.npu_nodes and not compiled.placement.cpu_nodes
 
@@ -126,7 +126,7 @@ def test_the_reasons_hold_for_every_model(kind, tmp_path):
     for ways in ((CPU,), (NPU,), (TO_QDQ, CPU), (CPU, TO_QDQ, TO_QLINEAR), (TO_QDQ, TO_QLINEAR, TO_QDQ)):
         given = model
         for target in ways:
-            done = rewrite.rewrite(given, target)
+            done = families.rewrite(given, target)
             names |= {item.rule for item in done.applications}
             given = done.model
     assert not names & ELSEWHERE

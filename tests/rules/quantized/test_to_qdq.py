@@ -7,7 +7,7 @@ import pytest
 
 from intact.matching import rewriter
 from intact.rules.quantized import matmul_integer, moves_to_qdq, to_qdq, to_qlinear
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, distance, fired, integers, refused
 from tests.rules.proof.interpreter import evaluate
 from tests.rules.quantized.cases import matmul_integer as products
@@ -139,7 +139,7 @@ def test_a_weight_with_more_scales_than_zero_points_or_fewer_gets_as_many(scales
     model = net.model({"x": x}, net.op("QLinearConv", "x", *X, *weight, F32(3), U8(100), bias))
     done = rewriter.apply(model.clone(), [to_qdq.ConvToQdq()])
     assert done.applications
-    (before,), (after,) = evaluate(model, {"x": x}).values(), cpu.run(done.model, {"x": x}).values()
+    (before,), (after,) = evaluate(model, {"x": x}).values(), ort_cpu.run(done.model, {"x": x}).values()
     assert len(np.unique(before)) > 5 and np.abs(before.astype(int) - after).max() <= 1
 
 
@@ -149,7 +149,7 @@ def test_a_row_of_scales_is_a_vector_of_them():
     assert "MatMul" in fired(to_qdq.MatMulToQdq(), model)
     x = {"a": integers(RNG, U8, (2, 5))}
     done = rewriter.apply(model.clone(), [to_qdq.MatMulToQdq()]).model
-    (before,), (after,) = cpu.run(model, x).values(), cpu.run(done, x).values()
+    (before,), (after,) = ort_cpu.run(model, x).values(), ort_cpu.run(done, x).values()
     assert np.abs(before.astype(int) - after).max() <= 1
 
 
@@ -195,7 +195,7 @@ def test_a_pool_with_channels_last_is_turned_around_and_computes_the_same(op, at
     done = rewriter.apply(model.clone(), to_qdq.RULES).model
     assert not [node.op_type for node in done.graph if node.op_type.startswith("QLinear")]
     feeds, name = {"x": integers(RNG, U8, shape)}, model.graph.outputs[0].name
-    before, after = cpu.run(model, feeds)[name].astype(int), cpu.run(done, feeds)[name].astype(int)
+    before, after = ort_cpu.run(model, feeds)[name].astype(int), ort_cpu.run(done, feeds)[name].astype(int)
     assert before.shape == after.shape
     assert np.abs(before - after).max() <= 1
 
@@ -215,5 +215,5 @@ def test_softmax_is_within_a_step_of_the_kernel_for_scales_from_1_256_up(act, sc
         model = net.model({"x": x}, y)
         done = rewriter.apply(model.clone(), to_qdq.RULES)
         assert [item.rule for item in done.applications] == ["softmax_to_qdq"]
-        before, after = (cpu.run(item, {"x": x})[y].astype(int) for item in (model, done.model))
+        before, after = (ort_cpu.run(item, {"x": x})[y].astype(int) for item in (model, done.model))
         assert np.abs(before - after).max() <= 1

@@ -10,7 +10,7 @@ import pytest
 
 from intact.matching import rewriter
 from intact.rules.quantized import to_qlinear
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, every_level, fired, integers, refused
 
 U8, I8, U16, F32 = np.uint8, np.int8, np.uint16, np.float32
@@ -209,7 +209,7 @@ def test_concat_and_where_are_exact_in_the_runtime_for_every_level(act, zero):
         if len(model.graph.inputs) == 3:
             feeds["c"] = RNG.random((1, 256)) < 0.5
         name = model.graph.outputs[0].name
-        assert np.array_equal(cpu.run(model, feeds)[name], cpu.run(done, feeds)[name])
+        assert np.array_equal(ort_cpu.run(model, feeds)[name], ort_cpu.run(done, feeds)[name])
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Concat", "Where"])
@@ -221,4 +221,4 @@ def test_kernels_get_scalars_where_the_grids_of_q_and_dq_have_shape_1(op):
     feeds = {value.name: np.ones(value.shape.numpy(), value.dtype.numpy()) for value in model.graph.inputs}
     name = model.graph.outputs[0].name
     assert [node.op_type for node in done.graph] == [f"QLinear{op}"]
-    assert np.array_equal(cpu.run(model, feeds)[name], cpu.run(done, feeds)[name])
+    assert np.array_equal(ort_cpu.run(model, feeds)[name], ort_cpu.run(done, feeds)[name])

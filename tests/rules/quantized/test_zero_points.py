@@ -19,21 +19,18 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact.cli import arguments as typed
-from intact.cli import options
+from intact.cli import arguments, options
 from intact.errors import ModelError, SettingsError
 from intact.matching import rewriter
 from intact.model import io, query, shapes
-from intact.pipeline import files, rewriting
-from intact.pipeline import stages as pipeline
+from intact.pipeline import files, rewriting, stages
 from intact.rules.proof import exactness
 from intact.rules.proof.reference import runnable
-from intact.rules.quantized import depthwise, symmetric, zero_points
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import depthwise, families, symmetric, zero_points
 from intact.rules.quantized.copies import copy_indices, fits, split, split_small
 from intact.rules.quantized.saturation import INT16_MAX, largest_pair
 from intact.rules.quantized.zero_point_notes import notes, requantized, warnings
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from intact.targets.registry import load_target
 from intact.targets.validate import validate
@@ -91,15 +88,15 @@ SAMPLE = [MATRIX[index] for index in np.random.default_rng(6).choice(len(MATRIX)
 
 def hold(case: Case) -> ir.Model:
     """Assert that a model and its rewritten forms give the integers of the reference; return the most portable."""
-    old, new = (rewrite.rewrite(case.model, target, exact=True).model for target in (OLD, NEW))
+    old, new = (families.rewrite(case.model, target, exact=True).model for target in (OLD, NEW))
     for after, feeds in itertools.product((old, new), case.feeds):
         (expected,) = evaluate(case.model, feeds).values()
         (numpy_after,) = evaluate(after, feeds).values()
         np.testing.assert_array_equal(numpy_after, expected)
-        (before,) = cpu.run(runnable(case.model), feeds).values()
+        (before,) = ort_cpu.run(runnable(case.model), feeds).values()
         np.testing.assert_array_equal(before, expected)
         for optimize in (False, True):
-            (found,) = cpu.run(after, feeds, optimize=optimize).values()
+            (found,) = ort_cpu.run(after, feeds, optimize=optimize).values()
             np.testing.assert_array_equal(found, expected)
     return old
 
@@ -130,7 +127,7 @@ def test_every_combination_is_bit_exact_before_and_after_rewriting():
 def test_conv_integer_runs_after_rewriting_though_onnxruntime_refuses_it_before(act, wt, form):
     case = convolution(np.random.default_rng(1), act, wt, form, 2, "ConvInteger")
     with pytest.raises(ModelError):
-        cpu.run(case.model, case.feeds[0])
+        ort_cpu.run(case.model, case.feeds[0])
     assert not has_distinct_weights(hold(case))
 
 
@@ -138,7 +135,7 @@ def test_conv_integer_runs_after_rewriting_though_onnxruntime_refuses_it_before(
 def test_conv_integer_with_as_many_equal_zero_points_as_channels_runs_after_rewriting(zeros):
     case = convolution(np.random.default_rng(1), U8, I8, "dense", 2, "ConvInteger", zeros=ZEROS[zeros])
     with pytest.raises(ModelError):
-        cpu.run(case.model, case.feeds[0])
+        ort_cpu.run(case.model, case.feeds[0])
     hold(case)
 
 
@@ -150,17 +147,20 @@ def test_a_model_with_constants_of_no_known_type_has_a_form_that_runs(op):
         constant = ir.node("Constant", [], attributes={"value": value.const_value}, name=f"{value.name}/node")
         given.graph.insert_before(given.graph[0], constant)
         value.replace_all_uses_with(constant.outputs[0])
-    (found,), (expected,) = cpu.run(runnable(given, "1.26"), case.feeds[0]).values(), evaluate(*first(case)).values()
+    (found,), (expected,) = (
+        ort_cpu.run(runnable(given, "1.26"), case.feeds[0]).values(),
+        evaluate(*first(case)).values(),
+    )
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("form", GROUPS)
 def test_an_old_runtime_does_not_get_to_fuse_what_it_refuses_even_where_no_integer_may_change(form):
     case = convolution(np.random.default_rng(4), U8, I8, form, 2, "Conv")
-    done = rewrite.rewrite(case.model, OLD, exact=True)
+    done = families.rewrite(case.model, OLD, exact=True)
     assert "T115" not in {violation.code for violation in validate(done.model, OLD, strict=False)}
     for optimize in (False, True):
-        (found,) = cpu.run(done.model, case.feeds[0], optimize=optimize).values()
+        (found,) = ort_cpu.run(done.model, case.feeds[0], optimize=optimize).values()
         (expected,) = evaluate(*first(case)).values()
         np.testing.assert_array_equal(found, expected)
 
@@ -180,11 +180,11 @@ def test_without_vnni_int8_activations_that_floats_do_not_hold_get_four_small_we
     y = net.op("ConvInteger", "x", integers(rng, I8, (4, 300, 3, 3)), I8(3), np.array([-128, 127, 0, 7], I8))
     feeds = {"x": integers(rng, I8, (1, 300, 5, 5))}
     model = net.model(feeds, y)
-    done = rewrite.rewrite(model, load_target("cpu", vnni=False, ort="1.26")).model
+    done = families.rewrite(model, load_target("cpu", vnni=False, ort="1.26")).model
     (node,) = (node for node in done.graph if node.op_type == "ConvInteger")
     weight = query.constant(node.inputs[1])
     assert weight.shape[1] == 4 * 300 and largest_pair(weight, 0) <= INT16_MAX
-    (found,), (expected,) = cpu.run(done, feeds).values(), evaluate(model, feeds).values()
+    (found,), (expected,) = ort_cpu.run(done, feeds).values(), evaluate(model, feeds).values()
     np.testing.assert_array_equal(found, expected)
 
 
@@ -197,12 +197,12 @@ def test_without_vnni_what_floats_do_not_hold_gets_unsigned_weights(narrow):
     y = net.op("ConvInteger", "x", w, U8(3), zeros)
     feeds = {"x": integers(rng, U8, (1, 300, 5, 5))}
     model = net.model(feeds, y)
-    done = rewrite.rewrite(model, load_target("cpu", vnni=False, ort="1.26"))
+    done = families.rewrite(model, load_target("cpu", vnni=False, ort="1.26"))
     rule = "absorb_zero_points" if narrow else "duplicate_conv_input"
     assert [item.rule for item in done.applications] == [rule]
     (node,) = (node for node in done.model.graph if node.op_type == "ConvInteger")
     assert query.constant(node.inputs[1]).dtype == U8 and int(query.constant(node.inputs[3])) == 128
-    (found,), (expected,) = cpu.run(done.model, feeds).values(), evaluate(model, feeds).values()
+    (found,), (expected,) = ort_cpu.run(done.model, feeds).values(), evaluate(model, feeds).values()
     np.testing.assert_array_equal(found, expected)
 
 
@@ -220,7 +220,7 @@ def test_without_vnni_what_floats_do_not_hold_gets_unsigned_weights(narrow):
 @pytest.mark.parametrize("op", ["QLinearConv", "Conv"])
 def test_the_cpu_gets_the_cheapest_form(form, narrow, rules, op):
     case = convolution(np.random.default_rng(2), U8, I8, form, 2, op, narrow=narrow)
-    done = rewrite.rewrite(case.model, OLD)
+    done = families.rewrite(case.model, OLD)
     names = {rule.name for rule in zero_points.RULES} - {"depthwise_to_qlinear", "refused_conv_to_qlinear"}
     assert {item.rule for item in done.applications} & names == rules
     assert not has_distinct_weights(done.model)
@@ -233,28 +233,28 @@ def test_what_is_small_runs_on_every_version_and_what_is_large_keeps_the_fast_ke
     scales, x = rng.uniform(0.005, 0.015, channels).astype(np.float32), integers(rng, U8, (1, channels, size, size))
     y = net.op("QLinearConv", "x", np.float32(0.02), U8(100), w, scales, zeros, np.float32(9), U8(130), pads=[1] * 4)
     model = net.model({"x": x}, y)
-    kept = [has_distinct_weights(rewrite.rewrite(model, target).model) for target in (OLD, ANY, NEW)]
+    kept = [has_distinct_weights(families.rewrite(model, target).model) for target in (OLD, ANY, NEW)]
     assert kept == [False, is_kept, True]
 
 
 def test_rewriting_twice_changes_nothing():
     for form, op in itertools.product(GROUPS, ("QLinearConv", "ConvInteger", "Conv")):
-        once = rewrite.rewrite(convolution(np.random.default_rng(3), U8, U8, form, 2, op).model, OLD).model
-        assert not rewrite.rewrite(once, OLD).applications
+        once = families.rewrite(convolution(np.random.default_rng(3), U8, U8, form, 2, op).model, OLD).model
+        assert not families.rewrite(once, OLD).applications
 
 
 def test_without_vnni_a_convolution_without_a_kernel_goes_through_float():
     case = convolution(np.random.default_rng(2), U8, I8, "dense", 2)
-    old, new = (rewrite.rewrite(case.model, load_target("cpu", vnni=False, ort=ort)) for ort in ("1.26", "1.27"))
+    old, new = (families.rewrite(case.model, load_target("cpu", vnni=False, ort=ort)) for ort in ("1.26", "1.27"))
     assert [item.rule for item in old.applications] == ["conv_through_float"] and not new.applications
 
 
 @pytest.mark.parametrize("form", GROUPS)
 def test_a_new_runtime_keeps_what_it_has_a_fast_kernel_for(form):
     case = convolution(np.random.default_rng(2), U8, I8, form, 2)
-    assert has_distinct_weights(rewrite.rewrite(case.model, NEW).model) is (GROUPS[form][0] < 8)
+    assert has_distinct_weights(families.rewrite(case.model, NEW).model) is (GROUPS[form][0] < 8)
     integer = convolution(np.random.default_rng(2), U8, I8, form, 2, "ConvInteger")
-    assert not has_distinct_weights(rewrite.rewrite(integer.model, NEW).model)
+    assert not has_distinct_weights(families.rewrite(integer.model, NEW).model)
 
 
 @pytest.mark.parametrize(
@@ -267,13 +267,13 @@ def test_a_new_runtime_keeps_what_it_has_a_fast_kernel_for(form):
     ],
 )
 def test_what_was_done_is_said(form, target, said):
-    found = notes(rewrite.rewrite(convolution(np.random.default_rng(2), U8, I8, form, 2).model, target), target)
+    found = notes(families.rewrite(convolution(np.random.default_rng(2), U8, I8, form, 2).model, target), target)
     assert len(found) == len(said) and all(part in text for part, text in zip(said, found, strict=True))
 
 
 @pytest.mark.parametrize(("text", "symmetric"), [("symmetric", True), ("asymmetric", False)])
 def test_the_symmetry_of_weights_has_a_flag(text, symmetric):
-    found = typed.settings({"weight_symmetry": text, "config": None}, options.QUANT)
+    found = arguments.settings({"weight_symmetry": text, "config": None}, options.QUANT)
     assert found.quant.weight_symmetric is symmetric
 
 
@@ -283,7 +283,7 @@ def test_the_symmetry_of_weights_has_a_flag(text, symmetric):
 )
 def test_a_symmetry_that_is_not_known_or_not_agreed_on_is_refused(flags, code):
     with pytest.raises(SettingsError) as error:
-        typed.settings({**flags, "config": None}, options.QUANT)
+        arguments.settings({**flags, "config": None}, options.QUANT)
     assert error.value.code == code
 
 
@@ -323,7 +323,7 @@ class TestRefusals:
         y = net.op("ConvInteger", "x", "w", U8(3), wz)
         model = net.model({"x": np.zeros((1, 8, 6, 6), U8), "w": w}, y)
         assert refused(zero_points.DuplicateConvInput(), model) == "the weight is computed, not constant"
-        (text,) = warnings(rewrite.rewrite(model, NEW), NEW)
+        (text,) = warnings(families.rewrite(model, NEW), NEW)
         assert "the weight is computed, not constant" in text
 
     def test_a_weight_that_is_computed_is_not_said_to_be_rewritten_for_an_older_runtime(self):
@@ -331,9 +331,9 @@ class TestRefusals:
         feeds = {"x": np.zeros((1, 8, 6, 6), U8), "w": np.zeros((4, 8, 3, 3), I8)}
         grid = np.full(4, 0.01, np.float32), np.arange(4, dtype=I8)
         model = net.model(feeds, net.op("QLinearConv", "x", X_SCALE, U8(3), "w", *grid, np.float32(1), U8(0)))
-        done = rewrite.rewrite(model, NEW)
+        done = families.rewrite(model, NEW)
         assert not notes(done, NEW) and not warnings(done, NEW)
-        (text,) = warnings(rewrite.rewrite(model, QNN), QNN)
+        (text,) = warnings(families.rewrite(model, QNN), QNN)
         assert "qnn/v73 takes zero point 0 only" in text and "the weight is computed, not constant" in text
 
     def test_zero_points_that_are_computed_are_refused(self):
@@ -417,8 +417,8 @@ class TestMatrices:
     def test_the_cpu_takes_a_zero_point_for_each_column(self, op):
         case = product(np.random.default_rng(0), U8, I8, op)
         names = {rule.name for rule in zero_points.RULES}
-        assert not names & {item.rule for item in rewrite.rewrite(case.model, OLD).applications}
-        (found,), (expected,) = (run(case.model, case.feeds[0]).values() for run in (cpu.run, evaluate))
+        assert not names & {item.rule for item in families.rewrite(case.model, OLD).applications}
+        (found,), (expected,) = (run(case.model, case.feeds[0]).values() for run in (ort_cpu.run, evaluate))
         np.testing.assert_array_equal(found, expected)
 
 
@@ -452,7 +452,7 @@ class TestNpu:
     @pytest.mark.parametrize("exact", [True, False])
     def test_a_convolution_becomes_one_that_the_npu_takes(self, form, exact):
         case = convolution(np.random.default_rng(0), U8, I8, form, 2, "Conv")
-        done = rewrite.rewrite(case.model, QNN, exact=exact, near=not exact)
+        done = families.rewrite(case.model, QNN, exact=exact, near=not exact)
         shapes.infer_shapes(done.model)
         assert validate(done.model, QNN, strict=False) == ()
         rule = "duplicate_dequantized_input" if exact else "requantize_weight"
@@ -463,7 +463,7 @@ class TestNpu:
 
     def test_the_error_of_every_channel_is_reported(self):
         case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv")
-        (row,) = requantized(rewrite.rewrite(case.model, QNN, near=True).model)
+        (row,) = requantized(families.rewrite(case.model, QNN, near=True).model)
         assert len(row["weight_sqnr_db"]) == 12 and min(row["weight_sqnr_db"]) > 40
 
     @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ class TestNpu:
         weight, zeros = np.tile(np.array([[255], [0]], U8), (32, 2)), np.array([100, 101], U8)
         matrix = net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
         model = net.model({"x": rows}, net.op("MatMul", net.dequantize("x", 0.02, U8(0)), matrix))
-        rules = rewrite.rules_for(QNN, near=True)
+        rules = families.rules_for(QNN, near=True)
         lossy = exactness.lossy(model, rules, [{"x": rows}])
         assert all("on data the layer keeps" in reason for reason in lossy.values())
         done = rewriter.apply(model.clone(), exactness.except_at(rules, lossy))
@@ -487,12 +487,12 @@ class TestNpu:
         weight[0] = 255
         data, matrix = net.dequantize("x", 0.02, U8(3)), net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
         model = net.model({"x": np.zeros((1, 400), U8)}, net.op("MatMul", data, matrix))
-        said = [len(notes(rewrite.rewrite(model, QNN, near=near), QNN)) for near in (False, True)]
+        said = [len(notes(families.rewrite(model, QNN, near=near), QNN)) for near in (False, True)]
         assert said == [2, 1]
 
     def test_weights_keep_their_grid_unless_asked(self):
         case = convolution(np.random.default_rng(0), U8, I8, "depthwise", 2, "Conv")
-        done = rewrite.rewrite(case.model, QNN)
+        done = families.rewrite(case.model, QNN)
         assert not requantized(done.model)
         assert "duplicate_dequantized_input" in {item.rule for item in done.applications}
 
@@ -508,7 +508,7 @@ def test_the_reference_is_right_in_every_version(version):
         case = convolution(np.random.default_rng(0), I8, I8, "group 2", 2, op)
         model = runnable(case.model, version)
         assert (model is case.model) == (op == "QLinearConv" and version != "1.26.0")
-        (found,), (expected,) = cpu.run(model, case.feeds[0]).values(), evaluate(case.model, case.feeds[0]).values()
+        (found,), (expected,) = ort_cpu.run(model, case.feeds[0]).values(), evaluate(case.model, case.feeds[0]).values()
         np.testing.assert_array_equal(found, expected)
 
 
@@ -566,7 +566,7 @@ def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, net, activation, near
     source, rows = asymmetric_cnn(tmp_path, activation, net), str(tmp_path / "rows.npz")
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
     rewriting.rewrite_file(source, config, tmp_path / "rewritten.onnx", near=near)
-    made = pipeline.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
+    made = stages.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
     assert made.placement.partitions == 1 and not made.placement.cpu_nodes
     (accuracy,) = files.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config).accuracy
     assert accuracy.sqnr_db > least
@@ -604,7 +604,7 @@ def test_onnxruntime_1_26_runs_every_rewritten_combination(tmp_path):
         case = combination.case()
         (expected,) = evaluate(case.model, case.feeds[0]).values()
         for target, name in ((OLD, "old"), (ANY, "any")):
-            io.save(rewrite.rewrite(case.model, target, exact=True).model, folder / f"{number}-{name}.onnx")
+            io.save(families.rewrite(case.model, target, exact=True).model, folder / f"{number}-{name}.onnx")
             np.savez(folder / f"{number}-{name}.npz", x=case.feeds[0]["x"], y=expected)
     ran = subprocess.run([python, "-c", RUNNER, folder], capture_output=True, text=True, timeout=900, check=True)
     assert json.loads(ran.stdout) == []

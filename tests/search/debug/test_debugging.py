@@ -15,8 +15,7 @@ from intact.backends.qnn.client import Chip
 from intact.cli.main import app
 from intact.errors import ModelError, NotAvailable, SettingsError
 from intact.model import io
-from intact.pipeline import files, rewriting
-from intact.pipeline import stages as pipeline
+from intact.pipeline import files, rewriting, stages
 from intact.search.debug import device
 from intact.search.debug.debugging import debug_files
 from intact.settings.config import BuildConfig
@@ -200,7 +199,7 @@ def test_the_simulator_agrees_with_the_cpu_unit_by_unit(zoo, quantized):
 @pytest.mark.qnn
 def test_a_compiled_candidate_is_compared_by_its_quantized_model(zoo, quantized, tmp_path):
     compiled = tmp_path / "compiled"
-    pipeline.build(quantized("depthwise_cnn"), config(), compiled, verify=False)
+    stages.build(quantized("depthwise_cnn"), config(), compiled, verify=False)
     result = debug_files(
         quantized("depthwise_cnn"),
         compiled / "model.onnx",

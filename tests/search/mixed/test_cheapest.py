@@ -15,10 +15,8 @@ from intact.cli.main import app
 from intact.errors import SettingsError
 from intact.events import Log, Silence
 from intact.model import io
-from intact.pipeline import preparation
-from intact.pipeline import stages as pipeline
-from intact.search.mixed import cheapest as mixed
-from intact.search.mixed import curve, precisions
+from intact.pipeline import preparation, stages
+from intact.search.mixed import cheapest, curve, precisions
 from intact.settings.config import BuildConfig, merge
 from intact.targets.registry import load_target
 
@@ -35,7 +33,7 @@ def config(zoo, name="residual_cnn", **more) -> BuildConfig:
 def built(zoo, tmp_path_factory):
     """A build for the CPU, where float helps with what is beyond the ranges that were seen."""
     folder = tmp_path_factory.mktemp("auto") / "out"
-    return mixed.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), folder), folder
+    return cheapest.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), folder), folder
 
 
 @pytest.mark.parametrize(
@@ -49,13 +47,13 @@ def built(zoo, tmp_path_factory):
 )
 def test_a_search_without_a_goal_or_without_a_choice_is_refused_before_any_work(zoo, tmp_path, more, code, words):
     with pytest.raises(SettingsError, match=words) as error:
-        mixed.build(tmp_path / "there is no such model.onnx", config(zoo, **more), tmp_path / "out")
+        cheapest.build(tmp_path / "there is no such model.onnx", config(zoo, **more), tmp_path / "out")
     assert error.value.code == code
 
 
 def test_what_quantizes_once_refuses_to_search(zoo, tmp_path):
     with pytest.raises(SettingsError, match="intact build"):
-        pipeline.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), tmp_path / "out")
+        stages.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), tmp_path / "out")
 
 
 def test_the_goal_is_met_at_less_than_the_cost_of_float(built):
@@ -84,7 +82,7 @@ def test_the_manifest_has_the_curve_and_the_report_draws_it(built):
 def test_the_plan_of_a_mix_gives_the_same_model(built, zoo, tmp_path):
     _, folder = built
     quant = {"load_path": str(zoo.data("residual_cnn")), "plan": str(folder / "plan.toml")}
-    again = pipeline.build(zoo.model("residual_cnn"), BuildConfig.from_dict({"quant": quant}), tmp_path / "out")
+    again = stages.build(zoo.model("residual_cnn"), BuildConfig.from_dict({"quant": quant}), tmp_path / "out")
     assert again.config["quant"]["effort"] == "fast"
     for name in ("model.qdq.onnx", "model.onnx"):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
@@ -92,7 +90,7 @@ def test_the_plan_of_a_mix_gives_the_same_model(built, zoo, tmp_path):
 
 def test_the_same_inputs_give_the_same_bytes(built, zoo, tmp_path):
     _, folder = built
-    mixed.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), tmp_path / "out")
+    cheapest.build(zoo.model("residual_cnn"), config(zoo, min_sqnr=GOAL), tmp_path / "out")
     for name in ("model.qdq.onnx", "model.onnx", "plan.toml"):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -113,14 +111,14 @@ def test_a_goal_on_labels_is_met(zoo, tmp_path):
         rows = len(arrays[arrays.files[0]])
     np.save(tmp_path / "labels.npy", np.zeros(rows, np.int64))
     settings = config(zoo, max_accuracy_drop=0.0, labels=str(tmp_path / "labels.npy"))
-    result = mixed.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
+    result = cheapest.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
     assert result.passed and [gate.name for gate in result.gates] == ["max_accuracy_drop"]
 
 
 @pytest.mark.qnn
 def test_a_mix_for_the_npu_is_one_partition_and_cheaper_than_16_bits(zoo, tmp_path):
     settings = config(zoo, "bert", min_sqnr=26.0, compile={"device": "qnn", "arch": "v73"})
-    result = mixed.build(zoo.model("bert"), settings, tmp_path / "out")
+    result = cheapest.build(zoo.model("bert"), settings, tmp_path / "out")
     compiled = [row.sqnr_db for row in result.accuracy if row.form == "compiled"]
     assert result.passed and min(compiled) >= 26.0
     assert result.placement.partitions == 1 and not result.placement.cpu_nodes
@@ -135,14 +133,14 @@ def cost_of(begun, folder) -> float:
 def no_dearer_than_one_precision(zoo, tmp_path, name, goal, precisions, compiled_for) -> None:
     """Build a model with `auto` and with each precision, and compare the costs of what was written."""
     settings = config(zoo, name, min_sqnr=goal, compile=compiled_for)
-    result = mixed.build(zoo.model(name), settings, tmp_path / "auto")
+    result = cheapest.build(zoo.model(name), settings, tmp_path / "auto")
     begun = preparation.begin(zoo.model(name), settings, Log(Silence()))
     point = result.search.points[result.search.chosen]
     assert result.passed and point.cost == pytest.approx(cost_of(begun, tmp_path / "auto"), abs=1e-6)
     costs = {}
     for precision in precisions:
         asked = settings.model_copy(update={"precision": precision})
-        built = pipeline.build(zoo.model(name), asked, tmp_path / precision)
+        built = stages.build(zoo.model(name), asked, tmp_path / precision)
         if built.passed:
             costs[precision] = cost_of(begun, tmp_path / precision)
     assert costs and point.cost <= min(costs.values()) + 1e-6
@@ -166,9 +164,9 @@ def test_no_precision_throughout_that_meets_the_goal_costs_less_on_an_npu(zoo, t
 def test_half_precision_is_taken_where_nothing_cheaper_does(zoo, tmp_path, monkeypatch):
     # Mixes with float nodes may do as well: without them only half precision throughout is left.
     plain = curve.curve_of
-    monkeypatch.setattr(mixed, "curve_of", lambda begun: replace(found := plain(begun), front=found.front[:1]))
+    monkeypatch.setattr(cheapest, "curve_of", lambda begun: replace(found := plain(begun), front=found.front[:1]))
     settings = config(zoo, min_sqnr=50.0, compile={"device": "qnn", "arch": "v73"})
-    result = mixed.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
+    result = cheapest.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
     point = result.search.points[result.search.chosen]
     assert result.passed and point.groups == {"float": sum(point.groups.values())}
     assert result.config["quant"]["activation_type"] == "float16" and not (tmp_path / "out" / "plan.toml").exists()

@@ -13,7 +13,7 @@ from intact.numbers import grid
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.quantization.quantizing import quantize
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 from intact.search.mixed.cost import Prices, multiply_adds, work
 from intact.search.mixed.groups import structure
 from intact.search.mixed.ladder import Ladder
@@ -67,7 +67,7 @@ def test_a_switch_rounds_one_tensor_for_everyone_or_for_one_reader_and_nothing_w
 def test_a_switch_exchanges_the_weights_of_a_node(net):
     probe = ProbeModel(net)
     switch = probe.switch_weights({"a": {1: 2 * W}})
-    plain = cpu.run(net, X)["y"]
+    plain = ort_cpu.run(net, X)["y"]
     assert np.allclose(probe.run(X)[0], plain, atol=1e-5)
     a = X["x"] @ (2 * W)
     assert np.allclose(probe.again([switch])[0], 1 / (1 + np.exp(-a)) @ W.T + a, atol=1e-5)
@@ -139,7 +139,7 @@ def test_the_worst_groups_are_measured_as_if_they_alone_were_quantized(net, rows
     for index, group in enumerate(found.groups):
         types = {node.name: "float" for node in net.graph if node.name not in group.nodes}
         alone = quantize(net, TARGET, QuantConfig(types=types, effort="fast", rescue=False), seen_on).model
-        pairs = [(cpu.run(net, row)["y"], cpu.run(alone, row)["y"]) for row in held]
+        pairs = [(ort_cpu.run(net, row)["y"], ort_cpu.run(alone, row)["y"]) for row in held]
         signal = sum(np.sum(a.astype(np.float64) ** 2) for a, _ in pairs)
         expected[index] = sum(np.sum((a.astype(np.float64) - b) ** 2) for a, b in pairs) / signal
     assert [one.group for one in ranked] == sorted(expected, key=lambda index: -expected[index])

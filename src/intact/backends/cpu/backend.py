@@ -13,8 +13,7 @@ from intact.backends.base import Compiled, Device
 from intact.errors import SettingsError
 from intact.model import io
 from intact.results import PlacedNode, Placement
-from intact.runtime import loads
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import loads, ort_cpu
 from intact.targets.provider_placement import compute_nodes, node_ops
 
 REASON = "the target is the CPU"
@@ -38,5 +37,5 @@ def load(path: Path, device: Device) -> None:
 
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the model as it will be deployed: with all optimizations."""
-    session = cpu.Session(path, optimize=True)
+    session = ort_cpu.Session(path, optimize=True)
     return [session.run(sample) for sample in samples]

@@ -14,7 +14,7 @@ from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.model import io
 from intact.results import Placement
 from intact.runtime.ort_message import sentence
-from intact.targets import provider_placement as placing
+from intact.targets import provider_placement
 
 PROVIDER = "DmlExecutionProvider"
 # Documented: onnxruntime.ai/docs/execution-providers/DirectML-ExecutionProvider, and the provider's options.
@@ -83,4 +83,4 @@ def _placement(model: ir.Model, session: ort.InferenceSession, on_cpu: Mapping[s
         for graph in session.get_provider_graph_assignment_info()
     ]
     partitions = sum(group["provider"] == PROVIDER for group in assigned)
-    return placing.place(placing.node_ops(model), assigned, PROVIDER, on_cpu, partitions)
+    return provider_placement.place(provider_placement.node_ops(model), assigned, PROVIDER, on_cpu, partitions)

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from intact.backends.base import Compiled, Device
 from intact.backends.openvino import client as openvino_client
-from intact.backends.openvino.client import Layer, Plugin, plugin_of
+from intact.backends.openvino.client import Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, TargetError
 from intact.model import io, normalize, query
 from intact.results import PlacedLayer, PlacedNode, Placement
-from intact.targets import provider_placement as placing
+from intact.targets import provider_placement
 
 MODEL = "model.onnx"
 BLOB = f"model{openvino_client.BLOB}"
@@ -67,20 +67,20 @@ def origin(blob: Path) -> Path:
     return path
 
 
-def _placement(model: ir.Model, layers: Sequence[Layer], plugin: Plugin) -> Placement:
+def _placement(model: ir.Model, layers: Sequence[PluginLayer], plugin: Plugin) -> Placement:
     """All nodes in one piece on the device, with the layers that were made of them."""
-    nodes = tuple(PlacedNode(name, op) for name, op in placing.node_ops(model).items())
+    nodes = tuple(PlacedNode(name, op) for name, op in provider_placement.node_ops(model).items())
     running = [layer for layer in layers if layer.kind not in _IDLE]
     return Placement(nodes, (), 1, place=plugin.device, layers=_placed(model, running))
 
 
-def _placed(model: ir.Model, layers: Sequence[Layer]) -> tuple[PlacedLayer, ...]:
+def _placed(model: ir.Model, layers: Sequence[PluginLayer]) -> tuple[PlacedLayer, ...]:
     """The layers that nodes of `model` are in.
 
     OpenVINO names what it makes of a node after the node, after its output, or by more words behind the node's name.
     The latter may also be about its weight, so that they count only where nothing else tells.
     """
-    names = {name: name for name in placing.node_ops(model)}
+    names = {name: name for name in provider_placement.node_ops(model)}
     outputs = {value.name: node.name for node in query.all_nodes(model) for value in node.outputs if value.name}
     known = {name: node for name, node in {**outputs, **names}.items() if node in names}
     plain = {known[name] for layer in layers for name in layer.nodes if name in known}

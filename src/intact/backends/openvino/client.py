@@ -51,7 +51,7 @@ def plugin_of(options: Mapping[str, str]) -> Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PluginLayer:
     """A layer that runs: its kind, kernel and precision (`u8`, `i8`, `f32`, `bf16` …), and the nodes it was made of."""
 
     kind: str
@@ -66,11 +66,11 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledBlob:
     """What compiling gave: the layers that will run, or the error."""
 
     error: str | None
-    layers: tuple[Layer, ...]
+    layers: tuple[PluginLayer, ...]
 
 
 def available() -> bool:
@@ -95,11 +95,13 @@ def check(plugin: Plugin) -> None:
     _call("check_plugin", _where(plugin), _SECONDS_TO_START)
 
 
-def compile_blob(model: Path, blob: Path | None, plugin: Plugin = CPU, *, timeout: float) -> Compiled:
+def compile_blob(model: Path, blob: Path | None, plugin: Plugin = CPU, *, timeout: float) -> CompiledBlob:
     """Compile the ONNX model at `model` and write the result to `blob`; without `blob` nothing is written."""
     request = {"model": str(model.resolve()), "blob": None if blob is None else str(blob.resolve())}
     reply = _call("compile_blob", {**request, **_where(plugin)}, timeout)
-    return Compiled(reply["error"], tuple(Layer(**{**row, "nodes": tuple(row["nodes"])}) for row in reply["layers"]))
+    return CompiledBlob(
+        reply["error"], tuple(PluginLayer(**{**row, "nodes": tuple(row["nodes"])}) for row in reply["layers"])
+    )
 
 
 def run(

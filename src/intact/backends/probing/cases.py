@@ -21,7 +21,7 @@ _OTHER_OUTPUTS = {"uint8": ("uint16", "float"), "uint16": ("uint8", "float")}
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class CaseOperand:
     """A place of an operator: what may stand there, its shape, and the range of its values."""
 
     role: str
@@ -31,7 +31,7 @@ class Operand:
     values: tuple[float, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Operand:
+    def parse(cls, text: str) -> CaseOperand:
         """An operand from its words in `cases.toml`."""
         role, _, rest = text.partition(" ")
         if role in LITERALS:
@@ -49,7 +49,7 @@ class Template:
     name: str
     op: str
     domain: str
-    operands: tuple[Operand, ...]
+    operands: tuple[CaseOperand, ...]
     own: tuple[float, float]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     cross: tuple[int, ...] = (0,)
@@ -108,18 +108,18 @@ def _file() -> dict[str, Any]:
     return tomllib.loads((resources.files(__package__) / "cases.toml").read_text(encoding="utf-8"))
 
 
-def _literal(role: str, text: str) -> Operand:
+def _literal(role: str, text: str) -> CaseOperand:
     """Values, one-dimensional unless `scalar` or a shape (`4x1: 0,1,2,3`) says otherwise."""
     shape, _, numbers = text.rpartition(": ") if ":" in text else ("", "", text.removeprefix("scalar "))
     values = tuple(float(number) for number in numbers.split(","))
     scalar = text.startswith("scalar ")
     sizes = tuple(int(size) for size in shape.split("x")) if shape else () if scalar else (len(values),)
-    return Operand(role, sizes, values=values)
+    return CaseOperand(role, sizes, values=values)
 
 
 def _template(name: str, entry: dict[str, Any]) -> Template:
     domain, _, op = name.partition(": ")[0].rpartition("::")
-    operands = tuple(map(Operand.parse, entry.pop("in")))
+    operands = tuple(map(CaseOperand.parse, entry.pop("in")))
     low, high = entry.pop("own")
     lists = (("cross", (0,)), ("tied", ()), ("out", ()))
     cross, tied, out = (tuple(entry.pop(key, default)) for key, default in lists)
@@ -160,7 +160,7 @@ def _is_possible(template: Template, slots: tuple[str, ...]) -> bool:
     return all(shape[block_axis(template)] >= _SMALLEST_WITH_BLOCKS for shape in shapes)
 
 
-def _choices(operand: Operand) -> Sequence[str]:
+def _choices(operand: CaseOperand) -> Sequence[str]:
     if operand.role == "x":
         activations: list[str] = _file()["activations"]
         return activations
@@ -182,7 +182,7 @@ def _follow(template: Template, slots: list[str]) -> list[str]:
     return slots
 
 
-def _half(operand: Operand, slot: str) -> str:
+def _half(operand: CaseOperand, slot: str) -> str:
     if operand.role in ("x", "y"):
         return HALF
     return f"{HALF} constant" if operand.role in _file()["slots"] and slot != ABSENT else slot

@@ -10,7 +10,7 @@ from intact.backends.probing.models import PROBED
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import log as qnn_log
 from intact.errors import SettingsError
-from intact.targets import provider_placement as placement
+from intact.targets import provider_placement
 
 # Lines of a log that follow this one are about the question that it names.
 MARK = "intact-probe"
@@ -53,7 +53,7 @@ def _qnn_reasons(log: str) -> dict[int, str]:
 
 def _reason(reasons: Mapping[str, str]) -> str:
     """The reason against the operator itself, or else against a constant of it."""
-    own = {placement.known_name(name, {PROBED: ""}): reason for name, reason in reasons.items()}
+    own = {provider_placement.known_name(name, {PROBED: ""}): reason for name, reason in reasons.items()}
     if PROBED in own:
         return own[PROBED]
     return next(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, Operand, Template, block_axis
+from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Template, block_axis
 from intact.model import upgrade
 from intact.targets.spec import Slot, bounds, middle
 
@@ -30,7 +30,7 @@ _OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_IN
 
 def model_of(case: Case) -> ir.Model:
     """The operator of `case` between Q/DQ pairs, with float inputs and outputs."""
-    return _Writer(case).model()
+    return _CaseWriter(case).model()
 
 
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
@@ -60,7 +60,7 @@ def _opset(template: Template) -> int:
     return OPSET if known else OPSET_OF_NEW_OPS
 
 
-class _Writer:
+class _CaseWriter:
     """A graph in the making: its nodes, inputs and constants, and the grids of its operands."""
 
     def __init__(self, case: Case) -> None:
@@ -91,7 +91,7 @@ class _Writer:
         )
         return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
 
-    def _operand(self, index: int, operand: Operand) -> ir.Value | None:
+    def _operand(self, index: int, operand: CaseOperand) -> ir.Value | None:
         text = self.case.slots[index]
         if text == ABSENT:
             return None
@@ -114,7 +114,7 @@ class _Writer:
     def _type_of_literal(self, role: str) -> type[np.generic]:
         return np.int64 if role == "ints" else _floats(HALF if role == "numbers" and HALF in self.case.slots else "")
 
-    def _input(self, index: int, operand: Operand, dtype: ir.DataType) -> ir.Value:
+    def _input(self, index: int, operand: CaseOperand, dtype: ir.DataType) -> ir.Value:
         value = ir.Value(name=f"input{index}", type=ir.TensorType(dtype), shape=ir.Shape(operand.shape))
         self.inputs.append(value)
         return value
@@ -173,7 +173,7 @@ class _Writer:
         self.nodes.append(node)
         return node.outputs[0]
 
-    def _weight(self, index: int, operand: Operand, slot: Slot) -> ir.Value:
+    def _weight(self, index: int, operand: CaseOperand, slot: Slot) -> ir.Value:
         dtype, name = slot.types[0], f"constant{index}"
         if dtype == "float":
             values = self.random.uniform(operand.low, operand.high, operand.shape)
@@ -192,7 +192,7 @@ class _Writer:
         axis = {"axis": self.case.template.axis} if per_channel else {}
         return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
 
-    def _constant_grid(self, name: str, operand: Operand, slot: Slot, per_channel: bool) -> _Grid:
+    def _constant_grid(self, name: str, operand: CaseOperand, slot: Slot, per_channel: bool) -> _Grid:
         dtype = slot.types[0]
         step = max(-operand.low, operand.high) / (bounds(dtype)[1] - middle(dtype))
         zero = middle(dtype) if slot.symmetric else middle(dtype) + 1
@@ -201,7 +201,7 @@ class _Writer:
         channels = operand.shape[self.case.template.axis]
         return self._parameters(name, dtype, step * np.linspace(0.5, 1, channels), np.full(channels, zero))
 
-    def _bias(self, index: int, operand: Operand) -> ir.Value:
+    def _bias(self, index: int, operand: CaseOperand) -> ir.Value:
         """A constant whose scale is that of the input times that of the weight."""
         steps = [self.grids[i].steps if i in self.grids else np.asarray(1.0) for i in (0, 1)]
         scale = steps[0] * steps[1]
@@ -211,7 +211,7 @@ class _Writer:
         axis = {"axis": 0} if scale.ndim else {}
         return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
 
-    def _blocks(self, name: str, operand: Operand, dtype: str, *, plain: bool) -> ir.Value:
+    def _blocks(self, name: str, operand: CaseOperand, dtype: str, *, plain: bool) -> ir.Value:
         """A weight with a scale for each block of it: a float, or an integer times a scale of its channel (LPBQ)."""
         channel, block = self.case.template.axis, block_axis(self.case.template)
         sizes = [size // BLOCK if i == block else size for i, size in enumerate(operand.shape)]

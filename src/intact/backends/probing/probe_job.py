@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # Reported where a library and the CPU agree bit for bit.
 _IDENTICAL = 999.0
@@ -34,7 +34,7 @@ def expected(question: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str,
     """The inputs of a question, and what ONNX Runtime's CPU provider makes of them."""
     with np.load(question["inputs"], allow_pickle=False) as arrays:
         feeds = dict(arrays)
-    return feeds, cpu.Session(Path(question["model"]), threads=1).run(feeds)
+    return feeds, ort_cpu.Session(Path(question["model"]), threads=1).run(feeds)
 
 
 def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:

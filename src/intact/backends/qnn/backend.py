@@ -17,7 +17,7 @@ from intact.errors import TargetError
 from intact.model import io, normalize
 from intact.results import PlacedNode, Placement
 from intact.runtime.pinning import pin
-from intact.targets import provider_placement as placing
+from intact.targets import provider_placement
 
 # Constant names: the compiler hashes the path of what it reads.
 SOURCE = "source.onnx"
@@ -84,13 +84,15 @@ def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool = False, 
 
 
 def _placement(model: ir.Model, attempt: Attempt, on_cpu: Mapping[str, str], work: Path) -> Placement:
-    ops = placing.node_ops(model)
+    ops = provider_placement.node_ops(model)
     if attempt.error is not None:
-        raise _compiler_failed(attempt.error, placing.refused(ops, attempt.reasons))
+        raise _compiler_failed(attempt.error, provider_placement.refused(ops, attempt.reasons))
     # ORT writes no context file where the NPU gets nothing.
     context = work / OUTPUT / MODEL
     partitions = sum(node.op_type == "EPContext" for node in ir.load(context).graph) if context.exists() else 0
-    return placing.place(ops, attempt.assigned, qnn_client.PROVIDER, {**attempt.reasons, **on_cpu}, partitions)
+    return provider_placement.place(
+        ops, attempt.assigned, qnn_client.PROVIDER, {**attempt.reasons, **on_cpu}, partitions
+    )
 
 
 def _move(file: Path, folder: Path) -> Path:
@@ -109,9 +111,9 @@ def _refuse_free_dimensions(model: ir.Model) -> None:
 
 
 def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
-    if placement.partitions and placing.compute_nodes(placement.npu_nodes):
+    if placement.partitions and provider_placement.compute_nodes(placement.npu_nodes):
         return
-    nodes = _listed(placing.compute_nodes(placement.cpu_nodes))
+    nodes = _listed(provider_placement.compute_nodes(placement.cpu_nodes))
     raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
 
 
@@ -128,10 +130,10 @@ def _compiler_failed(error: str, refused: list[PlacedNode]) -> TargetError:
 
 
 def _left_on_cpu(placement: Placement, error: str) -> str:
-    compute = placing.compute_nodes(placement.cpu_nodes)
+    compute = provider_placement.compute_nodes(placement.cpu_nodes)
     if not compute:
         return f"{len(placement.cpu_nodes)} conversions between float and integer stay on the CPU: {error}"
-    total = len(compute) + len(placing.compute_nodes(placement.npu_nodes))
+    total = len(compute) + len(provider_placement.compute_nodes(placement.npu_nodes))
     return f"{len(compute)} of {total} compute nodes stay on the CPU:{_listed(compute)}"
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.errors import DataError
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import QuantPlan
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # Rows that are run at once, each with arrays of its own for everything that is observed.
 _AT_ONCE = 2
@@ -71,7 +71,7 @@ def watch(
 class _Observer:
     """What one thread has seen: a sketch of each tensor over the rows that it was given."""
 
-    def __init__(self, session: cpu.Session | None, histograms: Mapping[str, bool]) -> None:
+    def __init__(self, session: ort_cpu.Session | None, histograms: Mapping[str, bool]) -> None:
         self.session = session.twin() if session is not None else None
         self.sketches = {name: Sketch(histogram=histogram) for name, histogram in histograms.items()}
 
@@ -89,9 +89,9 @@ def _observers(
     progress: Callable[[], None],
 ) -> list[_Observer]:
     """Run the model over `rows`, several at once: sketches merge, whoever has seen which row."""
-    count = min(_AT_ONCE, cpu.threads())
+    count = min(_AT_ONCE, ort_cpu.threads())
     # The threads that run rows compute too.
-    session = _session(model, histograms, threads=cpu.threads() - count + 1)
+    session = _session(model, histograms, threads=ort_cpu.threads() - count + 1)
     idle = [_Observer(session, histograms) for _ in range(count)]
     busy: deque[Future[_Observer]] = deque()
 
@@ -110,11 +110,11 @@ def _observers(
     return idle
 
 
-def _session(model: ir.Model, tensors: Iterable[str], threads: int = 0) -> cpu.Session | None:
+def _session(model: ir.Model, tensors: Iterable[str], threads: int = 0) -> ort_cpu.Session | None:
     """A session that gives the computed ones among `tensors`, or None where there are none."""
     inputs = {value.name for value in model.graph.inputs}
     computed = [name for name in tensors if name not in inputs]
-    return cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
+    return ort_cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
 
 
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:

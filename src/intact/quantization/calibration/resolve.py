@@ -14,7 +14,7 @@ from intact.errors import ModelError
 from intact.numbers import grid as arithmetic
 from intact.quantization.calibration.ranges import range_of, worth_trying
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import BiasPlan, Encoding, Grid, QuantPlan, Range, WeightPlan
+from intact.results import BiasPlan, Encoding, PlannedGrid, QuantPlan, Range, WeightPlan
 
 # A bias may use this much of int32: the accumulator that it is added to needs the rest.
 _BIAS_LIMIT = 2**30
@@ -98,7 +98,7 @@ def _merged(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, Sketch]:
     return {name: functools.reduce(Sketch.merge, sketches.values()) for name, sketches in members.items()}
 
 
-def _encoding(grid: Grid, seen: Sketch | None) -> Encoding:
+def _encoding(grid: PlannedGrid, seen: Sketch | None) -> Encoding:
     if grid.fixed is not None:
         scale, zero_point = grid.fixed
         return Encoding(grid.dtype, np.array(scale, np.float32), np.array(zero_point, np.int64))
@@ -106,7 +106,7 @@ def _encoding(grid: Grid, seen: Sketch | None) -> Encoding:
     return arithmetic.encode(chosen.low, chosen.high, grid.dtype, symmetric=grid.symmetric)
 
 
-def _range(grid: Grid, seen: Sketch | None) -> Range:
+def _range(grid: PlannedGrid, seen: Sketch | None) -> Range:
     assert seen is not None, "a grid without a fixed range was observed"
     return range_of(seen, grid)
 

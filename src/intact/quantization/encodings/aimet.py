@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from intact.numbers.grid import LIMITS
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.parse import bits_of, dtype_of, field, flag, grid, numbers, wrong
 
 VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
@@ -28,9 +28,9 @@ def is_aimet(content: Mapping[str, Any]) -> bool:
     return any(part in content for part, _ in _PARTS) or isinstance(content.get("encodings"), list)
 
 
-def parse(content: Mapping[str, Any], path: str) -> dict[str, Given]:
+def parse(content: Mapping[str, Any], path: str) -> dict[str, GivenGrid]:
     """The grids of a file of any version, by tensor."""
-    found: dict[str, Given] = {}
+    found: dict[str, GivenGrid] = {}
     for name, given in _entries(content, path):
         if name in found:
             raise wrong(f"{path}: {name}", "stands there twice")
@@ -38,7 +38,7 @@ def parse(content: Mapping[str, Any], path: str) -> dict[str, Given]:
     return found
 
 
-def _entries(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, Given]]:
+def _entries(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, GivenGrid]]:
     for entry in _list(content.get("encodings", []), f"{path}: encodings"):
         name = str(field(entry, "name", f"{path}: an entry of encodings"))
         yield name, _second(entry, f"{path}: {name}")
@@ -59,7 +59,7 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _legacy(channels: Any, where: str, constant: bool) -> Given:
+def _legacy(channels: Any, where: str, constant: bool) -> GivenGrid:
     """A list of one object, or of one per channel."""
     entries = _list(channels, where)
     if not entries:
@@ -79,7 +79,7 @@ def _one(value: Any, name: str, where: str) -> float:
     return number
 
 
-def _first(entry: Any, where: str, constant: bool) -> Given:
+def _first(entry: Any, where: str, constant: bool) -> GivenGrid:
     """An entry of version 1.0.0."""
     _refuse_float(field(entry, "dtype", where), where)
     kind = entry.get("enc_type", "PER_TENSOR")
@@ -91,7 +91,7 @@ def _first(entry: Any, where: str, constant: bool) -> Given:
     return grid(bits, scales, zero_points, where, constant=constant)
 
 
-def _second(entry: Any, where: str) -> Given:
+def _second(entry: Any, where: str) -> GivenGrid:
     """An entry of version 2.0.0; it does not say whether the tensor is a weight."""
     if "per_block_int_scale" in entry or entry.get("block_size"):
         raise wrong(where, "scales per block", "one scale per tensor or per channel")
@@ -114,7 +114,7 @@ def _zero_points(offsets: list[float], bits: int, symmetric: bool) -> list[float
     return [middle if symmetric and -offset == middle - 1 else -offset for offset in offsets]
 
 
-def render(given: Mapping[str, Given], version: str) -> dict[str, Any]:
+def render(given: Mapping[str, GivenGrid], version: str) -> dict[str, Any]:
     """What AIMET would write for these grids; a second grid on a tensor (`tensor:type`) has no place in it."""
     own = {name: entry for name, entry in given.items() if entry.readers is None}
     if version == "2.0.0":
@@ -125,7 +125,7 @@ def render(given: Mapping[str, Given], version: str) -> dict[str, Any]:
     return {"version": version} | {part: {n: _as_legacy(e) for n, e in e_.items()} for part, e_ in parts.items()}
 
 
-def _as_legacy(given: Given) -> list[dict[str, Any]]:
+def _as_legacy(given: GivenGrid) -> list[dict[str, Any]]:
     steps = 2**given.bits - 1
     return [
         {
@@ -141,7 +141,7 @@ def _as_legacy(given: Given) -> list[dict[str, Any]]:
     ]
 
 
-def _as_first(name: str, given: Given) -> dict[str, Any]:
+def _as_first(name: str, given: GivenGrid) -> dict[str, Any]:
     return {
         "name": name,
         "bw": given.bits,
@@ -153,7 +153,7 @@ def _as_first(name: str, given: Given) -> dict[str, Any]:
     }
 
 
-def _as_second(name: str, given: Given) -> dict[str, Any]:
+def _as_second(name: str, given: GivenGrid) -> dict[str, Any]:
     dtype = given.type_like("uint8")
     scale, zero_point = given.scale.tolist(), (given.zero_point + LIMITS[dtype][0]).tolist()
     if given.axis is None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.given import GivenGrid
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class EncodingDifference:
     """What differs for one tensor; where it is numbers, the largest ratio of scales and distance of zero points."""
 
     tensor: str
@@ -20,27 +20,27 @@ class Difference:
     zero_point_steps: int | None = None
 
 
-def differences(left: Mapping[str, Given], right: Mapping[str, Given]) -> list[Difference]:
+def differences(left: Mapping[str, GivenGrid], right: Mapping[str, GivenGrid]) -> list[EncodingDifference]:
     """One entry for each tensor that only one side has, or that the sides have on different grids."""
     names = [*left, *(name for name in right if name not in left)]
     return [found for name in names for found in _difference(name, left.get(name), right.get(name))]
 
 
-def _difference(name: str, left: Given | None, right: Given | None) -> Iterator[Difference]:
+def _difference(name: str, left: GivenGrid | None, right: GivenGrid | None) -> Iterator[EncodingDifference]:
     if left is None or right is None:
-        yield Difference(name, "only in b" if left is None else "only in a")
+        yield EncodingDifference(name, "only in b" if left is None else "only in a")
         return
     kinds = [("bits", left.bits, right.bits), ("type", left.dtype, right.dtype), ("axis", left.axis, right.axis)]
     for what, one, other in kinds:
         # A format that does not say a type or an axis does not contradict one that does.
         if one != other and one is not None and other is not None:
-            yield Difference(name, f"{what} {one} against {other}")
+            yield EncodingDifference(name, f"{what} {one} against {other}")
             return
     if left.scale.size != right.scale.size:
-        yield Difference(name, f"{left.scale.size} scales against {right.scale.size}")
+        yield EncodingDifference(name, f"{left.scale.size} scales against {right.scale.size}")
         return
     if np.array_equal(left.scale, right.scale) and np.array_equal(left.zero_point, right.zero_point):
         return
     ratio = float(np.exp(np.abs(np.log(right.scale.astype(np.float64) / left.scale)).max()))
     steps = int(np.abs(right.zero_point - left.zero_point).max())
-    yield Difference(name, f"scale by a factor of {ratio:.6g}, zero point by {steps}", ratio, steps)
+    yield EncodingDifference(name, f"scale by a factor of {ratio:.6g}, zero point by {steps}", ratio, steps)

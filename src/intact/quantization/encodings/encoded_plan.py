@@ -13,10 +13,10 @@ import onnx_ir as ir
 from intact.errors import SettingsError
 from intact.model import query
 from intact.numbers import grid as arithmetic
-from intact.quantization.encodings.encoding_files import read
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.encoding_files import read_encodings
+from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.planning.planner import plan
-from intact.results import Encoding, Grid, QuantPlan, Range, WeightPlan
+from intact.results import Encoding, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, QuantType, TensorOverride, nearest
 from intact.targets.spec import Target
 
@@ -50,7 +50,7 @@ def planned(
         if config.calibrate_missing:
             raise SettingsError("S163", "calibrate_missing has no effect without encodings", fix="give --encodings")
         return Planned(plan(model, target, config, types, ranges))
-    given = read(Path(config.encodings))
+    given = read_encodings(Path(config.encodings))
     return use(model, target, config, given, config.encodings, types)
 
 
@@ -58,7 +58,7 @@ def use(
     model: ir.Model,
     target: Target,
     config: QuantConfig,
-    given: Mapping[str, Given],
+    given: Mapping[str, GivenGrid],
     source: str,
     types: Mapping[str, str] | None = None,
 ) -> Planned:
@@ -88,7 +88,7 @@ def use(
     return Planned(result, weights, _warnings(draft, given, missing, source))
 
 
-def node_types(model: ir.Model, given: Mapping[str, Given], default: str) -> dict[str, str]:
+def node_types(model: ir.Model, given: Mapping[str, GivenGrid], default: str) -> dict[str, str]:
     """Activation types of the nodes whose outputs `given` puts on other types than the default.
 
     A node without an output of its own there follows its only reader, as a Conv follows the Relu behind it.
@@ -104,7 +104,7 @@ def node_types(model: ir.Model, given: Mapping[str, Given], default: str) -> dic
     return {name: dtype for name, dtype in found.items() if dtype != default}
 
 
-def _weight_overrides(draft: QuantPlan, given: Mapping[str, Given], source: str) -> dict[str, TensorOverride]:
+def _weight_overrides(draft: QuantPlan, given: Mapping[str, GivenGrid], source: str) -> dict[str, TensorOverride]:
     """What has to change in the plan of weights so that they have the types and the granularity of `given`."""
     found: dict[str, TensorOverride] = {}
     for weight in draft.weights:
@@ -145,7 +145,7 @@ def _refuse_strangers(
     model: ir.Model,
     target: Target,
     draft: QuantPlan,
-    given: Mapping[str, Given],
+    given: Mapping[str, GivenGrid],
     types: Mapping[str, str],
     source: str,
 ) -> None:
@@ -175,9 +175,9 @@ def _not_taken(source: str, tensor: str, dtype: str, why: str) -> SettingsError:
     )
 
 
-def _fixed_grids(draft: QuantPlan, given: Mapping[str, Given], source: str) -> dict[str, Grid]:
+def _fixed_grids(draft: QuantPlan, given: Mapping[str, GivenGrid], source: str) -> dict[str, PlannedGrid]:
     """The grids that have a member in `given`; a second grid on a tensor follows the range of the first."""
-    fixed: dict[str, tuple[str, Grid]] = {}
+    fixed: dict[str, tuple[str, PlannedGrid]] = {}
     for entry, name in draft.tensors.items():
         if entry not in given:
             continue
@@ -198,7 +198,7 @@ def _fixed_grids(draft: QuantPlan, given: Mapping[str, Given], source: str) -> d
     return result
 
 
-def _grid(grid: Grid, tensor: str, given: Given, source: str) -> Grid:
+def _grid(grid: PlannedGrid, tensor: str, given: GivenGrid, source: str) -> PlannedGrid:
     wanted = given.type_like(grid.dtype)
     if wanted != grid.dtype:
         raise _not_taken(source, tensor, wanted, f"the plan has {grid.dtype} there")
@@ -211,14 +211,14 @@ def _grid(grid: Grid, tensor: str, given: Given, source: str) -> Grid:
     return replace(grid, fixed=(float(encoding.scale), int(encoding.zero_point)), range=None)
 
 
-def _same_range(grid: Grid, given: Given) -> Grid:
+def _same_range(grid: PlannedGrid, given: GivenGrid) -> PlannedGrid:
     scale, zero = float(given.scale[0]), int(given.zero_point[0])
     low, high = -zero * scale, (2**given.bits - 1 - zero) * scale
     encoding = arithmetic.encode(low, high, grid.dtype, symmetric=grid.symmetric)
     return replace(grid, fixed=(float(encoding.scale), int(encoding.zero_point)), range=None)
 
 
-def _weight(model: ir.Model, weight: WeightPlan, given: Given, source: str) -> Encoding:
+def _weight(model: ir.Model, weight: WeightPlan, given: GivenGrid, source: str) -> Encoding:
     tensor = model.graph.initializers[weight.tensor].const_value
     assert tensor is not None, "a planned weight has values"
     shape = tensor.shape.numpy()
@@ -242,7 +242,7 @@ def _weight(model: ir.Model, weight: WeightPlan, given: Given, source: str) -> E
     return Encoding(weight.dtype, scale, zero_point, weight.axis)
 
 
-def _check_symmetric(tensor: str, given: Given, wanted: bool, flag: str, source: str) -> None:
+def _check_symmetric(tensor: str, given: GivenGrid, wanted: bool, flag: str, source: str) -> None:
     if not wanted or given.symmetric:
         return
     raise SettingsError(
@@ -253,13 +253,13 @@ def _check_symmetric(tensor: str, given: Given, wanted: bool, flag: str, source:
     )
 
 
-def _missing(draft: QuantPlan, grids: Mapping[str, Grid], given: Mapping[str, Given]) -> list[str]:
+def _missing(draft: QuantPlan, grids: Mapping[str, PlannedGrid], given: Mapping[str, GivenGrid]) -> list[str]:
     """The tensors that would have to be calibrated: what decides a grid that is still open, and weights."""
     open_grids = [draft.source(entry) for entry in draft.observed if draft.tensors[entry] not in grids]
     return list(dict.fromkeys([*open_grids, *(w.tensor for w in draft.weights if w.tensor not in given)]))
 
 
-def _warnings(draft: QuantPlan, given: Mapping[str, Given], missing: list[str], source: str) -> tuple[str, ...]:
+def _warnings(draft: QuantPlan, given: Mapping[str, GivenGrid], missing: list[str], source: str) -> tuple[str, ...]:
     biases = [bias.tensor for bias in draft.biases if bias.tensor in given]
     found = [f"{source}: no encodings for {_some(missing)}: calibrated"] if missing else []
     if biases:

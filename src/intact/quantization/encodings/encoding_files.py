@@ -10,19 +10,18 @@ from typing import Any
 
 from intact.errors import SettingsError
 from intact.model import io
-from intact.quantization.encodings import aimet
-from intact.quantization.encodings import ort_overrides as ort
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings import aimet, ort_overrides
+from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.of_model import of_model
 
-FORMATS: dict[str, Callable[[Mapping[str, Given]], dict[str, Any]]] = {
+FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], dict[str, Any]]] = {
     "aimet": partial(aimet.render, version="1.0.0"),
     **{f"aimet-{version}": partial(aimet.render, version=version) for version in aimet.VERSIONS},
-    "ort": ort.render,
+    "ort": ort_overrides.render,
 }
 
 
-def read(path: Path) -> dict[str, Given]:
+def read_encodings(path: Path) -> dict[str, GivenGrid]:
     """The grids of an encodings file of any known format, by tensor."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -33,19 +32,19 @@ def read(path: Path) -> dict[str, Given]:
     content = content.get("TensorQuantOverrides", content) if isinstance(content, dict) else content
     if isinstance(content, dict) and aimet.is_aimet(content):
         return aimet.parse(content, str(path))
-    if isinstance(content, dict) and ort.is_overrides(content):
-        return ort.parse(content, str(path))
+    if isinstance(content, dict) and ort_overrides.is_overrides(content):
+        return ort_overrides.parse(content, str(path))
     raise SettingsError(
         "S160", f"{path}: holds no encodings", allowed="AIMET encodings or ONNX Runtime's TensorQuantOverrides"
     )
 
 
-def load(path: Path) -> dict[str, Given]:
+def load(path: Path) -> dict[str, GivenGrid]:
     """The grids of an encodings file, or of a model with Q/DQ nodes."""
-    return of_model(io.load(path)) if path.suffix.lower() == ".onnx" else read(path)
+    return of_model(io.load(path)) if path.suffix.lower() == ".onnx" else read_encodings(path)
 
 
-def text(given: Mapping[str, Given], form: str) -> str:
+def text(given: Mapping[str, GivenGrid], form: str) -> str:
     """The file of these grids in one of FORMATS."""
     if form not in FORMATS:
         raise SettingsError("S162", f"unknown format {form!r}", allowed=", ".join(FORMATS))

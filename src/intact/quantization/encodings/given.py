@@ -11,7 +11,7 @@ from intact.results import Encoding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Given:
+class GivenGrid:
     """A grid: real = (q - zero_point) * scale, with q counted from 0, so that signed and unsigned forms are one.
 
     `scale` and `zero_point` have one element, or one per channel along `axis`. `dtype` and `axis` are None where the
@@ -31,7 +31,7 @@ class Given:
         assert self.scale.dtype == np.float32, "scales are float32, as in the model"
 
     @classmethod
-    def of(cls, encoding: Encoding, *, constant: bool = False, readers: tuple[str, ...] | None = None) -> Given:
+    def of(cls, encoding: Encoding, *, constant: bool = False, readers: tuple[str, ...] | None = None) -> GivenGrid:
         """The same grid, counted from 0."""
         first, last = LIMITS[encoding.dtype]
         scale = encoding.scale.reshape(-1).astype(np.float32)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.model import query
 from intact.numbers.grid import LIMITS
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.given import GivenGrid
 from intact.results import Encoding
 
 # Constants become `<name>_quantized` here and in ONNX Runtime's quantizer; a number tells a second form apart.
@@ -30,13 +30,13 @@ class _Found:
     readers: tuple[str, ...]
 
 
-def of_model(model: ir.Model) -> dict[str, Given]:
+def of_model(model: ir.Model) -> dict[str, GivenGrid]:
     """Every grid of the model by tensor; a second one on the same tensor is `tensor:type`. Biases have none here."""
-    result: dict[str, Given] = {}
+    result: dict[str, GivenGrid] = {}
     for found in (*_activations(model.graph), *_constants(model.graph)):
         first = result.get(found.tensor)
         second = first is not None and first.dtype != found.encoding.dtype
-        given = Given.of(found.encoding, constant=found.constant, readers=found.readers if second else None)
+        given = GivenGrid.of(found.encoding, constant=found.constant, readers=found.readers if second else None)
         key = f"{found.tensor}:{given.dtype}" if second else found.tensor
         if not _same(result.setdefault(key, given), given):
             raise ModelError(
@@ -51,7 +51,7 @@ def of_model(model: ir.Model) -> dict[str, Given]:
     return result
 
 
-def _same(left: Given, right: Given) -> bool:
+def _same(left: GivenGrid, right: GivenGrid) -> bool:
     return (
         (left.dtype, left.axis) == (right.dtype, right.axis)
         and np.array_equal(left.scale, right.scale)

@@ -15,7 +15,7 @@ import numpy as np
 
 from intact.numbers import grid as arithmetic
 from intact.numbers.grid import LIMITS
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.parse import dtype_of, field, flag, grid, numbers, wrong
 
 _NAMES = {
@@ -32,9 +32,9 @@ def is_overrides(content: Mapping[str, Any]) -> bool:
     )
 
 
-def parse(content: Mapping[str, Any], path: str) -> dict[str, Given]:
+def parse(content: Mapping[str, Any], path: str) -> dict[str, GivenGrid]:
     """The grids of a file, by tensor; a second grid on a tensor as `tensor:type`."""
-    found: dict[str, Given] = {}
+    found: dict[str, GivenGrid] = {}
     for name, entries in content.items():
         where = f"{path}: {name}"
         if not entries:
@@ -44,13 +44,13 @@ def parse(content: Mapping[str, Any], path: str) -> dict[str, Given]:
     return found
 
 
-def _one(entries: list[Any], where: str) -> Given:
+def _one(entries: list[Any], where: str) -> GivenGrid:
     if len(entries) > 1:
         raise wrong(where, f"{len(entries)} objects without an axis", "an axis for grids per channel")
     return _grid(entries[0], dtype_of(field(entries[0], "quant_type", where), where), where)
 
 
-def _per_channel(entries: list[Any], where: str) -> Given:
+def _per_channel(entries: list[Any], where: str) -> GivenGrid:
     """One grid of all channels; what the first object says of type and axis holds for those that do not say it."""
     dtype = dtype_of(field(entries[0], "quant_type", where), where)
     for key in ("axis", "quant_type"):
@@ -66,7 +66,7 @@ def _per_channel(entries: list[Any], where: str) -> Given:
     )
 
 
-def _grid(entry: Mapping[str, Any], dtype: str, where: str) -> Given:
+def _grid(entry: Mapping[str, Any], dtype: str, where: str) -> GivenGrid:
     first, last = LIMITS[dtype]
     if "scale" in entry:
         scale, zero = (numbers(field(entry, key, where), key, where) for key in ("scale", "zero_point"))
@@ -78,10 +78,10 @@ def _grid(entry: Mapping[str, Any], dtype: str, where: str) -> Given:
     low, high = (numbers(entry[key], key, where)[0] for key in ("rmin", "rmax"))
     if not low <= high:
         raise wrong(where, f"rmin {low} above rmax {high}")
-    return Given.of(arithmetic.encode(low, high, dtype, symmetric=flag(entry.get("symmetric", False), where)))
+    return GivenGrid.of(arithmetic.encode(low, high, dtype, symmetric=flag(entry.get("symmetric", False), where)))
 
 
-def _converted(entry: Mapping[str, Any], where: str) -> Iterator[Given]:
+def _converted(entry: Mapping[str, Any], where: str) -> Iterator[GivenGrid]:
     if "convert" not in entry:
         return
     second, where = entry["convert"], f"{where}: convert"
@@ -89,7 +89,7 @@ def _converted(entry: Mapping[str, Any], where: str) -> Iterator[Given]:
     yield replace(given, readers=tuple(second.get("recv_nodes", ())))
 
 
-def render(given: Mapping[str, Given]) -> dict[str, Any]:
+def render(given: Mapping[str, GivenGrid]) -> dict[str, Any]:
     """The overrides for these grids."""
     seconds = {name.rpartition(":")[0]: entry for name, entry in given.items() if entry.readers is not None}
     result: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def render(given: Mapping[str, Given]) -> dict[str, Any]:
     return result
 
 
-def _entries(given: Given) -> list[dict[str, Any]]:
+def _entries(given: GivenGrid) -> list[dict[str, Any]]:
     dtype = given.type_like("uint8")
     zero_points = (given.zero_point + LIMITS[dtype][0]).tolist()
     axis = {} if given.axis is None else {"axis": given.axis}

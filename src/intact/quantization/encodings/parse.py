@@ -9,7 +9,7 @@ import numpy as np
 
 from intact.errors import SettingsError
 from intact.numbers.grid import LIMITS
-from intact.quantization.encodings.given import Given
+from intact.quantization.encodings.given import GivenGrid
 
 WIDEST = 32
 
@@ -69,7 +69,7 @@ def grid(
     dtype: str | None = None,
     axis: int | None = None,
     constant: bool = False,
-) -> Given:
+) -> GivenGrid:
     """A grid from its numbers, with zero points counted from 0, after a check of each."""
     scale, zero = np.array(list(scales), np.float64), np.array(list(zero_points), np.float64)
     if zero.size == 1:
@@ -82,4 +82,4 @@ def grid(
         raise wrong(where, f"scale {scale[~(np.isfinite(single) & (single > 0))][0]}", "finite scales above 0")
     if ((zero != np.rint(zero)) | (zero < 0) | (zero > 2.0**bits - 1)).any():
         raise wrong(where, f"a zero point that a grid of {bits} bits does not have (counted from 0: {zero.min():g})")
-    return Given(bits, single, zero.astype(np.int64), dtype, axis, constant)
+    return GivenGrid(bits, single, zero.astype(np.int64), dtype, axis, constant)

@@ -18,13 +18,13 @@ def cast(model: ir.Model, forms: Mapping[ir.Node, Form], half: Collection[ir.Nod
     """A copy of `model` in which the nodes of `half` compute in half precision; its inputs and outputs stay."""
     result = model.clone()
     copies = dict(zip(model.graph, result.graph, strict=True))
-    writer = _Writer(result, {copies[node]: form for node, form in forms.items()}, {copies[node] for node in half})
+    writer = _HalfWriter(result, {copies[node]: form for node, form in forms.items()}, {copies[node] for node in half})
     writer.write()
     edit.prune(result)
     return result
 
 
-class _Writer:
+class _HalfWriter:
     """One conversion, in place."""
 
     def __init__(self, model: ir.Model, forms: Mapping[ir.Node, Form], half: Collection[ir.Node]) -> None:

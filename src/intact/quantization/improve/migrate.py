@@ -12,7 +12,7 @@ from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.equalize import Equalization
 from intact.quantization.improve.fold import Fold, find_fold
-from intact.quantization.improve.scores import Product
+from intact.quantization.improve.scores import ScoreProduct
 from intact.quantization.improve.site import Site, layers_of
 from intact.quantization.improve.smooth import Smoothing
 from intact.results import QuantPlan
@@ -21,7 +21,7 @@ _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _NOTES: dict[type, str] = {
     Smoothing: "smoothing: outlying channels of {} tensors moved into weights",
     Equalization: "equalization: channels of {} tensors evened out between the layers around them",
-    Product: "equalization: channels of {} products of queries and keys evened out",
+    ScoreProduct: "equalization: channels of {} products of queries and keys evened out",
 }
 
 
@@ -63,7 +63,7 @@ def _sites(model: ir.Model, plan: QuantPlan, on_grid: set[str] | None) -> Iterat
             yield Equalization.of(layers, fold, plan)
         elif (smoothing := Smoothing.of(layers, fold, plan, on_grid)) is not None:
             yield smoothing
-    products = [product for node in model.graph if (product := Product.of(node, plan)) is not None]
+    products = [product for node in model.graph if (product := ScoreProduct.of(node, plan)) is not None]
     yield from (product for product in products if not any(_has_settled_ranges(fold, plan) for fold in product.folds))
 
 

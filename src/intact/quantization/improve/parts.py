@@ -12,7 +12,7 @@ _TAKING = ("Gather", "Slice", "Split")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisPart:
     """Indices from `start` to `stop` of an axis that has `length` of them."""
 
     axis: int
@@ -29,7 +29,7 @@ class Part:
         )
 
 
-def part_of(value: ir.Value) -> Part | None:
+def part_of(value: ir.Value) -> AxisPart | None:
     """The part of its first input that a node writes as `value`, if it is known."""
     node = value.producer()
     source = query.input_(node, 0) if node is not None else None
@@ -41,7 +41,7 @@ def part_of(value: ir.Value) -> Part | None:
     axis %= len(source.shape)
     length = source.shape[axis]
     ends = _ends(node, value, axis, length) if isinstance(length, int) else None
-    return Part(axis, *ends, length) if ends is not None and isinstance(length, int) else None
+    return AxisPart(axis, *ends, length) if ends is not None and isinstance(length, int) else None
 
 
 def _axis(node: ir.Node) -> int | None:

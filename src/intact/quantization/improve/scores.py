@@ -26,7 +26,7 @@ _WORTH_IT = 1.2
 
 
 @dataclass(slots=True)
-class Product:
+class ScoreProduct:
     """A product of two computed tensors, and what divides the channels that it sums over."""
 
     node: ir.Node
@@ -35,7 +35,7 @@ class Product:
     second: Channels
 
     @classmethod
-    def of(cls, node: ir.Node, plan: QuantPlan) -> Product | None:
+    def of(cls, node: ir.Node, plan: QuantPlan) -> ScoreProduct | None:
         """The product that a node is, if both operands can be divided and have grids to themselves."""
         if node.op_type != "MatMul" or node.domain or node.name not in plan.nodes:
             return None

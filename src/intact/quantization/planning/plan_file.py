@@ -18,7 +18,7 @@ import tomli_w
 from intact.errors import SettingsError
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
-from intact.results import Grid, QuantPlan, WeightPlan
+from intact.results import PlannedGrid, QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
 from intact.targets.spec import Target
 
@@ -65,7 +65,7 @@ def to_text(planned: QuantPlan, target: Target, config: QuantConfig) -> str:
     return HEADER + tomli_w.dumps(values)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_plan(path: Path) -> dict[str, Any]:
     """The values of a plan file, checked for their form."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def edits(path: Path, model: ir.Model, target: Target, config: QuantConfig) -> Edits:
     """The difference between a plan file and the plan that its settings would give; unknown names are errors."""
-    values = read(path)
+    values = read_plan(path)
     plain = plan(model, target, config, config.types)
     _refuse_unknown(path, "node", values["nodes"], [node.name or "" for node in model.graph])
     types = {name: dtype for name, dtype in values["nodes"].items() if plain.nodes.get(name, FLOAT) != dtype}
@@ -123,7 +123,7 @@ def _settings(config: QuantConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=_OF_THE_RUN, exclude_none=True)
 
 
-def _grid(grid: Grid, tensors: list[str]) -> dict[str, Any]:
+def _grid(grid: PlannedGrid, tensors: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"dtype": grid.dtype, "symmetric": grid.symmetric, "method": grid.method}
     if grid.fixed is not None:
         row["fixed"] = {"scale": grid.fixed[0], "zero_point": grid.fixed[1]}

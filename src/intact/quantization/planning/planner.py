@@ -13,7 +13,7 @@ from intact.model import query
 from intact.model.garbage_pause import no_collection
 from intact.quantization.planning import unmet
 from intact.quantization.planning.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
-from intact.results import BiasPlan, Conversion, Grid, QuantPlan, Range, WeightPlan
+from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
 from intact.targets.spec import Slot, Target, bits
 
@@ -308,10 +308,10 @@ class _Draft:
         inputs = node.inputs
         return tuple(i for i in self.uses[node.name or ""] if (v := inputs[i]) is None or v.name not in self.skipped)
 
-    def _grid(self, keys: list[str]) -> Grid:
+    def _grid(self, keys: list[str]) -> PlannedGrid:
         deciding = [key for key in keys if key not in self.moved]
         fixed = {self.fixed.get(key) for key in deciding}
-        grid = Grid(
+        grid = PlannedGrid(
             dtype=self.types[keys[0]],
             symmetric=self.config.activation_symmetric or any(key in self.symmetric for key in keys),
             method="minmax" if any(key in self.unclipped for key in keys) else self.config.method,
@@ -322,12 +322,12 @@ class _Draft:
         return _overridden(grid, keys, self.config.overrides)
 
 
-def _is_open(grid: Grid) -> bool:
+def _is_open(grid: PlannedGrid) -> bool:
     """Whether a grid is yet to be chosen from what is observed."""
     return grid.fixed is None and grid.range is None
 
 
-def _overridden(grid: Grid, names: list[str], overrides: Mapping[str, TensorOverride]) -> Grid:
+def _overridden(grid: PlannedGrid, names: list[str], overrides: Mapping[str, TensorOverride]) -> PlannedGrid:
     """The grid with the user's settings for any of its tensors; two that disagree are an error."""
     asked = [(name, overrides[name]) for name in names if name in overrides]
     if not asked:

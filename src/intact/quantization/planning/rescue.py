@@ -18,7 +18,7 @@ from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import NORMALIZATIONS
-from intact.results import Grid, QuantPlan, Range
+from intact.results import PlannedGrid, QuantPlan, Range
 from intact.targets.spec import Target
 
 # A normal distribution cut at 4 standard deviations has 41 dB on 8 bits, one whose largest value is 15 of them 29 dB.
@@ -113,7 +113,7 @@ def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, fl
     return ratios
 
 
-def _ratio(sketch: Sketch, grid: Grid) -> float:
+def _ratio(sketch: Sketch, grid: PlannedGrid) -> float:
     values, counts = sketch.points()
     order = np.argsort(np.abs(values), kind="stable")
     bulk = order[np.cumsum(counts[order]) <= (1 - _OUTLIERS) * sketch.count]
@@ -122,7 +122,7 @@ def _ratio(sketch: Sketch, grid: Grid) -> float:
     return float(10 * np.log10(power / error)) if power > 0 and error > 0 else np.inf
 
 
-def _range(sketch: Sketch, grid: Grid) -> Range:
+def _range(sketch: Sketch, grid: PlannedGrid) -> Range:
     if grid.fixed is not None:
         scale, zero_point = grid.fixed
         # An 8-bit grid has 255 steps; its ends follow from where zero is.

@@ -16,7 +16,7 @@ _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class UnmetLayer:
     """A node with the types that were asked for and those that it got; weights are None where it has none."""
 
     node: ir.Node
@@ -51,7 +51,7 @@ def refuse(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig
     )
 
 
-def _layers(model: ir.Model, plan: QuantPlan, config: QuantConfig, types: Mapping[str, str]) -> list[Layer]:
+def _layers(model: ir.Model, plan: QuantPlan, config: QuantConfig, types: Mapping[str, str]) -> list[UnmetLayer]:
     nodes = {node.name or "": node for node in model.graph if node.name in plan.nodes}
     wanted = {name: types.get(name, config.activation_type) for name in nodes}
     products = [w for w in plan.weights if nodes[w.node].op_type in _PRODUCTS]
@@ -59,11 +59,11 @@ def _layers(model: ir.Model, plan: QuantPlan, config: QuantConfig, types: Mappin
         return []
     if products:
         asked = {name: (dtype, config.weight_type) for name, dtype in wanted.items()}
-        return [Layer(nodes[w.node], asked[w.node], (plan.nodes[w.node], w.dtype)) for w in products]
-    return [Layer(node, (wanted[name], None), (plan.nodes[name], None)) for name, node in nodes.items()]
+        return [UnmetLayer(nodes[w.node], asked[w.node], (plan.nodes[w.node], w.dtype)) for w in products]
+    return [UnmetLayer(node, (wanted[name], None), (plan.nodes[name], None)) for name, node in nodes.items()]
 
 
-def _newer(layer: Layer, spec: OpSpec, target: Target) -> int | None:
+def _newer(layer: UnmetLayer, spec: OpSpec, target: Target) -> int | None:
     """The oldest of the newer architectures that take what was asked for."""
     if target.arch is None:
         return None

@@ -80,7 +80,7 @@ def pack(
         moments = _moments(model, chosen, rows, DEPTHS[config.effort], events or Silence())
     result = model.clone()
     copies = dict(zip(model.graph, result.graph, strict=True))
-    writer = _Writer(result, config, moments)
+    writer = _ProductWriter(result, config, moments)
     for node in chosen:
         writer.replace(copies[node])
     edit.prune(result)
@@ -184,7 +184,7 @@ def _bias_row(node: ir.Node) -> np.ndarray | None:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _ProductWriter:
     """Replaces products in a graph; a weight that several of them read is packed once."""
 
     model: ir.Model
@@ -265,7 +265,7 @@ def _finite(value: ir.Value) -> np.ndarray:
     return array
 
 
-def _notes(writer: _Writer, config: QuantConfig, total: int, left: list[str]) -> tuple[str, ...]:
+def _notes(writer: _ProductWriter, config: QuantConfig, total: int, left: list[str]) -> tuple[str, ...]:
     ratio = writer.before / writer.after
     said = (
         f"{len(writer.packed)} weights packed to {config.weight_type} in blocks of {config.block_size}: "

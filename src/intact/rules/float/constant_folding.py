@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # Quantizers have to survive (a weight stays integers), and chance has to stay chance.
 _KEPT = frozenset(
@@ -113,7 +113,7 @@ def _evaluate(
         graph.append(ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=outputs))
         copies.update(zip(node.outputs, outputs, strict=True))
         graph.outputs.extend(outputs)
-    results = cpu.run(ir.Model(graph, ir_version=10), {})
+    results = ort_cpu.run(ir.Model(graph, ir_version=10), {})
     return {value: results[copies[value].name or ""] for node in nodes for value in node.outputs}
 
 

@@ -15,7 +15,7 @@ from intact.model import query
 _FACTORS = ("alpha", "beta")
 
 
-class FoldGemmFactors(Rule):
+class FoldFloatGemmFactors(Rule):
     """α·x·W + β·b = x·(α·W) + β·b with both products taken beforehand, up to float rounding."""
 
     exactness = BOUNDED
@@ -77,7 +77,7 @@ class MakeGemm(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FoldGemmFactors(), TransposeGemmInput(), MakeGemm())
+RULES: tuple[Rule, ...] = (FoldFloatGemmFactors(), TransposeGemmInput(), MakeGemm())
 
 
 def _scaled(value: ir.Value | None, factor: float) -> np.ndarray | None:

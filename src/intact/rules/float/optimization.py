@@ -11,30 +11,30 @@ from intact.model import edit, normalize, shapes
 from intact.results import Application, Refusal
 from intact.rules.float import (
     activation,
+    affine_folding,
     attention_mask,
+    constant_folding,
     division,
     duplicates,
     identity,
     indicator,
     linear,
+    moves,
     normalization,
+    pads,
+    scalar_factors,
     space,
 )
-from intact.rules.float import affine_folding as affine
-from intact.rules.float import constant_folding as constants
-from intact.rules.float import moves as movement
-from intact.rules.float import pads as padding
-from intact.rules.float import scalar_factors as scaling
 
 RULES: tuple[Rule, ...] = (
     *identity.RULES,
     *space.RULES,
-    *movement.RULES,
+    *moves.RULES,
     *attention_mask.RULES,
     *indicator.RULES,
-    *padding.RULES,
-    *affine.RULES,
-    *scaling.RULES,
+    *pads.RULES,
+    *affine_folding.RULES,
+    *scalar_factors.RULES,
     *division.RULES,
     *linear.RULES,
     *normalization.RULES,
@@ -58,7 +58,7 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) 
     attempts, changed = 0, True
     while changed:
         shapes.infer_shapes(result)
-        folded = constants.fold(result)
+        folded = constant_folding.fold(result)
         done = apply(result, rules)
         applications += done.applications
         refusals, attempts = done.refusals, attempts + done.attempts

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.results import Range
 from intact.rules.float import masks
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 # Steps of a Softmax that are this fine come with 16-bit scores, which have steps to spare.
 _FINE = 2.0**-12
@@ -35,7 +35,7 @@ def settle_masks(model: ir.Model, rows: Iterable[Mapping[str, np.ndarray]], soft
         return Settled(model, {})
     axes = {value.name: axis for value, axis in _softmaxes(model)}
     seen = {name: masks.Scores() for name in depths}
-    session = cpu.Session(model, optimize=True, outputs=list(depths))
+    session = ort_cpu.Session(model, optimize=True, outputs=list(depths))
     for feeds in rows:
         for name, array in session.run(feeds).items():
             seen[name] |= masks.scores_of(array, depths[name], axes.get(name, -1))

@@ -18,7 +18,7 @@ from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair
 from intact.rules.quantized.symmetric import RequantizeWeight
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -90,7 +90,7 @@ def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, .
 
 def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
     """The SQNR in dB that every replaced tensor keeps over all rows."""
-    session = cpu.Session(runnable(seen.model)) if seen.pairs else None
+    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
     powers = {pair: np.zeros(2) for pair in seen.pairs}
     for row in rows if session is not None else ():
         assert session is not None, "there are pairs to look at"
@@ -107,7 +107,7 @@ def _decibels(signal: float, noise: float) -> float:
 def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
     """The greatest move of a tensor by each rule, in steps."""
     moved = {pair.application.rule: 0.0 for pair in seen.pairs}
-    session = cpu.Session(runnable(seen.model)) if seen.pairs else None
+    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
     powers = {pair: np.zeros(2) for pair in seen.pairs if pair.application.exactness == NEAR}
     for row in rows if session is not None else ():
         assert session is not None, "there are pairs to look at"
@@ -166,7 +166,7 @@ class _Change:
 
 def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
     """What became of the outputs that are not identical on all rows."""
-    first, second = cpu.Session(runnable(before)), cpu.Session(runnable(after))
+    first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
     powers = {port.name: np.zeros(2) for port in first.outputs}
     largest = dict.fromkeys(powers, 0.0)
     for row in rows:

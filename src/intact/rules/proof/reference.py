@@ -17,7 +17,7 @@ from intact.matching.pattern import Patterns
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query, shapes
 from intact.numbers import integer
-from intact.rules.quantized.operand import INT32, not_one_grid, produced
+from intact.rules.quantized.operand import INT32, not_one_grid, output_operand
 from intact.rules.quantized.operator_signs import UnsignWeight
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rules.quantized.zero_points import UniteZeroPoints
@@ -51,10 +51,10 @@ class CorrectQLinearConv(LocalRule):
         found = product(node)
         known = query.is_constant(found.w.scale)
         reason = None if known else "the scale of the weight is computed, not constant"
-        return not_distinct(found) or reason or not_one_grid(input=found.x, output=produced(node, 6))
+        return not_distinct(found) or reason or not_one_grid(input=found.x, output=output_operand(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        found, y, bias = product(node), produced(node, 6), query.input_(node, 8)
+        found, y, bias = product(node), output_operand(node, 6), query.input_(node, 8)
         sums = _sums(op, found)
         if bias is not None:
             sums = op.Add(sums, op.Reshape(bias, op.constant(np.array(_shape(found)), "shape")))

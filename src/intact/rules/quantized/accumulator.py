@@ -10,8 +10,8 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized.operand import INT32_MAX, Operand, not_one_grid, produced, taken
+from intact.rules.quantized import grid_relations
+from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, not_one_grid, output_operand
 from intact.rules.quantized.tail import Head, Tail
 
 # What float32 may add to the rounding of a value on an 8-bit grid, in steps of it, with room to spare.
@@ -62,7 +62,7 @@ def accumulator(node: ir.Node) -> Accumulator | str:
     The weight of a QLinearMatMul is a matrix.
     """
     is_conv = node.op_type == "QLinearConv"
-    x, w, y = taken(node, 0), taken(node, 3, axis=0 if is_conv else -1), produced(node, 6)
+    x, w, y = input_operand(node, 0), input_operand(node, 3, axis=0 if is_conv else -1), output_operand(node, 6)
     integers, bias = query.constant(w.q), query.constant(query.input_(node, 8))
     if integers is None:
         return "the weight is computed, not constant"
@@ -90,7 +90,7 @@ def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def refusal(acc: Accumulator, tail: Tail) -> str | None:
     """Why the tail cannot go into the product: the guard, with the numbers that break it."""
-    doubt = not_one_grid(result=tail.output) or grid.unusable(tail.output)
+    doubt = not_one_grid(result=tail.output) or grid_relations.unusable(tail.output)
     if doubt is not None:
         return doubt
     if tail.output.dtype != acc.y.dtype:
@@ -101,7 +101,7 @@ def refusal(acc: Accumulator, tail: Tail) -> str | None:
 def _saturates(acc: Accumulator) -> str | None:
     """Why the grid in between might cut values off: the product can reach values beyond it."""
     assert acc.y.step is not None, "grids are checked first"
-    least, greatest = grid.extent(acc.y)
+    least, greatest = grid_relations.extent(acc.y)
     steps, half = acc.steps().astype(np.float64), acc.y.step / 2
     low, high = float((acc.low * steps).min()), float((acc.high * steps).max())
     if least - half <= low and high <= greatest + half:
@@ -112,11 +112,11 @@ def _saturates(acc: Accumulator) -> str | None:
 def _too_coarse(acc: Accumulator, tail: Tail) -> str | None:
     assert acc.y.step is not None and tail.output.step is not None, "grids are checked first"
     coarse = acc.y.step * float(tail.affine.factor.max())
-    if coarse <= grid.LARGEST_RATIO * tail.output.step:
+    if coarse <= grid_relations.LARGEST_RATIO * tail.output.step:
         return None
     return (
         f"the intermediate scale is {coarse:.6g} at the output, "
-        f"more than {grid.LARGEST_RATIO:g} times its scale {tail.output.step:.6g}"
+        f"more than {grid_relations.LARGEST_RATIO:g} times its scale {tail.output.step:.6g}"
     )
 
 

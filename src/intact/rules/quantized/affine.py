@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized.operand import read
+from intact.rules.quantized.operand import dq_operand
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
@@ -34,7 +34,7 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     q, scale, zero_point = (query.constant(query.input_(producer, index)) for index in range(3))
     if q is None or scale is None or (zero_point is None and query.input_(producer, 2) is not None):
         return None
-    operand = read(producer)
+    operand = dq_operand(producer)
     return integer.dequantize(q, scale, zero_point, axis=operand.axis, block_size=operand.block_size)
 
 

@@ -12,7 +12,7 @@ from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized.operand import Operand, type_name, written
+from intact.rules.quantized.operand import Operand, q_operand, type_name
 
 _TYPES = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16)
 
@@ -26,7 +26,7 @@ class QuantizeConstant(LocalRule):
         return op.QuantizeLinear(op.constant(c), Var("s"), Var("z", optional=True), _name="last")
 
     def check(self, c: ir.Value, last: ir.Node) -> str | None:
-        levels, array = written(last), query.constant(c)
+        levels, array = q_operand(last), query.constant(c)
         assert array is not None, "the pattern takes constants only"
         if levels.q.is_graph_output():
             return "the model returns the integers, and an output is no constant"
@@ -37,7 +37,7 @@ class QuantizeConstant(LocalRule):
         return _not_constant(levels)
 
     def rewrite(self, op: Builder, c: ir.Value, last: ir.Node) -> Any:
-        levels, array = written(last), query.constant(c)
+        levels, array = q_operand(last), query.constant(c)
         scales, zeros = (query.constant(value) for value in levels.grid(op))
         assert array is not None and scales is not None and zeros is not None, "the constants were checked"
         integers = integer.quantize(array, scales, zeros, axis=levels.axis, block_size=levels.block_size)

@@ -12,10 +12,17 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import affine
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, not_one_grid, quantized, read, written
+from intact.rules.quantized.operand import (
+    INT32_MAX,
+    Operand,
+    dequantized,
+    dq_operand,
+    not_one_grid,
+    q_operand,
+    quantized,
+)
 
 
 class FoldArithmeticIntoConv(LocalRule):
@@ -27,11 +34,11 @@ class FoldArithmeticIntoConv(LocalRule):
         return quantized(op, op.node(affine.ARITHMETIC, _conv(op), c, _name="node"), "last")
 
     def check(self, conv: ir.Node, node: ir.Node, last: ir.Node) -> str | None:
-        folded = _fold(conv, node, written(last))
+        folded = _fold(conv, node, q_operand(last))
         return folded if isinstance(folded, str) else None
 
     def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> Any:
-        folded = _fold(conv, node, written(last))
+        folded = _fold(conv, node, q_operand(last))
         assert not isinstance(folded, str), f"the constants were checked: {folded}"
         weight = conv.inputs[1] if folded.scales is None else _rescaled(op, folded.w, folded.scales)
         attributes: dict[str, Any] = dict(conv.attributes)
@@ -92,8 +99,8 @@ def _in_steps(x: Operand, w: Operand, y: Operand, found: Affine, bias: np.ndarra
     if not (np.abs(levels) <= INT32_MAX).all():
         return f"the bias would be {np.abs(levels).max():.6g} steps of the accumulator, more than int32 holds"
     # Accumulators of 16-bit activations are wider than int32 wherever there is a kernel for them.
-    doubt = linear.overflow(x, w, 0, levels) if x.dtype is not None and x.dtype.bitwidth <= 8 else None
-    doubt = doubt or linear.lost_in_float(x, w, 0, y, float(found.factor.max()))
+    doubt = integer_layers.overflow(x, w, 0, levels) if x.dtype is not None and x.dtype.bitwidth <= 8 else None
+    doubt = doubt or integer_layers.lost_in_float(x, w, 0, y, float(found.factor.max()))
     return doubt or _Folded(w, None if (found.factor == 1).all() else scales, levels.astype(np.int32), steps)
 
 
@@ -111,7 +118,7 @@ def _not_a_weight(w: Operand, shape: tuple[int, ...] | None) -> str | None:
 def _behind(value: ir.Value | None) -> Operand:
     node = None if value is None else value.producer()
     assert node is not None, "the pattern has a DequantizeLinear here"
-    return read(node)
+    return dq_operand(node)
 
 
 def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> Any:

@@ -17,16 +17,16 @@ from intact.matching.pattern import Patterns
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     INT32,
     dequantized,
+    dq_operand,
     not_one_grid,
     not_one_type,
-    produced,
+    output_operand,
+    q_operand,
     quantized,
-    read,
-    written,
 )
 from intact.rules.quantized.product import DistinctRule, Product, centred, matches, not_distinct, product
 
@@ -61,10 +61,10 @@ class ConvThroughFloat(_ThroughFloat):
         found = product(node)
         if not query.is_constant(found.w.scale):
             return "the scale of the weight is computed, not constant"
-        return super().check(node) or not_one_grid(input=found.x, output=produced(node, 6))
+        return super().check(node) or not_one_grid(input=found.x, output=output_operand(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        found, y = product(node), produced(node, 6)
+        found, y = product(node), output_operand(node, 6)
         sums = whole_sums(op, found, query.input_(node, 8))
         scale = integer.multiplier(found.x.scales()[0], found.w.scales(), y.scales()[0])
         factor = op.constant(scale.reshape(_beside_positions(found)), "multiplier")
@@ -91,7 +91,7 @@ class DepthwiseToQLinear(LocalRule):
         return quantized(op, op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv"), "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
-        data, weight, output = read(x), read(w), written(y)
+        data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         found = Product(conv, data, weight, 1, 1, query.int_(conv, "group", 1))
         if not found.is_depthwise:
             return "it is not depthwise: conv_to_qlinear takes it"
@@ -99,15 +99,15 @@ class DepthwiseToQLinear(LocalRule):
             not_distinct(found)
             or not_one_type(input=data, output=output)
             or not_one_grid(input=data, output=output)
-            or linear.not_a_weight(data, weight, 0)
+            or integer_layers.not_a_weight(data, weight, 0)
             or too_large(found)
-            or linear.not_a_bias(bias, data, weight, output.step, 0)
+            or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
     def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
-        data, weight = read(x), read(w)
-        added = linear.bias_constant(op, bias, data, weight, 0)
-        operands = *data.triple(op), *weight.triple(op), *written(y).grid(op)
+        data, weight = dq_operand(x), dq_operand(w)
+        added = integer_layers.bias_constant(op, bias, data, weight, 0)
+        operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
         return op.QLinearConv(*operands, added, **conv.attributes)
 
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.matching import explanation as reasons
-from intact.matching import rewriter
+from intact.matching import explanation, rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
 from intact.results import Application, Refusal
@@ -93,8 +92,8 @@ def explain(
     rules did not fire where they match, all over the result.
     """
     if not node:
-        doubted = (Refusal(rule.name, at, why) for rule, at, why in reasons.doubts(rewritten.model, rules) if why)
-        missed = (_left_out(rule, at) for rule, at, why in reasons.doubts(rewritten.model, left_out) if why is None)
+        doubted = (Refusal(rule.name, at, why) for rule, at, why in explanation.doubts(rewritten.model, rules) if why)
+        missed = (_left_out(rule, at) for rule, at, why in explanation.doubts(rewritten.model, left_out) if why is None)
         return (*doubted, *missed)
     given, left = ({item.name or "": item for item in query.all_nodes(m)} for m in (before, rewritten.model))
     if node not in given and node not in left:
@@ -104,12 +103,12 @@ def explain(
     fired = [Refusal(item.rule, node, "fired here") for item in _fired_with(node, before, rules)]
     places = [name for name, item in left.items() if name == node or node in query.origin(item)]
     gone = [] if places else [Refusal("none", node, "nothing is left of it that a rule could match")]
-    stands = [refusal for place in places for refusal in reasons.explain(rewritten.model, rules, place)]
+    stands = [refusal for place in places for refusal in explanation.explain(rewritten.model, rules, place)]
     barred = [
         _left_out(rule, place)
         for place in places
         for rule in left_out
-        if reasons.fires_at(rewritten.model, rule, place)
+        if explanation.fires_at(rewritten.model, rule, place)
     ]
     told = (*dict.fromkeys(fired), *stands, *barred, *gone)
     return told or (Refusal("none", node, f"no rule has a place for {left[places[0]].op_type}"),)

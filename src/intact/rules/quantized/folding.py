@@ -10,8 +10,8 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
-from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, quantized, read, written
+from intact.rules.quantized import grid_relations
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
 
 
 class DropSelfRequantize(LocalRule):
@@ -23,8 +23,8 @@ class DropSelfRequantize(LocalRule):
         return quantized(op, dequantized(op, "back"), "last")
 
     def check(self, back: ir.Node, last: ir.Node) -> str | None:
-        source = read(back)
-        return grid.different(source, written(last)) or grid.unusable(source)
+        source = dq_operand(back)
+        return grid_relations.different(source, q_operand(last)) or grid_relations.unusable(source)
 
     def rewrite(self, op: Builder, back: ir.Node) -> Any:
         return back.inputs[0]
@@ -39,10 +39,10 @@ class SkipRequantize(LocalRule):
         return _chain(op, dequantized(op, "first"))
 
     def check(self, first: ir.Node, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-        doubt = _not_a_chain(middle, back, last) or _no_single_grid(read(first), "source")
+        doubt = _not_a_chain(middle, back, last) or _no_single_grid(dq_operand(first), "source")
         if doubt is not None:
             return doubt
-        move = _largest_move(read(first), written(middle), written(last))
+        move = _largest_move(dq_operand(first), q_operand(middle), q_operand(last))
         return None if move == 0 else f"some integers would move by {move}"
 
     def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> Any:
@@ -62,10 +62,14 @@ class MergeRequantize(LocalRule):
         if doubt is not None:
             return doubt
         producer = x.producer()
-        if producer is not None and producer.op_type == "DequantizeLinear" and not _no_single_grid(read(producer), "x"):
-            move = _largest_move(read(producer), written(middle), written(last))
+        if (
+            producer is not None
+            and producer.op_type == "DequantizeLinear"
+            and not _no_single_grid(dq_operand(producer), "x")
+        ):
+            move = _largest_move(dq_operand(producer), q_operand(middle), q_operand(last))
             return None if move <= 1 else f"some integers would move by {move}"
-        return grid.not_covered(written(middle), written(last))
+        return grid_relations.not_covered(q_operand(middle), q_operand(last))
 
     def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> Any:
         return op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
@@ -121,15 +125,15 @@ def _chain(op: Patterns, x: Any) -> Any:
 
 def _not_a_chain(middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
     """Why the two grids of a chain cannot be compared: they are computed, per channel, or not what they seem."""
-    via, result = written(middle), written(last)
-    doubt = grid.different(via, read(back))
+    via, result = q_operand(middle), q_operand(last)
+    doubt = grid_relations.different(via, dq_operand(back))
     if doubt is not None:
         return f"the pair in the middle does not share one grid: {doubt}"
     return _no_single_grid(via, "the intermediate grid") or _no_single_grid(result, "the output grid")
 
 
 def _no_single_grid(operand: Operand, name: str) -> str | None:
-    doubt = not_one_grid(**{name: operand}) or grid.unusable(operand)
+    doubt = not_one_grid(**{name: operand}) or grid_relations.unusable(operand)
     if doubt is None and operand.dtype is not None and operand.dtype.bitwidth > 16:
         return f"{name} has {operand.dtype.bitwidth} bits"
     return doubt
@@ -137,9 +141,9 @@ def _no_single_grid(operand: Operand, name: str) -> str | None:
 
 def _largest_move(source: Operand, via: Operand, result: Operand) -> int:
     """By how many levels of `result` a detour over `via` moves an integer of `source` at most."""
-    real = grid.dequantize(grid.every_level(source), source)
-    there = grid.quantize(grid.dequantize(grid.quantize(real, via), via), result)
-    return int(np.abs(there.astype(np.int64) - grid.quantize(real, result).astype(np.int64)).max())
+    real = grid_relations.dequantize(grid_relations.every_level(source), source)
+    there = grid_relations.quantize(grid_relations.dequantize(grid_relations.quantize(real, via), via), result)
+    return int(np.abs(there.astype(np.int64) - grid_relations.quantize(real, result).astype(np.int64)).max())
 
 
 def _attributes_differ(first: ir.Node, second: ir.Node) -> str | None:

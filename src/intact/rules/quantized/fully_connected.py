@@ -11,10 +11,16 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized import integer_layers as linear
-from intact.rules.quantized import stacks
-from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, not_one_type, quantized, read, written
+from intact.rules.quantized import grid_relations, integer_layers, stacks
+from intact.rules.quantized.operand import (
+    Operand,
+    dequantized,
+    dq_operand,
+    not_one_grid,
+    not_one_type,
+    q_operand,
+    quantized,
+)
 
 
 class MatMulToFullyConnected(LocalRule):
@@ -34,22 +40,22 @@ class MatMulToFullyConnected(LocalRule):
         return quantized(op, op.Add(op.any_of(again, product), bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, m: ir.Node | None, y: ir.Node, bias: ir.Value) -> str | None:
-        left, right, output = read(a), read(b), written(y)
+        left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         if query.rank(left.q) != 2:
             return f"Gemm takes matrices, and the input has rank {query.rank(left.q)}"
         return _not_connected(left, right, output) or self._not_added(left, right, m, output, bias)
 
     def _not_added(self, a: Operand, b: Operand, m: ir.Node | None, output: Operand, bias: ir.Value) -> str | None:
         if m is None:
-            return linear.not_a_bias(bias, a, b, output.step, -1)
-        middle, producer = written(m), bias.producer()
+            return integer_layers.not_a_bias(bias, a, b, output.step, -1)
+        middle, producer = q_operand(m), bias.producer()
         if producer is None or producer.op_type != "DequantizeLinear":
             return "the bias is not behind a DequantizeLinear"
         doubt = not_one_type(output=output, intermediate=middle) or not_one_grid(intermediate=middle)
-        return doubt or _folding_moves(a, b, read(producer), middle, output)
+        return doubt or _folding_moves(a, b, dq_operand(producer), middle, output)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
-        result = op.Gemm(a.outputs[0], b.outputs[0], _bias(op, read(a), read(b), bias))
+        result = op.Gemm(a.outputs[0], b.outputs[0], _bias(op, dq_operand(a), dq_operand(b), bias))
         return op.QuantizeLinear(result, *y.inputs[1:], **y.attributes)
 
 
@@ -67,19 +73,19 @@ class StackToFullyConnected(LocalRule):
         return quantized(op, op.Add(product, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
-        left, right, output = read(a), read(b), written(y)
+        left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         if query.rank(left.q) == 2:
             return "the input is a matrix, which Gemm takes as it is"
         return (
             _not_connected(left, right, output)
-            or grid.unusable(left)
-            or grid.unusable(output)
+            or grid_relations.unusable(left)
+            or grid_relations.unusable(output)
             or stacks.not_flat(left.q, right, stacks.result_shape(left.q, right, y))
-            or linear.not_a_bias(bias, left, right, output.step, -1)
+            or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
-        left, right, output = read(a), read(b), written(y)
+        left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         shape = stacks.result_shape(left.q, right, y)
         assert shape is not None, "shapes were checked"
         rows = op.QuantizeLinear(stacks.rows(op, a.outputs[0], right), *left.grid(op))
@@ -97,32 +103,32 @@ def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:
     return (
         not_one_type(input=a, output=output)
         or not_one_grid(input=a, output=output)
-        or linear.not_a_constant_matrix(b)
-        or linear.not_a_weight(a, b, -1)
-        or linear.lost_in_float(a, b, -1, output)
+        or integer_layers.not_a_constant_matrix(b)
+        or integer_layers.not_a_weight(a, b, -1)
+        or integer_layers.lost_in_float(a, b, -1, output)
     )
 
 
 def _bias(op: Builder, a: Operand, b: Operand, bias: ir.Value) -> ir.Value:
     """The bias as int32 on the grid of the accumulator."""
-    steps, columns = linear.step(a, b), linear.channel_count(b, -1)
+    steps, columns = integer_layers.step(a, b), integer_layers.channel_count(b, -1)
     assert columns is not None, "the weight was checked"
-    levels = linear.bias_levels(bias, steps, columns)
+    levels = integer_layers.bias_levels(bias, steps, columns)
     assert not isinstance(levels, str), "the bias was checked"
-    return linear.dequantized_bias(op, levels, steps)
+    return integer_layers.dequantized_bias(op, levels, steps)
 
 
 def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarray | str:
     """A quantized constant in steps of the accumulator, one for each column."""
-    real, columns = linear.dequantized_constant(added), linear.channel_count(b, -1)
+    real, columns = integer_layers.dequantized_constant(added), integer_layers.channel_count(b, -1)
     if real is None or columns is None:
         return "what is added is computed, not constant"
-    return linear.levels_of(real, steps, columns)
+    return integer_layers.levels_of(real, steps, columns)
 
 
 def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, output: Operand) -> str | None:
     """Why a constant that is added on the output's grid may not join the accumulator instead."""
-    steps = linear.step(a, b)
+    steps = integer_layers.step(a, b)
     levels = _constant_levels(added, steps, b)
     if isinstance(levels, str):
         return levels
@@ -130,5 +136,5 @@ def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, outp
     moved = middle.step / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0))
     if moved >= output.step:
         return f"the intermediate scale {middle.step:.6g} is not below twice the output scale {output.step:.6g}"
-    overflow = linear.overflow(a, b, -1, np.rint(levels).astype(np.int64))
-    return overflow or linear.saturates(a, b, -1, middle)
+    overflow = integer_layers.overflow(a, b, -1, np.rint(levels).astype(np.int64))
+    return overflow or integer_layers.saturates(a, b, -1, middle)

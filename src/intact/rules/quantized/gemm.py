@@ -11,8 +11,8 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import BOUNDED, EXACT, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
-from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, read
+from intact.rules.quantized import integer_layers
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid
 
 
 class FoldGemmFactors(LocalRule):
@@ -29,20 +29,20 @@ class FoldGemmFactors(LocalRule):
             return "alpha and beta are 1 already"
         if not 0 < alpha < np.inf:
             return f"alpha is {alpha}, and a scale has to be positive"
-        left, right = read(a), read(b)
-        doubt = not_one_grid(input=left) or linear.not_a_weight(left, right, linear.gemm_axis(gemm))
+        left, right = dq_operand(a), dq_operand(b)
+        doubt = not_one_grid(input=left) or integer_layers.not_a_weight(left, right, integer_layers.gemm_axis(gemm))
         levels = None if doubt or bias is None else self._levels(left, right, bias, gemm)
         return levels if isinstance(levels, str) else doubt
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
-        left, right = read(a), read(b)
-        scale = op.constant(linear.like(right.scale, self._scales(right, gemm)), "scale")
+        left, right = dq_operand(a), dq_operand(b)
+        scale = op.constant(integer_layers.like(right.scale, self._scales(right, gemm)), "scale")
         weight = op.DequantizeLinear(right.q, scale, right.zero_point, **b.attributes)
         added = None
         if bias is not None:
             levels = self._levels(left, right, bias, gemm)
             assert not isinstance(levels, str), "the bias was checked"
-            added = linear.dequantized_bias(op, levels, left.scales()[0] * self._scales(right, gemm))
+            added = integer_layers.dequantized_bias(op, levels, left.scales()[0] * self._scales(right, gemm))
         kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
         return op.Gemm(a.outputs[0], weight, added, **kept)
 
@@ -52,10 +52,10 @@ class FoldGemmFactors(LocalRule):
 
     def _levels(self, a: Operand, b: Operand, bias: ir.Value, gemm: ir.Node) -> np.ndarray | str:
         """beta · c in steps of the new accumulator."""
-        beta, channels = _factors(gemm)[1], linear.channel_count(b, linear.gemm_axis(gemm))
+        beta, channels = _factors(gemm)[1], integer_layers.channel_count(b, integer_layers.gemm_axis(gemm))
         assert channels is not None, "the weight was checked"
         steps = (a.scales()[0] * self._scales(b, gemm)).astype(np.float64)
-        return linear.bias_levels(bias, steps / beta, channels) if beta else np.zeros(channels)
+        return integer_layers.bias_levels(bias, steps / beta, channels) if beta else np.zeros(channels)
 
 
 class FoldGemmTranspose(LocalRule):
@@ -67,7 +67,7 @@ class FoldGemmTranspose(LocalRule):
         return op.Gemm(dequantized(op, "a"), b, bias, _attrs={"transA": 1}, _name="gemm")
 
     def check(self, a: ir.Node) -> str | None:
-        return not_one_grid(input=read(a))
+        return not_one_grid(input=dq_operand(a))
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> Any:
         turned = op.Transpose(a.inputs[0], perm=[1, 0])

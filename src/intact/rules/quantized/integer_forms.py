@@ -16,11 +16,11 @@ from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
+    dq_operand,
     not_one_grid,
     not_one_type,
+    q_operand,
     quantized,
-    read,
-    written,
 )
 
 
@@ -34,7 +34,7 @@ class ReluToIntegerClip(LocalRule):
         return quantized(op, op.Relu(x), "y")
 
     def check(self, y: ir.Node) -> str | None:
-        return _not_clipped(written(y), 0.0, None)
+        return _not_clipped(q_operand(y), 0.0, None)
 
     def rewrite(self, op: Builder, x: ir.Value, y: ir.Node) -> Any:
         return _clip(op, x, y, 0.0, None)
@@ -52,7 +52,7 @@ class ClipToIntegerClip(LocalRule):
     def check(self, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> str | None:
         if x.dtype is not None and not x.dtype.is_floating_point():
             return "it clips integers already"
-        return _not_clipped(written(y), query.scalar(low), query.scalar(high))
+        return _not_clipped(q_operand(y), query.scalar(low), query.scalar(high))
 
     def rewrite(self, op: Builder, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
         return _clip(op, x, y, query.scalar(low), query.scalar(high))
@@ -82,7 +82,7 @@ def _level(grid: Operand, value: float) -> int:
 
 
 def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
-    grid = written(y)
+    grid = q_operand(y)
     assert grid.dtype is not None, "types are checked first"
     levels: ir.Value = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
     levels.dtype, levels.shape = grid.dtype, y.outputs[0].shape
@@ -102,11 +102,11 @@ class SubToAdd(LocalRule):
         return quantized(op, op.Sub(dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
-        second = read(b)
+        second = dq_operand(b)
         assert second.dtype is not None, "types are checked first"
         constant = query.constant(second.q)
         turned = op.BitwiseNot(second.q) if constant is None else op.constant(np.invert(constant), "negative")

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
-from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, read, type_name
+from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, type_name
 
 # So many whole numbers float32 tells apart.
 FLOAT32_LEVELS = 2**24
@@ -166,7 +166,7 @@ def _stored_levels(bias: ir.Value, steps: np.ndarray) -> np.ndarray | None:
     producer = bias.producer()
     if producer is None or producer.op_type != "DequantizeLinear":
         return None
-    operand = read(producer)
+    operand = dq_operand(producer)
     levels, scales = query.constant(operand.q), query.constant(operand.scale)
     if operand.zero_point is not None or operand.block_size or levels is None or scales is None:
         return None
@@ -190,7 +190,7 @@ def _real_bias(bias: ir.Value) -> np.ndarray | None:
     if query.is_constant(bias):
         return query.constant(bias)
     if producer is not None and producer.op_type == "DequantizeLinear":
-        return dequantized_constant(read(producer))
+        return dequantized_constant(dq_operand(producer))
     return None
 
 

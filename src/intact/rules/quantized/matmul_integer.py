@@ -17,17 +17,17 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     INT8,
     MICROSOFT,
     UINT8,
     dequantized,
+    dq_operand,
+    input_operand,
     not_one_grid,
     not_one_type,
-    produced,
-    read,
-    taken,
+    output_operand,
     type_name,
 )
 from intact.rules.quantized.product import product
@@ -45,16 +45,16 @@ class MatMulToFloat(Rule):
     def check(self, a: ir.Node, b: ir.Node, matmul: ir.Node) -> str | None:
         if _goes_to_a_grid(matmul.outputs[0]):
             return "its output goes to a grid: the product is requantized, not turned to float"
-        left, right = read(a), read(b)
+        left, right = dq_operand(a), dq_operand(b)
         return (
             not_one_type(input=left)
             or not_one_grid(input=left)
-            or linear.not_a_matrix(right)
-            or linear.not_a_weight(left, right, -1)
+            or integer_layers.not_a_matrix(right)
+            or integer_layers.not_a_weight(left, right, -1)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> Any:
-        left, right = read(a), read(b)
+        left, right = dq_operand(a), dq_operand(b)
         (a_scale, a_zero), (b_scale, b_zero) = left.grid(op), right.grid(op)
         return op.MatMulIntegerToFloat(left.q, right.q, a_scale, b_scale, a_zero, b_zero, _domain=MICROSOFT)
 
@@ -76,7 +76,7 @@ class MatMulIntegerToFloat(LocalRule):
             return f"no kernel multiplies {type_name(found.x)} by {type_name(found.w)} into floats"
         if not (found.x.zero_point is None or _count(found.x.zero_point) == 1):
             return f"the activations have zero points of shape {_shape(found.x.zero_point)}, not one"
-        one_or_each = {1, linear.channel_count(found.w, -1) if query.rank(found.w.q) == 2 else 1} - {None}
+        one_or_each = {1, integer_layers.channel_count(found.w, -1) if query.rank(found.w.q) == 2 else 1} - {None}
         if not (found.w.zero_point is None or _count(found.w.zero_point) in one_or_each):
             return f"zero points of shape {_shape(found.w.zero_point)} are not one, nor one for each column of a matrix"
         scales = _in_order(a_scale, b_scale)
@@ -136,14 +136,14 @@ class QLinearMatMulToInteger(LocalRule):
         return op.QLinearMatMul(*[Var(f"matmul.{index}") for index in range(8)], _name="matmul")
 
     def check(self, matmul: ir.Node) -> str | None:
-        a, b, output = taken(matmul, 0), taken(matmul, 3, axis=-1), produced(matmul, 6)
+        a, b, output = input_operand(matmul, 0), input_operand(matmul, 3, axis=-1), output_operand(matmul, 6)
         constant = query.is_constant(b.scale)
         return not_one_grid(input=a, output=output) or (None if constant else "the grid of the weight is computed")
 
     def rewrite(self, op: Builder, matmul: ir.Node) -> Any:
-        a, b = taken(matmul, 0), taken(matmul, 3, axis=-1)
+        a, b = input_operand(matmul, 0), input_operand(matmul, 3, axis=-1)
         accumulator = op.MatMulInteger(a.q, b.q, a.zero_point, b.zero_point)
-        step = op.constant(linear.like(b.scale, linear.step(a, b)), "step")
+        step = op.constant(integer_layers.like(b.scale, integer_layers.step(a, b)), "step")
         real = op.Mul(op.Cast(accumulator, to=int(ir.DataType.FLOAT)), step)
         return op.QuantizeLinear(real, *matmul.inputs[6:8])
 

@@ -13,8 +13,8 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, quantized, read, written
+from intact.rules.quantized import grid_relations
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
@@ -62,7 +62,7 @@ class MovementRule(TargetRule):
             return f"the target has no {move.op_type} of {name}"
         if len(move.outputs) > 1 and not self.has_parts:
             return f"{move.op_type} has {len(move.outputs)} outputs"
-        return computes(move) or not_one_grid(input=operand) or grid.unusable(operand)
+        return computes(move) or not_one_grid(input=operand) or grid_relations.unusable(operand)
 
 
 class MoveIntegers(MovementRule):
@@ -72,10 +72,10 @@ class MoveIntegers(MovementRule):
         return quantized(op, self._moves(op, dequantized(op, "first")), "last")
 
     def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
-        return grid.different(read(first), written(last)) or self._no_kernel(move, read(first))
+        return grid_relations.different(dq_operand(first), q_operand(last)) or self._no_kernel(move, dq_operand(first))
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return _moved(op, move, read(first))
+        return _moved(op, move, dq_operand(first))
 
 
 class DequantizeAfterMove(MovementRule):
@@ -87,10 +87,10 @@ class DequantizeAfterMove(MovementRule):
     def check(self, x: ir.Value, first: ir.Node, move: ir.Node) -> str | None:
         if query.is_constant(x):
             return f"{x.name!r} is constant"
-        return self._no_kernel(move, read(first)) or _grows(move.inputs[0], move.outputs[0])
+        return self._no_kernel(move, dq_operand(first)) or _grows(move.inputs[0], move.outputs[0])
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return op.DequantizeLinear(_moved(op, move, read(first)), *first.inputs[1:], **first.attributes)
+        return op.DequantizeLinear(_moved(op, move, dq_operand(first)), *first.inputs[1:], **first.attributes)
 
 
 class QuantizeBeforeMove(MovementRule):
@@ -102,13 +102,13 @@ class QuantizeBeforeMove(MovementRule):
     def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
         if query.is_constant(x):
             return f"{x.name!r} is constant"
-        doubt = self._no_kernel(move, written(last))
+        doubt = self._no_kernel(move, q_operand(last))
         return doubt or (None if move.op_type == "MaxPool" else _grows(move.outputs[0], x))
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
         quantized_before = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        quantized_before.dtype, quantized_before.shape = written(last).dtype, x.shape
-        return _moved(op, move, written(last)._replace(q=quantized_before))
+        quantized_before.dtype, quantized_before.shape = q_operand(last).dtype, x.shape
+        return _moved(op, move, q_operand(last)._replace(q=quantized_before))
 
 
 class ConcatIntegers(MovementRule):
@@ -121,13 +121,13 @@ class ConcatIntegers(MovementRule):
         return op.Concat(op.each(parts), _name="move")
 
     def check(self, parts: Sequence[ir.Node], move: ir.Node) -> str | None:
-        first = read(parts[0])
-        differing = (grid.different(first, read(part)) for part in parts[1:])
+        first = dq_operand(parts[0])
+        differing = (grid_relations.different(first, dq_operand(part)) for part in parts[1:])
         return next((reason for reason in differing if reason), None) or self._no_kernel(move, first)
 
     def rewrite(self, op: Builder, parts: Sequence[ir.Node], move: ir.Node) -> Any:
         joined = op.Concat(*(part.inputs[0] for part in parts), **move.attributes)
-        joined.dtype, joined.shape = read(parts[0]).dtype, move.outputs[0].shape
+        joined.dtype, joined.shape = dq_operand(parts[0]).dtype, move.outputs[0].shape
         return op.DequantizeLinear(joined, *parts[0].inputs[1:], **parts[0].attributes)
 
 
@@ -141,14 +141,17 @@ class TransposeWeight(LocalRule):
         return op.Transpose(weight, _name="move")
 
     def check(self, first: ir.Node) -> str | None:
-        return "the weight is quantized in blocks" if read(first).block_size else None
+        return "the weight is quantized in blocks" if dq_operand(first).block_size else None
 
     def rewrite(self, op: Builder, w: ir.Value, first: ir.Node, move: ir.Node) -> Any:
         integers = query.constant(w)
         assert integers is not None, "the pattern takes constants only"
         order = query.ints(move, "perm", tuple(range(integers.ndim))[::-1])
         turned = op.constant(np.ascontiguousarray(integers.transpose(order)), "weight")
-        attributes: dict[str, Any] = {**first.attributes, "axis": order.index(read(first).axis % max(integers.ndim, 1))}
+        attributes: dict[str, Any] = {
+            **first.attributes,
+            "axis": order.index(dq_operand(first).axis % max(integers.ndim, 1)),
+        }
         return op.DequantizeLinear(turned, *first.inputs[1:], **attributes)
 
 

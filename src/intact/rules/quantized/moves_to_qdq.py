@@ -11,9 +11,9 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import grid_relations as grid
+from intact.rules.quantized import grid_relations
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import Operand, not_one_grid, quantized, read, written
+from intact.rules.quantized.operand import Operand, dq_operand, not_one_grid, q_operand, quantized
 from intact.rules.quantized.to_qdq import dequantize
 
 
@@ -38,11 +38,11 @@ class _Around(LocalRule):
     def check(self, source: ir.Node, node: ir.Node) -> str | None:
         if len(node.outputs) > 1 and not self.has_parts:
             return f"{node.op_type} has {len(node.outputs)} outputs"
-        return self.doubt(node) or not_one_grid(input=written(source)) or grid.unusable(written(source))
+        return self.doubt(node) or not_one_grid(input=q_operand(source)) or grid_relations.unusable(q_operand(source))
 
     def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(node.attributes)
-        inputs = dequantize(op, written(source)), *node.inputs[1:]
+        inputs = dequantize(op, q_operand(source)), *node.inputs[1:]
         parts = op.node(node.op_type, *inputs, _outputs=len(node.outputs), **attributes)
         return [_levels(op, source, part, before) for part, before in zip(parts, node.outputs, strict=True)]
 
@@ -85,13 +85,13 @@ class ConcatIntegersToQdq(LocalRule):
         return op.Concat(op.each(part), _name="concat")
 
     def check(self, parts: tuple[ir.Node, ...]) -> str | None:
-        first = written(parts[0])
-        differing = (grid.different(first, written(part)) for part in parts[1:])
+        first = q_operand(parts[0])
+        differing = (grid_relations.different(first, q_operand(part)) for part in parts[1:])
         doubt = next((reason for reason in differing if reason is not None), None)
-        return doubt or not_one_grid(input=first) or grid.unusable(first)
+        return doubt or not_one_grid(input=first) or grid_relations.unusable(first)
 
     def rewrite(self, op: Builder, parts: tuple[ir.Node, ...], concat: ir.Node) -> Any:
-        real = op.Concat(*(dequantize(op, written(part)) for part in parts), **concat.attributes)
+        real = op.Concat(*(dequantize(op, q_operand(part)) for part in parts), **concat.attributes)
         return _levels(op, parts[0], real, concat.outputs[0])
 
 
@@ -104,10 +104,10 @@ class ClipToQdq(LocalRule):
         return op.Clip(quantized(op, x, "source"), op.constant(low), op.constant(high))
 
     def check(self, source: ir.Node) -> str | None:
-        return not_one_grid(input=written(source)) or grid.unusable(written(source))
+        return not_one_grid(input=q_operand(source)) or grid_relations.unusable(q_operand(source))
 
     def rewrite(self, op: Builder, x: ir.Value, source: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
-        levels = written(source)
+        levels = q_operand(source)
         ends = (None if end is None else op.constant(_real(end, levels), "limit") for end in (low, high))
         return _levels(op, source, op.Clip(x, *ends), x)
 
@@ -116,7 +116,7 @@ def _real(level: ir.Value, levels: Operand) -> np.ndarray:
     """The float that a constant level stands for."""
     found = query.constant(level)
     assert found is not None, "the pattern takes constants only"
-    return grid.dequantize(found, levels).astype(np.float32)
+    return grid_relations.dequantize(found, levels).astype(np.float32)
 
 
 class PadToQdq(_Around):
@@ -131,8 +131,8 @@ class PadToQdq(_Around):
     def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(node.attributes)
         fills = query.string(node, "mode", "constant") == "constant"
-        value = op.constant(_filled(node, written(source)), "padding") if fills else None
-        data = dequantize(op, written(source))
+        value = op.constant(_filled(node, q_operand(source)), "padding") if fills else None
+        data = dequantize(op, q_operand(source))
         padded = op.Pad(data, node.inputs[1], value, query.input_(node, 3), **attributes)
         return _levels(op, source, padded, node.outputs[0])
 
@@ -140,7 +140,7 @@ class PadToQdq(_Around):
 def _filled(node: ir.Node, levels: Operand) -> np.ndarray:
     """The float that a Pad of integers pads with; it is that of level 0 where it names none."""
     level = query.scalar(query.input_(node, 2))
-    return grid.dequantize(np.asarray(level or 0), levels).astype(np.float32)
+    return grid_relations.dequantize(np.asarray(level or 0), levels).astype(np.float32)
 
 
 class SplitToQdq(_Around):
@@ -160,15 +160,15 @@ class MoveConstantToQdq(LocalRule):
         return op.DequantizeLinear(move, Var("s"), Var("z", optional=True), _name="back")
 
     def check(self, move: ir.Node, back: ir.Node) -> str | None:
-        return computes(move) or not_one_grid(constant=read(back)) or grid.unusable(read(back))
+        return computes(move) or not_one_grid(constant=dq_operand(back)) or grid_relations.unusable(dq_operand(back))
 
     def rewrite(self, op: Builder, c: ir.Value, move: ir.Node, back: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(move.attributes)
         table = op.DequantizeLinear(c, *back.inputs[1:])
         moved = op.node(move.op_type, table, *move.inputs[1:], **attributes)
         moved.dtype, moved.shape = ir.DataType.FLOAT, move.outputs[0].shape
-        levels = op.QuantizeLinear(moved, *read(back).grid(op))
-        levels.dtype, levels.shape = read(back).dtype, move.outputs[0].shape
+        levels = op.QuantizeLinear(moved, *dq_operand(back).grid(op))
+        levels.dtype, levels.shape = dq_operand(back).dtype, move.outputs[0].shape
         return op.DequantizeLinear(levels, *back.inputs[1:], **back.attributes)
 
 

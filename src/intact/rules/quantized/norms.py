@@ -10,7 +10,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized.operand import INT8, UINT8, dequantized, not_one_grid, read, type_name
+from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, not_one_grid, type_name
 from intact.rules.quantized.signs import shifted, shifted_zero
 
 UINT16 = ir.DataType.UINT16
@@ -25,7 +25,7 @@ class UnsignNormScale(LocalRule):
         return op.LayerNormalization(dequantized(op, "x"), dequantized(op, "scale"), bias, _name="norm")
 
     def check(self, x: ir.Node, scale: ir.Node, norm: ir.Node) -> str | None:
-        levels, data = read(scale), read(x)
+        levels, data = dq_operand(scale), dq_operand(x)
         if levels.dtype != INT8:
             return f"the scale is {type_name(levels)}, not int8"
         if data.dtype not in (UINT8, UINT16):
@@ -37,7 +37,7 @@ class UnsignNormScale(LocalRule):
         return not_one_grid(scale=levels)
 
     def rewrite(self, op: Builder, bias: ir.Value | None, scale: ir.Node, norm: ir.Node) -> Any:
-        levels = read(scale)
+        levels = dq_operand(scale)
         integers = op.constant(shifted(query.constant(levels.q)), "unsigned")
         turned = op.DequantizeLinear(integers, levels.scale, shifted_zero(op, levels))
         attributes: dict[str, Any] = dict(norm.attributes)

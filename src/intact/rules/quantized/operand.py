@@ -100,7 +100,7 @@ def quantized(op: Patterns, value: Any, name: str) -> Any:
     return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
 
 
-def read(node: ir.Node) -> Operand:
+def dq_operand(node: ir.Node) -> Operand:
     """What a DequantizeLinear reads."""
     inputs = node.inputs
     q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
@@ -108,7 +108,7 @@ def read(node: ir.Node) -> Operand:
     return _operand(node, q, inputs[1], zero_point, zero_point.dtype if zero_point is not None else q.dtype)
 
 
-def written(node: ir.Node) -> Operand:
+def q_operand(node: ir.Node) -> Operand:
     """What a QuantizeLinear writes."""
     inputs = node.inputs
     zero_point = inputs[2] if len(inputs) > 2 else None
@@ -130,14 +130,14 @@ def _operand(
     return Operand(q, scale, zero_point, dtype, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))
 
 
-def taken(node: ir.Node, index: int, axis: int = 1) -> Operand:
+def input_operand(node: ir.Node, index: int, axis: int = 1) -> Operand:
     """Three inputs of an integer operator from `index` on: integers, scale, zero point."""
     q, scale, zero_point = (query.input_(node, index + offset) for offset in range(3))
     assert q is not None, f"{node.op_type} has an input {index}"
     return Operand(q, scale, zero_point, zero_point.dtype if zero_point is not None else q.dtype, axis)
 
 
-def produced(node: ir.Node, index: int) -> Operand:
+def output_operand(node: ir.Node, index: int) -> Operand:
     """The output of an integer operator, whose scale and zero point are inputs from `index` on."""
     scale, zero_point = query.input_(node, index), query.input_(node, index + 1)
     output = node.outputs[0]

@@ -16,18 +16,18 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import OpKey, Patterns, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     INT8,
     MICROSOFT,
     UINT8,
     Operand,
+    dq_operand,
     not_one_grid,
     not_one_type,
-    produced,
+    output_operand,
+    q_operand,
     quantized,
-    read,
-    written,
 )
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, matches, product
 from intact.rules.quantized.saturation import SaturationRule, weight_of
@@ -87,7 +87,7 @@ def _products(node: ir.Node) -> tuple[Operand, Operand]:
 def _output(node: ir.Node) -> Operand | None:
     """The grid of the output; None where it is float."""
     index = _layout(node).output
-    return None if index is None or query.input_(node, index) is None else produced(node, index)
+    return None if index is None or query.input_(node, index) is None else output_operand(node, index)
 
 
 def _any_of(op: Patterns, keys: Iterable[OpKey]) -> Any:
@@ -184,7 +184,7 @@ def _was_unsigned(operand: Operand) -> bool:
     dequantize = quantize.inputs[0].producer()
     if dequantize is None or dequantize.op_type != "DequantizeLinear":
         return False
-    return read(dequantize).dtype == UINT8 and not_shifted(read(dequantize), written(quantize)) is None
+    return dq_operand(dequantize).dtype == UINT8 and not_shifted(dq_operand(dequantize), q_operand(quantize)) is None
 
 
 def _unsigned(op: Builder, node: ir.Node) -> ir.Value:
@@ -250,7 +250,7 @@ class SignWeight(SaturationRule):
 
 def _channel_axis(node: ir.Node) -> int:
     """The axis of the output channels in the weight of an integer operator."""
-    return linear.gemm_axis(node) if node.op_type == "QGemm" else 0 if node.op_type == "QLinearConv" else -1
+    return integer_layers.gemm_axis(node) if node.op_type == "QGemm" else 0 if node.op_type == "QLinearConv" else -1
 
 
 class UnsignWeight(SaturationRule):
@@ -301,13 +301,13 @@ class SignSecondOperand(SaturationRule):
         data, second = _products(node)
         if (data.dtype, second.dtype) != (UINT8, UINT8):
             return "it is not a product of uint8 with uint8"
-        return not_one_grid(second=second, quantized=written(q)) or self.pairs_saturate(None, -1)
+        return not_one_grid(second=second, quantized=q_operand(q)) or self.pairs_saturate(None, -1)
 
     def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> Any:
         _, second = _products(node)
         zero_point = shifted_zero(op, second)
         # The product may take the integers for another scale than they were written with: each keeps its own.
-        value = op.QuantizeLinear(q.inputs[0], q.inputs[1], shifted_zero(op, written(q)))
+        value = op.QuantizeLinear(q.inputs[0], q.inputs[1], shifted_zero(op, q_operand(q)))
         value.dtype, value.shape = INT8, q.outputs[0].shape
         for move in (move1, move2):
             if move is not None:

@@ -11,9 +11,9 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import Rule
 from intact.model import query
-from intact.rules.quantized import grid_relations as grid
+from intact.rules.quantized import grid_relations
 from intact.rules.quantized.movement import MovementRule
-from intact.rules.quantized.operand import Operand, dequantized, quantized, read, written
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 
 class PadRule(MovementRule):
@@ -34,10 +34,10 @@ class PadIntegers(PadRule):
         return quantized(op, self._moves(op, dequantized(op, "first")), "last")
 
     def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
-        return grid.different(read(first), written(last)) or self._not_padded(move, read(first))
+        return grid_relations.different(dq_operand(first), q_operand(last)) or self._not_padded(move, dq_operand(first))
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node, last: ir.Node) -> Any:
-        return _padded(op, move, first.inputs[0], written(last))
+        return _padded(op, move, first.inputs[0], q_operand(last))
 
 
 class QuantizeBeforePad(PadRule):
@@ -47,12 +47,12 @@ class QuantizeBeforePad(PadRule):
         return quantized(op, self._moves(op, x), "last")
 
     def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
-        return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, written(last))
+        return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, q_operand(last))
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
         integers = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        integers.dtype, integers.shape = written(last).dtype, x.shape
-        return _padded(op, move, integers, written(last))
+        integers.dtype, integers.shape = q_operand(last).dtype, x.shape
+        return _padded(op, move, integers, q_operand(last))
 
 
 def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> Any:
@@ -60,7 +60,7 @@ def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) ->
     value: ir.Value | None = None
     if query.string(move, "mode", "constant") == "constant":
         real = np.float32(query.scalar(query.input_(move, 2)) or 0.0)
-        value = op.constant(grid.quantize(np.asarray(real), operand), "padding")
+        value = op.constant(grid_relations.quantize(np.asarray(real), operand), "padding")
     return op.Pad(x, move.inputs[1], value, query.input_(move, 3), **attributes)
 
 
@@ -74,13 +74,13 @@ class SplitIntegers(MovementRule):
         return op.every_output(self._moves(op, dequantized(op, "first")))
 
     def check(self, first: ir.Node, move: ir.Node) -> str | None:
-        return self._no_kernel(move, read(first))
+        return self._no_kernel(move, dq_operand(first))
 
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
         attributes: dict[str, Any] = dict(move.attributes)
         parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=len(move.outputs), **attributes)
         for part, before in zip(parts, move.outputs, strict=True):
-            part.dtype, part.shape = read(first).dtype, before.shape
+            part.dtype, part.shape = dq_operand(first).dtype, before.shape
         return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.matching.pattern import OpKey, Patterns, Var
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import INT8, MICROSOFT, UINT8, Operand, type_name
 from intact.rules.quantized.saturation import SaturationRule
 from intact.targets.spec import Forms
@@ -122,7 +122,7 @@ def product(node: ir.Node) -> Product:
     channel_axis = 0 if (node.domain, node.op_type) in CONVOLUTIONS else -1
     x_axis, w_axis, group = (1, 1, query.int_(node, "group", 1)) if channel_axis == 0 else (-1, -2, 1)
     if node.op_type == "QGemm":
-        channel_axis = linear.gemm_axis(node)
+        channel_axis = integer_layers.gemm_axis(node)
         x_axis, w_axis = 0 if query.int_(node, "transA", 0) else 1, 1 - channel_axis
     x, w = (_operand(node, place, channel_axis) for place in _PLACES[node.op_type])
     return Product(node, x, w, x_axis, w_axis, group)

@@ -16,20 +16,19 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import accumulator, affine, stacks, tail
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import accumulator, affine, integer_layers, stacks, tail
 from intact.rules.quantized.accumulator import Accumulator
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
+    dq_operand,
+    input_operand,
     not_one_grid,
     not_one_type,
-    produced,
+    output_operand,
+    q_operand,
     quantized,
-    read,
-    taken,
-    written,
 )
 from intact.rules.quantized.stacks import Shape
 from intact.rules.quantized.tail import Head, Tail
@@ -58,13 +57,13 @@ class _AfterQLinearMatMul(TargetRule):
         raise NotImplementedError(f"{type(self).__name__}._tail")
 
     def check(self, matmul: ir.Node, reshape: ir.Node | None, last: ir.Node) -> str | None:
-        a, b, middle = taken(matmul, 0), taken(matmul, 3, axis=-1), produced(matmul, 6)
+        a, b, middle = input_operand(matmul, 0), input_operand(matmul, 3, axis=-1), output_operand(matmul, 6)
         doubt = (
             not_one_type(input=a, intermediate=middle)
-            or linear.not_a_constant_matrix(b)
+            or integer_layers.not_a_constant_matrix(b)
             or stacks.not_flat(a.q, b, _shape_behind(matmul, reshape, last), is_moved=reshape is not None)
             or self._not_worth_it(a.q, _shape_behind(matmul, reshape, last))
-            or linear.not_a_weight(a, b, -1)
+            or integer_layers.not_a_weight(a, b, -1)
         )
         folded = doubt or self._folded(matmul, reshape, last)
         return folded if isinstance(folded, str) else accumulator.refusal(*folded)
@@ -134,22 +133,22 @@ class MatMulAddToQGemm(LocalRule):
         return quantized(op, op.Add(product, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
-        left, right, output = read(a), read(b), written(y)
+        left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         return (
             not_one_type(input=left, output=output)
             or not_one_grid(input=left, output=output)
-            or linear.not_a_constant_matrix(right)
+            or integer_layers.not_a_constant_matrix(right)
             or stacks.not_flat(left.q, right, stacks.result_shape(left.q, right, y))
-            or linear.not_a_weight(left, right, -1)
-            or linear.lost_in_float(left, right, -1, output)
-            or linear.not_a_bias(bias, left, right, output.step, -1)
+            or integer_layers.not_a_weight(left, right, -1)
+            or integer_layers.lost_in_float(left, right, -1, output)
+            or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
-        left, right = read(a), read(b)
-        added = linear.bias_constant(op, bias, left, right, -1)
+        left, right = dq_operand(a), dq_operand(b)
+        added = integer_layers.bias_constant(op, bias, left, right, -1)
         shape = stacks.result_shape(left.q, right, y)
-        return _qgemm(op, left, right, added, written(y).grid(op), shape)
+        return _qgemm(op, left, right, added, q_operand(y).grid(op), shape)
 
 
 RULES: tuple[Rule, ...] = (QLinearMatMulToQGemm(), FoldArithmeticIntoQGemm(), MatMulAddToQGemm())
@@ -158,7 +157,7 @@ RULES: tuple[Rule, ...] = (QLinearMatMulToQGemm(), FoldArithmeticIntoQGemm(), Ma
 def _shape_behind(matmul: ir.Node, reshape: ir.Node | None, last: ir.Node) -> Shape | None:
     """The shape of what a constant behind a product gives: that of the product, unless it is reshaped in between."""
     if reshape is None:
-        return stacks.result_shape(taken(matmul, 0).q, taken(matmul, 3, axis=-1), last)
+        return stacks.result_shape(input_operand(matmul, 0).q, input_operand(matmul, 3, axis=-1), last)
     return stacks.sizes(last.outputs[0]) or stacks.sizes(reshape.outputs[0])
 
 

@@ -12,8 +12,8 @@ from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized.operand import Operand, dequantized, not_one_grid, quantized, read, written
+from intact.rules.quantized import grid_relations
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
@@ -30,11 +30,11 @@ class FoldScaleIntoQuantize(LocalRule):
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, x) or _leaves_float(written(last), 1 / _factor(scale, c))
+        doubt = self._not_a_factor(c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
         return doubt or (GELU if _ends_gelu(x) else None)
 
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> Any:
-        scales = op.constant(_scaled(written(last), 1 / _factor(scale, c)), "scale")
+        scales = op.constant(_scaled(q_operand(last), 1 / _factor(scale, c)), "scale")
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
@@ -59,11 +59,11 @@ class FoldScaleIntoDequantize(LocalRule):
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
 
     def check(self, c: ir.Value, scale: ir.Node, first: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(read(first), _factor(scale, c))
+        doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
         return doubt or (GELU if _begins_gelu(first.outputs[0], scale) else None)
 
     def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> Any:
-        scales = op.constant(_scaled(read(first), _factor(scale, c)), "scale")
+        scales = op.constant(_scaled(dq_operand(first), _factor(scale, c)), "scale")
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
@@ -88,12 +88,12 @@ class FoldShiftIntoDequantize(LocalRule):
         return op.node(("Add", "Sub"), dequantized(op, "first"), op.constant(c), _name="shift")
 
     def check(self, c: ir.Value, shift: ir.Node, first: ir.Node) -> str | None:
-        source = read(first)
+        source = dq_operand(first)
         doubt = _not_one_number(c, first.outputs[0]) or _no_room(source, -_shift(shift, c))
         return doubt or _differs_somewhere(source, _shift(shift, c))
 
     def rewrite(self, op: Builder, c: ir.Value, shift: ir.Node, first: ir.Node) -> Any:
-        zero = op.constant(_moved_zero(read(first), -_shift(shift, c)), "zero_point")
+        zero = op.constant(_moved_zero(dq_operand(first), -_shift(shift, c)), "zero_point")
         return op.DequantizeLinear(first.inputs[0], first.inputs[1], zero, **first.attributes)
 
 
@@ -106,10 +106,10 @@ class FoldShiftIntoQuantize(LocalRule):
         return quantized(op, op.node(("Add", "Sub"), x, op.constant(c), _name="shift"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> str | None:
-        return _not_one_number(c, x) or _no_room(written(last), _shift(shift, c))
+        return _not_one_number(c, x) or _no_room(q_operand(last), _shift(shift, c))
 
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> Any:
-        zero = op.constant(_moved_zero(written(last), _shift(shift, c)), "zero_point")
+        zero = op.constant(_moved_zero(q_operand(last), _shift(shift, c)), "zero_point")
         attributes = {name: item for name, item in last.attributes.items() if name != "output_dtype"}
         return op.QuantizeLinear(x, last.inputs[1], zero, **attributes)
 
@@ -183,11 +183,11 @@ def _scaled(operand: Operand, factor: float) -> np.ndarray:
 
 def _leaves_float(operand: Operand, factor: float) -> str | None:
     """Why the grid cannot take the factor: it is not constant, or its scale would leave what float32 holds well."""
-    doubt = grid.unusable(operand)
+    doubt = grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
     scaled = _scaled(operand, factor)
-    if ((scaled >= grid.SMALLEST_SCALE) & (scaled <= grid.LARGEST_SCALE)).all():
+    if ((scaled >= grid_relations.SMALLEST_SCALE) & (scaled <= grid_relations.LARGEST_SCALE)).all():
         return None
     return f"the scale would be {scaled.reshape(-1)[0]:.6g}"
 
@@ -198,7 +198,7 @@ def _shift(shift: ir.Node, c: ir.Value) -> float:
 
 def _no_room(operand: Operand, amount: float) -> str | None:
     """Why the zero point cannot move by the amount: it is no whole number of steps, or leaves the type."""
-    doubt = not_one_grid(grid=operand) or grid.unusable(operand)
+    doubt = not_one_grid(grid=operand) or grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
     assert operand.step is not None and operand.dtype is not None, "grids are checked first"
@@ -219,8 +219,8 @@ def _moved_zero(operand: Operand, amount: float) -> np.ndarray:
 
 def _differs_somewhere(operand: Operand, amount: float) -> str | None:
     """Why DQ(x) + amount is not the same float as DQ with the zero point moved, for every integer of the type."""
-    levels, step = grid.every_level(operand), np.float32(operand.step)
-    added = grid.dequantize(levels, operand) + np.float32(amount)
+    levels, step = grid_relations.every_level(operand), np.float32(operand.step)
+    added = grid_relations.dequantize(levels, operand) + np.float32(amount)
     moved = integer.dequantize(levels, step, _moved_zero(operand, -amount))
     differing = int((added != moved).sum())
     return f"float32 rounds the sum differently for {differing} of {levels.size} integers" if differing else None

@@ -15,9 +15,9 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import INT8, UINT8, Operand, not_one_grid, quantized, read, written
+from intact.rules.quantized.operand import INT8, UINT8, Operand, dq_operand, not_one_grid, q_operand, quantized
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 
 # The axis of the output channels in the weight of a float operator.
@@ -38,7 +38,7 @@ class UnsignActivation(SaturationRule):
         return op.DequantizeLinear(source, s, z, _name="dq")
 
     def check(self, q: ir.Node, dq: ir.Node) -> str | None:
-        source, grid = written(q), read(dq)
+        source, grid = q_operand(q), dq_operand(dq)
         if source.dtype != INT8:
             return "the activation is not int8"
         users = query.consumers(source.q)
@@ -47,13 +47,13 @@ class UnsignActivation(SaturationRule):
         return not_one_grid(source=source, activation=grid) or _reader_saturates(self, dq)
 
     def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> Any:
-        integers, zero_point = _quantized(op, q, read(dq))
+        integers, zero_point = _quantized(op, q, dq_operand(dq))
         return op.DequantizeLinear(integers, dq.inputs[1], zero_point)
 
 
 def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Value]:
     """What `q` writes, in uint8, and the zero point of the grid on which it is read."""
-    source = written(q)
+    source = q_operand(q)
     zero_point = shifted_zero(op, source)
     integers: ir.Value = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
     integers.dtype, integers.shape = UINT8, source.q.shape
@@ -74,9 +74,9 @@ def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
         producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
         if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
             continue
-        weight = read(producer)
+        weight = dq_operand(producer)
         if query.is_constant(weight.q) and weight.dtype == INT8:
-            axis = linear.gemm_axis(user) if user.op_type == "Gemm" else _LINEAR[user.op_type]
+            axis = integer_layers.gemm_axis(user) if user.op_type == "Gemm" else _LINEAR[user.op_type]
             reason = rule.pairs_saturate(weight_of(weight), axis)
             if reason is not None:
                 return reason
@@ -97,18 +97,18 @@ class UnsignMovedActivation(SaturationRule):
         return op.DequantizeLinear(move, s, z, _name="dq")
 
     def check(self, x: ir.Value, move: ir.Node, dq: ir.Node) -> str | None:
-        q, grid = _quantizer(x), read(dq)
+        q, grid = _quantizer(x), dq_operand(dq)
         if grid.dtype != INT8:
             return "the activation is not int8"
         if len(move.outputs) > 1 or not _was_quantized(move.inputs[0]):
             return "what it moves was not quantized just before"
         if move.op_type == "Clip" and not all(end is None or query.is_scalar(end) for end in move.inputs[1:]):
             return "the limits of the Clip are computed, not constant"
-        grids = {"activation": grid} if q is None else {"source": written(q), "activation": grid}
+        grids = {"activation": grid} if q is None else {"source": q_operand(q), "activation": grid}
         return computes(move) or not_one_grid(**grids) or _reader_saturates(self, dq)
 
     def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
-        q, grid = _quantizer(x), read(dq)
+        q, grid = _quantizer(x), dq_operand(dq)
         turned, zero_point = _converted(op, x, grid) if q is None else _quantized(op, q, grid)
         attributes: dict[str, Any] = dict(move.attributes)
         rest = _shifted_limits(op, move) if move.op_type == "Clip" else move.inputs[1:]
@@ -145,7 +145,7 @@ class UnsignConstant(Rule):
         return op.DequantizeLinear(op.constant(c), s, z, _name="dq")
 
     def check(self, dq: ir.Node) -> str | None:
-        grid = read(dq)
+        grid = dq_operand(dq)
         if grid.dtype != INT8:
             return "the constant is not int8"
         users = query.consumers(dq.outputs[0])
@@ -154,7 +154,7 @@ class UnsignConstant(Rule):
         return not_one_grid(constant=grid)
 
     def rewrite(self, op: Builder, dq: ir.Node) -> Any:
-        grid = read(dq)
+        grid = dq_operand(dq)
         integers = op.constant(shifted(query.constant(grid.q)), "unsigned")
         return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))
 
@@ -162,7 +162,8 @@ class UnsignConstant(Rule):
 def _reads_unsigned(node: ir.Node) -> bool:
     producers = (value.producer() for value in node.inputs if value is not None)
     return any(
-        item is not None and item.op_type == "DequantizeLinear" and read(item).dtype == UINT8 for item in producers
+        item is not None and item.op_type == "DequantizeLinear" and dq_operand(item).dtype == UINT8
+        for item in producers
     )
 
 
@@ -177,12 +178,12 @@ class JoinShiftedGrids(LocalRule):
         return quantized(op, back, "last")
 
     def check(self, first: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-        before, after = read(back), written(last)
-        doubt = not_one_grid(source=written(first), first=before, second=after)
+        before, after = dq_operand(back), q_operand(last)
+        doubt = not_one_grid(source=q_operand(first), first=before, second=after)
         return doubt or not_shifted(before, after)
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
-        return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, written(first)))
+        return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, q_operand(first)))
 
 
 def not_shifted(before: Operand, after: Operand) -> str | None:

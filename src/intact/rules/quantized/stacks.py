@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import Operand
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -26,7 +26,7 @@ def sizes(value: ir.Value) -> Shape | None:
 def result_shape(a: ir.Value, b: Operand, last: ir.Node) -> Shape | None:
     """The shape of what `last` makes of a product of `a` with the matrix `b`: that of the product, if it is unknown."""
     known, left = sizes(last.outputs[0]), sizes(a)
-    return known if known is not None or left is None else (*left[:-1], linear.channel_count(b, -1))
+    return known if known is not None or left is None else (*left[:-1], integer_layers.channel_count(b, -1))
 
 
 def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = False) -> str | None:
@@ -34,7 +34,7 @@ def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = F
 
     At most one dimension may be unknown; a product that `is_moved` has been reshaped in between.
     """
-    rank, columns = query.rank(a), linear.channel_count(b, -1)
+    rank, columns = query.rank(a), integer_layers.channel_count(b, -1)
     if rank is None or rank < 2 or shape is None:
         return "the shapes of the input and of the result are not known to be matrices or stacks of them"
     if len(shape) == 2 and rank == 2 and not is_moved:

@@ -17,9 +17,9 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import BOUNDED, EXACT, NEAR, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, not_one_grid, read
+from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms, middle
 
@@ -66,7 +66,7 @@ class AbsorbDequantized(SymmetryRule):
     def check(self, w: ir.Node) -> str | None:
         if any(reader.op_type == "DequantizeLinear" for reader in w.outputs[0].consumers()):
             return "it makes the scales of blocks, which stay unsigned"
-        weight = read(w)
+        weight = dq_operand(w)
         reason = self.taken(weight)
         if reason is not None:
             return reason
@@ -74,7 +74,7 @@ class AbsorbDequantized(SymmetryRule):
         return None if _fits(weight) else f"w - zero_point reaches from {found.min()} to {found.max()}: a bit too many"
 
     def rewrite(self, op: Builder, w: ir.Node) -> Any:
-        weight = read(w)
+        weight = dq_operand(w)
         return op.DequantizeLinear(*_symmetric(op, weight, weight.centred(), weight.scale), **w.attributes)
 
 
@@ -111,11 +111,11 @@ class _Layer:
 
 def _layer(node: ir.Node, x: ir.Node, w: ir.Node) -> _Layer:
     if node.op_type == "Conv":
-        return _Layer(node, read(x), read(w), 0, 1, 1)
+        return _Layer(node, dq_operand(x), dq_operand(w), 0, 1, 1)
     if node.op_type == "MatMul":
-        return _Layer(node, read(x), read(w), -1, -1, -2)
-    axis = linear.gemm_axis(node)
-    return _Layer(node, read(x), read(w), axis, 0 if query.int_(node, "transA", 0) else 1, 1 - axis)
+        return _Layer(node, dq_operand(x), dq_operand(w), -1, -1, -2)
+    axis = integer_layers.gemm_axis(node)
+    return _Layer(node, dq_operand(x), dq_operand(w), axis, 0 if query.int_(node, "transA", 0) else 1, 1 - axis)
 
 
 class _LayerRule(SymmetryRule):
@@ -163,10 +163,10 @@ class RequantizeWeight(_LayerRule):
         noise = -10 * np.log10(_total_noise(layer.w, layer.channel_axis))
         if noise < LEAST_SQNR:
             return f"a symmetric weight keeps {noise:.1f} dB (least channel {kept.min():.1f}), not {LEAST_SQNR:g}"
-        steps, channels = _bias_steps(layer), linear.channel_count(layer.w, layer.channel_axis)
+        steps, channels = _bias_steps(layer), integer_layers.channel_count(layer.w, layer.channel_axis)
         if layer.bias is None or channels is None:
             return None
-        levels = linear.bias_levels(layer.bias, steps, channels)
+        levels = integer_layers.bias_levels(layer.bias, steps, channels)
         return levels if isinstance(levels, str) else None
 
     def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> Any:
@@ -244,7 +244,7 @@ def _rows(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _scales(weight: Operand, axis: int) -> np.ndarray:
-    channels = linear.channel_count(weight, axis)
+    channels = integer_layers.channel_count(weight, axis)
     assert channels is not None, "a constant has a shape"
     return np.asarray(np.broadcast_to(weight.scales().astype(np.float64), (channels,))[:, None])
 
@@ -280,9 +280,9 @@ def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> Any:
     producer = None if layer.bias is None else layer.bias.producer()
     if layer.bias is None or producer is None or producer.op_type != "DequantizeLinear":
         return layer.bias
-    channels = linear.channel_count(layer.w, layer.channel_axis)
+    channels = integer_layers.channel_count(layer.w, layer.channel_axis)
     assert channels is not None, "a constant has a shape"
-    levels = linear.bias_levels(layer.bias, steps, channels)
+    levels = integer_layers.bias_levels(layer.bias, steps, channels)
     assert not isinstance(levels, str), f"the bias was checked: {levels}"
     integers = np.clip(np.rint(levels), -INT32_MAX, INT32_MAX).astype(np.int32)
     zeros = op.constant(np.zeros(channels, np.int32), "bias_zero_point")

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers import integer
-from intact.rules.quantized import affine
+from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized import grid_relations as grid
-from intact.rules.quantized import integer_layers as linear
 from intact.rules.quantized.affine import Affine
-from intact.rules.quantized.operand import Operand, not_one_grid, produced, read, taken, written
+from intact.rules.quantized.operand import Operand, dq_operand, input_operand, not_one_grid, output_operand, q_operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,13 +39,13 @@ class Head:
 def of_operator(head: Head, last: ir.Node) -> Tail | str:
     """A QLinearAdd or QLinearMul of the product and a constant; text says why it is no such map."""
     is_first = last.inputs[0] is head.value
-    k = taken(last, 3 if is_first else 0)
+    k = input_operand(last, 3 if is_first else 0)
     numbers = _constant_operand(k, head)
     if isinstance(numbers, str):
         return numbers
     adds = last.op_type == "QLinearAdd"
-    a, b, c = (taken(last, 0), taken(last, 3), produced(last, 6))
-    doubt = not_one_grid(output=c) or (linear.added_in_float(c, k) if adds else None)
+    a, b, c = (input_operand(last, 0), input_operand(last, 3), output_operand(last, 6))
+    doubt = not_one_grid(output=c) or (integer_layers.added_in_float(c, k) if adds else None)
     map_ = doubt or _constant_map(_real(numbers, k), adds)
     if isinstance(map_, str):
         return map_
@@ -63,7 +62,7 @@ def of_operator(head: Head, last: ir.Node) -> Tail | str:
 
 def of_requantize(head: Head, last: ir.Node) -> Tail | str:
     """A DQ, on the grid of the product or on another, and a Q."""
-    source, output = _source(head), written(last)
+    source, output = _source(head), q_operand(last)
     doubt = not_one_grid(source=source)
     if doubt is not None:
         return doubt
@@ -74,7 +73,7 @@ def of_arithmetic(head: Head, last: ir.Node) -> Tail | str:
     """A DQ, arithmetic with constants, and a Q; text says why the arithmetic is no affine map of each channel."""
     node = last.inputs[0].producer() if last.inputs[0] is not None else None
     assert node is not None, "the pattern has a node before Q"
-    source, output, axis = _source(head), written(last), head.axis
+    source, output, axis = _source(head), q_operand(last), head.axis
     found = not_one_grid(source=source) or affine.of_node(node, head.channels, head.rank, axis)
     if isinstance(found, str):
         return found
@@ -113,7 +112,7 @@ def _zero_of(operand: Operand) -> np.ndarray:
 def _source(head: Head) -> Operand:
     """What the DQ after the product reads."""
     (back,) = query.consumers(head.value)
-    return read(back)
+    return dq_operand(back)
 
 
 def _as_read(head: Head, source: Operand) -> Affine:

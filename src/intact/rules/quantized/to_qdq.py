@@ -15,8 +15,8 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
-from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, produced, taken
+from intact.rules.quantized import integer_layers
+from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, input_operand, output_operand
 from intact.rules.quantized.to_qlinear import counts_beyond, softmax_of_one
 
 
@@ -37,12 +37,12 @@ class ConvToQdq(_FromQLinear):
     op_type, domain = "QLinearConv", ""
 
     def check(self, node: ir.Node) -> str | None:
-        x, w = taken(node, 0), taken(node, 3, axis=0)
+        x, w = input_operand(node, 0), input_operand(node, 3, axis=0)
         doubt = None if query.input_(node, 8) is None else _computed_scales(node, x, w)
-        return doubt or linear.lost_in_float(x, w, 0, produced(node, 6))
+        return doubt or integer_layers.lost_in_float(x, w, 0, output_operand(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        x, w = taken(node, 0), taken(node, 3, axis=0)
+        x, w = input_operand(node, 0), input_operand(node, 3, axis=0)
         bias = query.input_(node, 8)
         added = None if bias is None else _bias(op, bias, _step(x, w))
         return _quantize(op, op.Conv(dequantize(op, x), dequantize(op, w), added, **node.attributes), node, 6)
@@ -55,10 +55,12 @@ class MatMulToQdq(_FromQLinear):
 
     def check(self, node: ir.Node) -> str | None:
         doubt = _not_along(node.inputs[1], -2) or _not_along(node.inputs[4], -1)
-        return doubt or linear.lost_in_float(taken(node, 0), taken(node, 3, axis=-1), -1, produced(node, 6))
+        return doubt or integer_layers.lost_in_float(
+            input_operand(node, 0), input_operand(node, 3, axis=-1), -1, output_operand(node, 6)
+        )
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        left, right = dequantize(op, taken(node, 0, axis=-2)), dequantize(op, taken(node, 3, axis=-1))
+        left, right = dequantize(op, input_operand(node, 0, axis=-2)), dequantize(op, input_operand(node, 3, axis=-1))
         return _quantize(op, op.MatMul(left, right), node, 6)
 
 
@@ -68,12 +70,16 @@ class GemmToQdq(_FromQLinear):
     op_type = "QGemm"
 
     def check(self, node: ir.Node) -> str | None:
-        a, b, axis = taken(node, 0), taken(node, 3, axis=linear.gemm_axis(node)), linear.gemm_axis(node)
+        a, b, axis = (
+            input_operand(node, 0),
+            input_operand(node, 3, axis=integer_layers.gemm_axis(node)),
+            integer_layers.gemm_axis(node),
+        )
         doubt = None if query.input_(node, 6) is None else _computed_scales(node, a, b)
-        return doubt or linear.lost_in_float(a, b, axis, produced(node, 7))
+        return doubt or integer_layers.lost_in_float(a, b, axis, output_operand(node, 7))
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        a, b = taken(node, 0), taken(node, 3, axis=0 if query.int_(node, "transB", 0) else 1)
+        a, b = input_operand(node, 0), input_operand(node, 3, axis=0 if query.int_(node, "transB", 0) else 1)
         bias = query.input_(node, 6)
         factor = np.float32(query.float_(node, "alpha", 1.0))
         added = None if bias is None else _bias(op, bias, factor * _step(a, b))
@@ -104,39 +110,42 @@ class MatMulToFloatToQdq(_FromQLinear):
         return product if bias is None else op.Add(product, bias)
 
 
-class _Elementwise(_FromQLinear):
+class _ElementwiseToQDQ(_FromQLinear):
     """Two operands and the grid of the output."""
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = (dequantize(op, taken(node, index)) for index in (0, 3))
+        operands = (dequantize(op, input_operand(node, index)) for index in (0, 3))
         return _quantize(op, op.node(self.op_type.removeprefix("QLinear"), *operands), node, 6)
 
 
-class AddToQdq(_Elementwise):
+class AddToQdq(_ElementwiseToQDQ):
     """QLinearAdd(a, b) = Q(Add(DQ(a), DQ(b)))."""
 
     op_type = "QLinearAdd"
 
     def check(self, node: ir.Node) -> str | None:
-        return linear.added_in_float(produced(node, 6), taken(node, 0), taken(node, 3))
+        return integer_layers.added_in_float(output_operand(node, 6), input_operand(node, 0), input_operand(node, 3))
 
 
-class MulToQdq(_Elementwise):
+class MulToQdq(_ElementwiseToQDQ):
     """QLinearMul(a, b) = Q(Mul(DQ(a), DQ(b)))."""
 
     op_type = "QLinearMul"
 
     def check(self, node: ir.Node) -> str | None:
-        return linear.beyond_int32(produced(node, 6), linear.extent(taken(node, 0)) * linear.extent(taken(node, 3)))
+        return integer_layers.beyond_int32(
+            output_operand(node, 6),
+            integer_layers.extent(input_operand(node, 0)) * integer_layers.extent(input_operand(node, 3)),
+        )
 
 
-class _Unary(_FromQLinear):
+class _UnaryToQDQ(_FromQLinear):
     """One operand and the grid of the output; `dropped` are attributes that the float operator does not have."""
 
     dropped: ClassVar[tuple[str, ...]] = ()
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        return self._between(op, node, taken(node, 0), node.outputs[0].shape)
+        return self._between(op, node, input_operand(node, 0), node.outputs[0].shape)
 
     def _between(self, op: Builder, node: ir.Node, x: Operand, shape: ir.Shape | None) -> ir.Value:
         """DQ → op → Q of `x`, with a result of this shape."""
@@ -147,26 +156,26 @@ class _Unary(_FromQLinear):
         return integers
 
 
-class SigmoidToQdq(_Unary):
+class SigmoidToQdq(_UnaryToQDQ):
     """QLinearSigmoid(x) = Q(Sigmoid(DQ(x)))."""
 
     op_type = "QLinearSigmoid"
 
 
-class LeakyReluToQdq(_Unary):
+class LeakyReluToQdq(_UnaryToQDQ):
     """QLinearLeakyRelu(x) = Q(LeakyRelu(DQ(x)))."""
 
     op_type = "QLinearLeakyRelu"
 
 
-class SoftmaxToQdq(_Unary):
+class SoftmaxToQdq(_UnaryToQDQ):
     """QLinearSoftmax(x) = Q(Softmax(DQ(x))), where 1/y_scale, which the kernel rounds down, is at most 256."""
 
     op_type = "QLinearSoftmax"
     dropped = ("opset",)
 
     def check(self, node: ir.Node) -> str | None:
-        step = produced(node, 3).step
+        step = output_operand(node, 3).step
         # Rounded down by less than 1, times a share of at most 1: less than a step. Beyond 256 the kernel wraps around.
         if step is None or not 0 < 1.0 / np.float64(step) <= 256.0:
             return f"the kernel computes something else than Softmax for y_scale {step}"
@@ -181,7 +190,7 @@ def _flattens(node: ir.Node) -> str | None:
     return f"before opset 13 Softmax is over all dimensions from axis {axis} on"
 
 
-class _Pool(_Unary):
+class _Pool(_UnaryToQDQ):
     """Channels that are last move to where the float operator has them, and back."""
 
     dropped = ("channels_last",)
@@ -192,7 +201,7 @@ class _Pool(_Unary):
         return counts_beyond(node)
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        x, rank = taken(node, 0), query.rank(node.inputs[0])
+        x, rank = input_operand(node, 0), query.rank(node.inputs[0])
         if not query.int_(node, "channels_last", 0) or rank is None:
             return super().rewrite(op, node)
         first: ir.Value = op.Transpose(x.q, perm=[0, rank - 1, *range(1, rank - 1)])
@@ -208,7 +217,9 @@ class AveragePoolToQdq(_Pool):
     op_type = "QLinearAveragePool"
 
     def check(self, node: ir.Node) -> str | None:
-        return super().check(node) or linear.beyond_int32(produced(node, 3), linear.extent(taken(node, 0)))
+        return super().check(node) or integer_layers.beyond_int32(
+            output_operand(node, 3), integer_layers.extent(input_operand(node, 0))
+        )
 
 
 class GlobalAveragePoolToQdq(_Pool):
@@ -217,7 +228,7 @@ class GlobalAveragePoolToQdq(_Pool):
     op_type = "QLinearGlobalAveragePool"
 
     def check(self, node: ir.Node) -> str | None:
-        return super().check(node) or linear.added_in_float(produced(node, 3), taken(node, 0))
+        return super().check(node) or integer_layers.added_in_float(output_operand(node, 3), input_operand(node, 0))
 
 
 class ReduceMeanToQdq(_FromQLinear):
@@ -229,7 +240,7 @@ class ReduceMeanToQdq(_FromQLinear):
         axes = query.ints(node, "axes")
         given = op.constant(np.array(axes, np.int64), "axes") if axes else None
         keepdims = query.int_(node, "keepdims", 1)
-        result = op.ReduceMean(dequantize(op, taken(node, 0)), given, keepdims=keepdims)
+        result = op.ReduceMean(dequantize(op, input_operand(node, 0)), given, keepdims=keepdims)
         return _quantize(op, result, node, 3)
 
 
@@ -240,7 +251,7 @@ class ConcatToQdq(_FromQLinear):
     op_type = "QLinearConcat"
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = [dequantize(op, taken(node, index)) for index in range(2, len(node.inputs), 3)]
+        operands = [dequantize(op, input_operand(node, index)) for index in range(2, len(node.inputs), 3)]
         return _quantize(op, op.Concat(*operands, **node.attributes), node, 0)
 
 
@@ -251,7 +262,7 @@ class WhereToQdq(_FromQLinear):
     op_type = "QLinearWhere"
 
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        operands = (dequantize(op, taken(node, index)) for index in (1, 4))
+        operands = (dequantize(op, input_operand(node, index)) for index in (1, 4))
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
 
 
@@ -331,7 +342,7 @@ def _scalar(op: Builder, value: ir.Value | None, hint: str) -> ir.Value | None:
 
 def _quantize(op: Builder, value: ir.Value, node: ir.Node, index: int) -> ir.Value:
     """Q of `value` onto the grid at inputs `index` of the integer operator."""
-    output = produced(node, index)
+    output = output_operand(node, index)
     value.dtype, value.shape = ir.DataType.FLOAT, node.outputs[0].shape
     scale, zero_point = _scalar(op, output.scale, "scale"), _scalar(op, output.zero_point, "zero_point")
     result: ir.Value = op.QuantizeLinear(value, scale, zero_point)

@@ -18,16 +18,16 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
+    dq_operand,
     not_one_grid,
     not_one_type,
+    q_operand,
     quantized,
-    read,
-    written,
 )
 
 
@@ -42,20 +42,20 @@ class ConvToQLinear(LocalRule):
         return quantized(op, conv, "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
-        data, weight, output = read(x), read(w), written(y)
+        data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         return (
             not_one_type(input=data, output=output)
             or not_one_grid(input=data, output=output)
-            or linear.not_a_weight(data, weight, 0)
-            or linear.lost_in_float(data, weight, 0, output)
+            or integer_layers.not_a_weight(data, weight, 0)
+            or integer_layers.lost_in_float(data, weight, 0, output)
             or _slow_depthwise(weight, conv)
-            or linear.not_a_bias(bias, data, weight, output.step, 0)
+            or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
     def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
-        data, weight = read(x), read(w)
-        added = linear.bias_constant(op, bias, data, weight, 0)
-        operands = *data.triple(op), *weight.triple(op), *written(y).grid(op)
+        data, weight = dq_operand(x), dq_operand(w)
+        added = integer_layers.bias_constant(op, bias, data, weight, 0)
+        operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
         return op.QLinearConv(*operands, added, **conv.attributes)
 
 
@@ -77,17 +77,17 @@ class MatMulToQLinear(LocalRule):
         return quantized(op, op.MatMul(dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        left, right, output = read(a), read(b), written(y)
+        left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         return (
             not_one_type(input=left, output=output)
             or not_one_grid(input=left, output=output)
-            or linear.not_a_matrix(right)
-            or linear.not_a_weight(left, right, -1)
-            or linear.lost_in_float(left, right, -1, output)
+            or integer_layers.not_a_matrix(right)
+            or integer_layers.not_a_weight(left, right, -1)
+            or integer_layers.lost_in_float(left, right, -1, output)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
-        return op.QLinearMatMul(*read(a).triple(op), *read(b).triple(op), *written(y).grid(op))
+        return op.QLinearMatMul(*dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op))
 
 
 class GemmToQGemm(LocalRule):
@@ -100,16 +100,16 @@ class GemmToQGemm(LocalRule):
         return quantized(op, _plain_gemm(op, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
-        left, output = read(a), written(y)
+        left, output = dq_operand(a), q_operand(y)
         return (
             not_one_type(input=left, output=output)
             or not_one_grid(input=left, output=output)
-            or _not_a_gemm(left, read(b), bias, output.step, gemm)
-            or linear.lost_in_float(left, read(b), linear.gemm_axis(gemm), output)
+            or _not_a_gemm(left, dq_operand(b), bias, output.step, gemm)
+            or integer_layers.lost_in_float(left, dq_operand(b), integer_layers.gemm_axis(gemm), output)
         )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
-        return _qgemm(op, read(a), read(b), bias, gemm, *written(y).grid(op))
+        return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm, *q_operand(y).grid(op))
 
 
 class GemmToFloatQGemm(Rule):
@@ -125,11 +125,13 @@ class GemmToFloatQGemm(Rule):
         user = query.only_consumer(gemm.outputs[0])
         if user is not None and user.op_type == "QuantizeLinear":
             return "its output goes to a grid: gemm_to_qgemm takes both"
-        left = read(a)
-        return not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, read(b), bias, None, gemm)
+        left = dq_operand(a)
+        return (
+            not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, dq_operand(b), bias, None, gemm)
+        )
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
-        return _qgemm(op, read(a), read(b), bias, gemm)
+        return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm)
 
 
 def _plain_gemm(op: Patterns, bias: Any) -> Any:
@@ -138,17 +140,17 @@ def _plain_gemm(op: Patterns, bias: Any) -> Any:
 
 
 def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, y_step: float | None, gemm: ir.Node) -> str | None:
-    axis = linear.gemm_axis(gemm)
-    return linear.not_a_weight(a, b, axis) or linear.not_a_bias(bias, a, b, y_step, axis)
+    axis = integer_layers.gemm_axis(gemm)
+    return integer_layers.not_a_weight(a, b, axis) or integer_layers.not_a_bias(bias, a, b, y_step, axis)
 
 
 def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> Any:
-    added = linear.bias_constant(op, bias, a, b, linear.gemm_axis(gemm))
+    added = integer_layers.bias_constant(op, bias, a, b, integer_layers.gemm_axis(gemm))
     kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
     return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
 
 
-class _Elementwise(LocalRule):
+class _ElementwiseToQLinear(LocalRule):
     """Two operands, one type, single scales: op_type and the integer operator are set by the rules below."""
 
     exactness = WITHIN_ONE_STEP
@@ -158,25 +160,25 @@ class _Elementwise(LocalRule):
         return quantized(op, op.node(self.op_type, dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
-        operands = *read(a).triple(op), *read(b).triple(op), *written(y).grid(op)
+        operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
         return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT)
 
 
-class AddToQLinear(_Elementwise):
+class AddToQLinear(_ElementwiseToQLinear):
     """Q(Add(DQ(a), DQ(b))) = QLinearAdd(a, b)."""
 
     op_type = "Add"
     creates = ((MICROSOFT, "QLinearAdd"),)
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        return super().check(a, b, y) or linear.added_in_float(written(y), read(a), read(b))
+        return super().check(a, b, y) or integer_layers.added_in_float(q_operand(y), dq_operand(a), dq_operand(b))
 
 
-class MulToQLinear(_Elementwise):
+class MulToQLinear(_ElementwiseToQLinear):
     """Q(Mul(DQ(a), DQ(b))) = QLinearMul(a, b)."""
 
     op_type = "Mul"
@@ -184,10 +186,12 @@ class MulToQLinear(_Elementwise):
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         doubt = super().check(a, b, y)
-        return doubt or linear.beyond_int32(written(y), linear.extent(read(a)) * linear.extent(read(b)))
+        return doubt or integer_layers.beyond_int32(
+            q_operand(y), integer_layers.extent(dq_operand(a)) * integer_layers.extent(dq_operand(b))
+        )
 
 
-class _Unary(LocalRule):
+class _UnaryToQLinear(LocalRule):
     """One operand and single scales: the operator, and those of its attributes that the kernel has."""
 
     exactness = WITHIN_ONE_STEP
@@ -199,7 +203,7 @@ class _Unary(LocalRule):
         return quantized(op, op.node(self.op_type, dequantized(op, "x"), _name="node"), "y")
 
     def check(self, x: ir.Node, y: ir.Node, node: ir.Node) -> str | None:
-        operands = {"input": read(x), "output": written(y)}
+        operands = {"input": dq_operand(x), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands) or self.doubt(node, **operands)
 
     def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
@@ -208,18 +212,18 @@ class _Unary(LocalRule):
 
     def rewrite(self, op: Builder, x: ir.Node, y: ir.Node, node: ir.Node) -> Any:
         kept: dict[str, Any] = {name: node.attributes[name] for name in self.attributes if name in node.attributes}
-        operands = *read(x).triple(op), *written(y).grid(op)
+        operands = *dq_operand(x).triple(op), *q_operand(y).grid(op)
         return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT, **{**kept, **self.fixed})
 
 
-class SigmoidToQLinear(_Unary):
+class SigmoidToQLinear(_UnaryToQLinear):
     """Q(Sigmoid(DQ(x))) = QLinearSigmoid(x)."""
 
     op_type = "Sigmoid"
     creates = ((MICROSOFT, "QLinearSigmoid"),)
 
 
-class LeakyReluToQLinear(_Unary):
+class LeakyReluToQLinear(_UnaryToQLinear):
     """Q(LeakyRelu(DQ(x))) = QLinearLeakyRelu(x)."""
 
     op_type = "LeakyRelu"
@@ -227,7 +231,7 @@ class LeakyReluToQLinear(_Unary):
     creates = ((MICROSOFT, "QLinearLeakyRelu"),)
 
 
-class SoftmaxToQLinear(_Unary):
+class SoftmaxToQLinear(_UnaryToQLinear):
     """Q(Softmax(DQ(x))) = QLinearSoftmax(x) where 1/y_scale is a whole number: the kernel rounds it down."""
 
     op_type = "Softmax"
@@ -250,7 +254,7 @@ def softmax_of_one(node: ir.Node) -> str | None:
     return "the axis has one element, which the kernel turns into 0" if alone else None
 
 
-class AveragePoolToQLinear(_Unary):
+class AveragePoolToQLinear(_UnaryToQLinear):
     """Q(AveragePool(DQ(x))) = QLinearAveragePool(x)."""
 
     op_type = "AveragePool"
@@ -261,7 +265,7 @@ class AveragePoolToQLinear(_Unary):
         spread = query.ints(node, "dilations")
         if any(step != 1 for step in spread):
             return f"the kernel has no dilations, found {spread}"
-        return counts_beyond(node) or linear.beyond_int32(output, linear.extent(input))
+        return counts_beyond(node) or integer_layers.beyond_int32(output, integer_layers.extent(input))
 
 
 def counts_beyond(node: ir.Node) -> str | None:
@@ -271,7 +275,7 @@ def counts_beyond(node: ir.Node) -> str | None:
     return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
 
 
-class GlobalAveragePoolToQLinear(_Unary):
+class GlobalAveragePoolToQLinear(_UnaryToQLinear):
     """Q(GlobalAveragePool(DQ(x))) = QLinearGlobalAveragePool(x)."""
 
     op_type = "GlobalAveragePool"
@@ -281,7 +285,7 @@ class GlobalAveragePoolToQLinear(_Unary):
         rank = query.rank(input.q)
         if rank is None or rank < 3:
             return f"the kernel wants rank 3 or more, found {rank}"
-        return linear.added_in_float(output, input) or _out_of_proportion(input, output)
+        return integer_layers.added_in_float(output, input) or _out_of_proportion(input, output)
 
 
 def _out_of_proportion(input: Operand, output: Operand) -> str | None:
@@ -305,12 +309,12 @@ class ConcatToQLinear(LocalRule):
         return quantized(op, op.Concat(op.each(dequantized(op, "x")), _name="concat"), "y")
 
     def check(self, x: tuple[ir.Node, ...], y: ir.Node) -> str | None:
-        operands = {"output": written(y), **{f"input {index}": read(node) for index, node in enumerate(x)}}
+        operands = {"output": q_operand(y), **{f"input {index}": dq_operand(node) for index, node in enumerate(x)}}
         return not_one_type(**operands) or not_one_grid(**operands)
 
     def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> Any:
-        inputs = [value for node in x for value in read(node).triple(op)]
-        return op.QLinearConcat(*written(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
+        inputs = [value for node in x for value in dq_operand(node).triple(op)]
+        return op.QLinearConcat(*q_operand(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
 
 
 class WhereToQLinear(LocalRule):
@@ -323,11 +327,11 @@ class WhereToQLinear(LocalRule):
         return quantized(op, op.Where(condition, dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        operands = {"first": read(a), "second": read(b), "output": written(y)}
+        operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
     def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
-        operands = *read(a).triple(op), *read(b).triple(op), *written(y).grid(op)
+        operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
         return op.QLinearWhere(condition, *operands, _domain=MICROSOFT)
 
 

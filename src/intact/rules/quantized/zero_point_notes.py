@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.matching.rewriter import Rewritten
 from intact.model import query
 from intact.rules.quantized import zero_points
-from intact.rules.quantized.operand import Operand, read
+from intact.rules.quantized.operand import Operand, dq_operand
 from intact.rules.quantized.product import CONVOLUTIONS, not_distinct, product
 from intact.rules.quantized.symmetric import WEIGHT_SQNR, DuplicateDequantizedInput, RequantizeWeight
 from intact.targets.spec import Target
@@ -66,7 +66,7 @@ def _may_be_asymmetric(node: ir.Node, target: Target) -> bool:
     source = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if node.op_type not in target.rewrite.makes_symmetric or source is None or source.op_type != "DequantizeLinear":
         return False
-    return _several(read(source))
+    return _several(dq_operand(source))
 
 
 def _convolutions(model: ir.Model) -> list[ir.Node]:

@@ -18,10 +18,9 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
-from intact.rules.quantized import depthwise, symmetric
-from intact.rules.quantized import integer_layers as linear
+from intact.rules.quantized import depthwise, integer_layers, symmetric
 from intact.rules.quantized.copies import copy_indices, fits, split, split_small
-from intact.rules.quantized.operand import INT8, UINT8, not_one_grid, not_one_type, read, type_name, written
+from intact.rules.quantized.operand import INT8, UINT8, dq_operand, not_one_grid, not_one_type, q_operand, type_name
 from intact.rules.quantized.product import (
     CONVOLUTIONS,
     MATRICES,
@@ -121,13 +120,13 @@ class RefusedConvToQLinear(ConvToQLinear, DistinctRule):
         return "QLinearConv" not in forms.takes_distinct
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
-        data, weight, output = read(x), read(w), written(y)
+        data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         return (
             not_distinct(Product(conv, data, weight, 1, 1))
             or not_one_type(input=data, output=output)
             or not_one_grid(input=data, output=output)
-            or linear.not_a_weight(data, weight, 0)
-            or linear.not_a_bias(bias, data, weight, output.step, 0)
+            or integer_layers.not_a_weight(data, weight, 0)
+            or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
 

@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import activation_grids as grids
-from intact.model import query
-from intact.model.activation_grids import Grid
+from intact.model import activation_grids, query
+from intact.model.activation_grids import ActivationGrid
 from intact.model.cutting import Cutter
 from intact.pipeline import execution
-from intact.search.debug.drifts import Sources, Tensor, kept, sources_of, subsets
+from intact.search.debug.drifts import Sources, TracedTensor, kept, sources_of, subsets
 from intact.search.debug.layers import (
     AGREED_DB,
     PARTED_DB,
@@ -69,20 +68,20 @@ class Comparison:
     """
 
     def __init__(self, reference: ir.Model, candidate: ir.Model, rows: Sequence[Mapping[str, np.ndarray]]) -> None:
-        has_grids = bool(grids.grids_of(reference))
+        has_grids = bool(activation_grids.grids_of(reference))
         self.reference = Cutter(reference)
         self.whole = Cutter(candidate)
-        self.candidate = self.whole if has_grids else Cutter(grids.unrounded(candidate))
+        self.candidate = self.whole if has_grids else Cutter(activation_grids.unrounded(candidate))
         self.pairs = pair(reference, candidate)
         self._matches = set(self.pairs.values())
-        self.grids: dict[str, list[Grid]] = {}
-        for grid in () if has_grids else grids.grids_of(candidate):
+        self.grids: dict[str, list[ActivationGrid]] = {}
+        for grid in () if has_grids else activation_grids.grids_of(candidate):
             self.grids.setdefault(grid.base, []).append(grid)
-        self._outputs = {grids.base_of(value).name or "" for value in candidate.graph.outputs}
+        self._outputs = {activation_grids.base_of(value).name or "" for value in candidate.graph.outputs}
         self._rows = rows
         self._expected: dict[str, Rows] = {}
         self._accumulated: dict[str, Rows] = {}
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, TracedTensor] = {}
         self._read = {name: self._inputs_of(name) for name in self.pairs}
         self._last_use = self._last_uses()
         self.suspects: dict[str, Literal["weights", "grid"]] = {}
@@ -108,7 +107,7 @@ class Comparison:
 
     def base(self, tensor: str) -> str:
         """The tensor that was put on a grid, for what the grid made of it."""
-        return grids.base_of(self.whole.values[tensor]).name or ""
+        return activation_grids.base_of(self.whole.values[tensor]).name or ""
 
     def seen(self, tensor: str) -> str:
         """What readers of a tensor see of it: the output of the node that reads its grid, or the tensor itself."""
@@ -150,11 +149,11 @@ class Comparison:
                 self._expected[match] = opened(self.reference, match, self._matches, feeds, len(self._rows))(feeds)
         return self._expected[match]
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> TracedTensor:
         """What the candidate computes there, fed with the reference's tensors, or with those that differ so far."""
         expected = self._expected_rows(self.pairs[name])
         if self.candidate.values[name].is_graph_input():
-            return Tensor(name, None, expected)
+            return TracedTensor(name, None, expected)
         read = {n: self._expected_rows(self.pairs[n]) for n in self._read[name]}
         compute = self._opened(name, read)
         fed = compute(read)
@@ -163,7 +162,7 @@ class Comparison:
         if not before:
             return self._by_itself(name, own, fed)
         tried = {s: compute(feeds) for s in subsets(before) if (feeds := self._feeds(read, s)) is not None}
-        return self._followed(Tensor(name, own, fed), expected, tried, before, read)
+        return self._followed(TracedTensor(name, own, fed), expected, tried, before, read)
 
     def _feeds(self, read: Mapping[str, Rows], sources: Sources) -> dict[str, Rows] | None:
         """What a layer reads where only these sources differ; None where that was not followed."""
@@ -179,12 +178,12 @@ class Comparison:
 
     def _followed(
         self,
-        tensor: Tensor,
+        tensor: TracedTensor,
         expected: Rows,
         tried: Mapping[Sources, Rows],
-        before: Sequence[Tensor],
+        before: Sequence[TracedTensor],
         read: Mapping[str, Rows],
-    ) -> Tensor:
+    ) -> TracedTensor:
         """A tensor behind others that differ: which differences show here, and which do not."""
         own, fed = tensor.own, tensor.value
         assert own is not None, "only computed tensors are followed"
@@ -200,7 +199,7 @@ class Comparison:
             if not self._computes(tensor.name):
                 # What only moves values cannot be wrong by itself: what it moves is.
                 self.lost |= {source for found in before for source, calm in found.calm.items() if calm == 0}
-                return Tensor(tensor.name, own, expected)
+                return TracedTensor(tensor.name, own, expected)
             undone = self._undone_but_for_a_factor(tensor, expected, tried)
             if undone is not None:
                 own, fed = difference_of(expected, tried[undone]), tried[undone]
@@ -219,7 +218,9 @@ class Comparison:
         agreed, parted = (min(self._limit(n, usual) for n in names) for usual in (AGREED_DB, PARTED_DB))
         return agrees(difference, agreed) or (better and agrees(difference, parted))
 
-    def _undone_but_for_a_factor(self, tensor: Tensor, expected: Rows, tried: Mapping[Sources, Rows]) -> Sources | None:
+    def _undone_but_for_a_factor(
+        self, tensor: TracedTensor, expected: Rows, tried: Mapping[Sources, Rows]
+    ) -> Sources | None:
         """The differences that a layer undoes, had it not another scale: that is no fault of theirs."""
         limit = self._limit(tensor.name, AGREED_DB)
         if agrees(but_for_a_factor(expected, tensor.value), limit):
@@ -228,12 +229,12 @@ class Comparison:
 
     def _past(
         self,
-        tensor: Tensor,
+        tensor: TracedTensor,
         expected: Rows,
-        before: Sequence[Tensor],
+        before: Sequence[TracedTensor],
         read: Mapping[str, Rows],
         undone: Sources = frozenset(),
-    ) -> Tensor:
+    ) -> TracedTensor:
         """A tensor that differs by itself: earlier differences are followed through the reference's layer instead."""
         match = self.pairs[tensor.name]
         behind = self.reference.behind([match], self._matches)
@@ -252,7 +253,7 @@ class Comparison:
                 tensor.drifts[alone] = rows
         return tensor
 
-    def _pass_on(self, tensor: Tensor, source: str, before: Sequence[Tensor], *, hides: bool) -> bool:
+    def _pass_on(self, tensor: TracedTensor, source: str, before: Sequence[TracedTensor], *, hides: bool) -> bool:
         """Whether a difference is still followed: it is not where it is undone, or has shown for too long."""
         computes = self._computes(tensor.name)
         calm = min(found.calm[source] for found in before if source in found.calm) + computes if hides else 0
@@ -265,10 +266,10 @@ class Comparison:
 
     def _carry(
         self,
-        tensor: Tensor,
+        tensor: TracedTensor,
         tried: Mapping[Sources, Rows],
         hidden: set[Sources],
-        before: Sequence[Tensor],
+        before: Sequence[TracedTensor],
         *,
         judged: bool,
     ) -> None:
@@ -294,18 +295,18 @@ class Comparison:
         producer = self.candidate.values[name].producer()
         return producer is not None and producer.op_type not in MOVEMENTS
 
-    def _by_itself(self, name: str, own: Difference, fed: Rows) -> Tensor:
+    def _by_itself(self, name: str, own: Difference, fed: Rows) -> TracedTensor:
         """A tensor that agrees, or that is the first of those that do not."""
         if agrees(own, self._limit(name, AGREED_DB)):
-            return Tensor(name, own, fed)
+            return TracedTensor(name, own, fed)
         for grid in self.grids.get(name, ()):
             # An activation may have been left to the ends of a grid: then only what is on the grid can agree.
             clipped = [grid.rounded(value) for value in fed]
             difference = difference_of(self._expected_rows(self.pairs[name]), clipped)
             if decibels(difference) > decibels(own) and agrees(difference, self._limit(name, PARTED_DB)):
-                return Tensor(name, difference, clipped)
+                return TracedTensor(name, difference, clipped)
         self.suspects[name] = "weights"
-        return Tensor(name, own, fed, {frozenset({name}): fed}, {name: 0})
+        return TracedTensor(name, own, fed, {frozenset({name}): fed}, {name: 0})
 
     def _opened(self, name: str, feeds: Mapping[str, Rows]) -> Callable[[Mapping[str, Rows]], Rows]:
         return opened(self.candidate, name, self.pairs, feeds, len(self._rows))
@@ -316,7 +317,7 @@ class Comparison:
         gap = AGREED_DB - PARTED_DB if usual == AGREED_DB else 0.0
         return min(usual, DB_PER_BIT * min(bits, default=32) - ALLOWANCE_DB + gap)
 
-    def _losses(self, tensor: Tensor) -> list[Loss]:
+    def _losses(self, tensor: TracedTensor) -> list[Loss]:
         """What each grid of a tensor costs, the worst first."""
         # A grid is made for what is there, with differences that are meant, and no fault of the layer is the grid's.
         values = [tensor.value, self._expected_rows(self.pairs[tensor.name])]
@@ -327,7 +328,7 @@ class Comparison:
         ]
         return sorted(losses, key=lambda loss: decibels(loss.difference))
 
-    def _follow_grids(self, tensor: Tensor, losses: list[Loss]) -> None:
+    def _follow_grids(self, tensor: TracedTensor, losses: list[Loss]) -> None:
         """A grid that loses too much makes its tensor differ from there on; an output that differs is a difference."""
         if losses and losses[0].too_much:
             # Where the layer differs too, the larger error is to blame.
@@ -344,7 +345,7 @@ class Comparison:
         if tensor.name in self._outputs:
             self.lost |= {source for source, calm in tensor.calm.items() if calm == 0}
 
-    def _layer(self, tensor: Tensor, losses: list[Loss], accumulated: float | None) -> list[Layer]:
+    def _layer(self, tensor: TracedTensor, losses: list[Loss], accumulated: float | None) -> list[Layer]:
         """The figures of a layer; none for a graph input without a grid, which adds nothing."""
         if tensor.own is None and not losses:
             return []

@@ -19,7 +19,7 @@ from intact.model import detect, io
 from intact.model.cutting import Cutter
 from intact.pipeline import execution, loading, preparation
 from intact.reports import publish
-from intact.rules.quantized import families as rewrite
+from intact.rules.quantized import families
 from intact.search.debug import failing, repro
 from intact.search.debug.bisect import Comparison
 from intact.search.debug.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
@@ -80,7 +80,7 @@ def _load(path: Path, config: BuildConfig, log: Log) -> ir.Model:
     if compiling.is_compiled(model):
         return model
     # Grids are compared where they stand between nodes; integer operators have them inside.
-    return rewrite.rewrite(model, rewrite.conversion("qdq")).model if detect.detect(model) is not None else model
+    return families.rewrite(model, families.conversion("qdq")).model if detect.detect(model) is not None else model
 
 
 def _rows(
@@ -168,7 +168,7 @@ def _on_device(
         )
     chip = chip_of(target, config.compile)
     # A build gives the compiler what its rules make of a model, and what they make may be what it gets wrong.
-    model = rewrite.rewrite(model, target).model
+    model = families.rewrite(model, target).model
     fails = failing.compiler(chip, config.compile.timeout)
     with log.stage("compile"):
         error = fails(model)

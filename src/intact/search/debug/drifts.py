@@ -12,7 +12,7 @@ Sources = frozenset[str]
 
 
 @dataclass(slots=True)
-class Tensor:
+class TracedTensor:
     """A tensor of the candidate on its way through the comparison.
 
     `value` is what it is where everything before it is right. `drifts` is what it is where some sources alone differ:
@@ -32,12 +32,12 @@ class Tensor:
         return frozenset(self.calm)
 
 
-def sources_of(before: Sequence[Tensor]) -> list[str]:
+def sources_of(before: Sequence[TracedTensor]) -> list[str]:
     """All that makes some of these tensors differ."""
     return sorted(frozenset().union(*(tensor.sources for tensor in before)))
 
 
-def subsets(before: Sequence[Tensor]) -> list[Sources]:
+def subsets(before: Sequence[TracedTensor]) -> list[Sources]:
     """All sources, each alone, all but one, and what was followed so far: what a layer undoes shows in one of these."""
     sources = sources_of(before)
     everything = frozenset(sources)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from intact.model.activation_grids import Grid
+from intact.model.activation_grids import ActivationGrid
 from intact.verification.compare import GREATEST, Difference
 
 Rows = list[np.ndarray]
@@ -50,7 +50,7 @@ class Layer:
 class Loss:
     """What putting one tensor on one grid costs, over all rows."""
 
-    grid: Grid
+    grid: ActivationGrid
     difference: Difference = field(default_factory=Difference)
     low: float = math.inf
     high: float = -math.inf
@@ -77,7 +77,7 @@ class Loss:
         return expected is None or expected - found > LOST_DB
 
 
-def loss_of(grid: Grid, rows: Rows) -> Loss:
+def loss_of(grid: ActivationGrid, rows: Rows) -> Loss:
     """What putting a tensor with these values on a grid costs."""
     result = Loss(grid)
     for value in rows:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import activation_grids as grids
-from intact.model import query
+from intact.model import activation_grids, query
 from intact.model.cutting import Cutter
 from intact.targets.provider_placement import CONVERSIONS
 
@@ -31,10 +30,10 @@ class Units:
 
     def __init__(self, model: ir.Model) -> None:
         self.cutter = Cutter(model)
-        found = grids.grids_of(model)
+        found = activation_grids.grids_of(model)
         self.grids = {grid.base: grid for grid in reversed(found)}
         inputs = {value.name or "" for value in model.graph.inputs}
-        self.ends = {grids.base_of(value).name or "" for value in model.graph.outputs}
+        self.ends = {activation_grids.base_of(value).name or "" for value in model.graph.outputs}
         computed = {v.name or "": None for node in model.graph for v in node.outputs}
         self.tensors = [name for name in computed if name in self.grids or name in self.ends]
         self.stops = {*self.tensors, *inputs}

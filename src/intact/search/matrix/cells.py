@@ -21,12 +21,11 @@ from intact.environment import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import loading, preparation, presets
-from intact.reports import matrix_page as page
-from intact.reports import publish
+from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Word
-from intact.runtime import ort_cpu as cpu
-from intact.search.mixed import cheapest as mixed
+from intact.runtime import ort_cpu
+from intact.search.mixed import cheapest
 from intact.settings.config import BuildConfig, merge
 from intact.targets.provider_placement import compute_nodes
 
@@ -74,7 +73,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CellJob:
     """A cell as a worker gets it: everything that it needs, and nothing of this process."""
 
     cell: Cell
@@ -127,7 +126,8 @@ def run(
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)
         work = [
-            Work(cell, source.resolve(), output.resolve(), key, threads) for cell, key in zip(wanted, keys, strict=True)
+            CellJob(cell, source.resolve(), output.resolve(), key, threads)
+            for cell, key in zip(wanted, keys, strict=True)
         ]
         kept = {item.cell.folder: found for item in work if (found := _kept(item)) is not None}
         for folder in kept:
@@ -139,7 +139,7 @@ def run(
     return outcomes
 
 
-def _build_all(todo: Sequence[Work], workers: int, cluster: str | None, log: Log) -> dict[str, Outcome]:
+def _build_all(todo: Sequence[CellJob], workers: int, cluster: str | None, log: Log) -> dict[str, Outcome]:
     if not todo:
         return {}
     # joblib runs one job in this very process, where neither threads nor crashes can be kept apart: one worker is two
@@ -155,13 +155,13 @@ def _build_all(todo: Sequence[Work], workers: int, cluster: str | None, log: Log
     return found
 
 
-def build_cell(work: Work) -> Outcome:
+def build_cell(work: CellJob) -> Outcome:
     """Build one cell in whatever process this is; an error of the user's becomes part of the outcome."""
-    cpu.use_threads(work.threads)
+    ort_cpu.use_threads(work.threads)
     start = time.perf_counter()
     cell, folder = work.cell, work.output / work.cell.folder
     try:
-        built = mixed.build(work.source, cell.config, folder, overwrite=True)
+        built = cheapest.build(work.source, cell.config, folder, overwrite=True)
     except IntactError as error:
         return _failed(work, f"error[{error.code}]: {error.text()}", time.perf_counter() - start)
     # Not even a bug of ours in one cell may cost the user the others.
@@ -173,7 +173,7 @@ def build_cell(work: Work) -> Outcome:
     return outcome
 
 
-def _failed(work: Work, error: str, seconds: float) -> Outcome:
+def _failed(work: CellJob, error: str, seconds: float) -> Outcome:
     cell, folder = work.cell, work.output / work.cell.folder
     if (folder / RECORD).exists():
         shutil.rmtree(folder)  # what an earlier matrix with other settings left there would pass for this cell
@@ -221,7 +221,7 @@ def _versions(cell: Cell) -> dict[str, str]:
         return {"missing": error.message}  # its build will say so too
 
 
-def _kept(work: Work) -> Outcome | None:
+def _kept(work: CellJob) -> Outcome | None:
     """The outcome of a cell that is there already, if it was built from the same things and is still whole."""
     folder = work.output / work.cell.folder
     try:
@@ -246,7 +246,7 @@ def _check_output(output: Path) -> None:
 def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
     values = {"source": str(source), "cells": [asdict(outcome) for outcome in outcomes]}
     (output / TABLE).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (output / PAGE).write_text(page.render(values), encoding="utf-8", errors="backslashreplace", newline="\n")
+    (output / PAGE).write_text(matrix_page.render(values), encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import preparation, presets
 from intact.pipeline import stages as pipeline
-from intact.pipeline.preparation import Prepared
-from intact.quantization import quantizing as quantize
+from intact.pipeline.preparation import PreparedModel
+from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
 from intact.results import Artifact, Build, Search, SearchPoint
@@ -95,12 +95,12 @@ def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, 
     return result
 
 
-def _plan(built: Build, begun: Prepared, folder: Path) -> tuple[Artifact, ...]:
+def _plan(built: Build, begun: PreparedModel, folder: Path) -> tuple[Artifact, ...]:
     """Write the plan of a build beside it; half precision throughout has no grids to plan."""
     quant = QuantConfig.from_dict(built.config["quant"] or built.config["compile"]["quant"])
     if not quant.has_grids:
         return ()
-    planned = quantize.plan(begun.model, begun.target, quant, quant.types)
+    planned = quantizing.plan(begun.model, begun.target, quant, quant.types)
     (folder / PLAN).write_text(plan_file.to_text(planned, begun.target, quant), encoding="utf-8")
     return tuple(publish.artifacts(folder, {PLAN: "plan of the mix, for --plan"}))
 

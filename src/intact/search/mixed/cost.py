@@ -44,7 +44,7 @@ def _size(value: ir.Value, axis: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """What there is to do: multiply-adds and weights of each group, values of each tensor."""
 
     products: tuple[int, ...]
@@ -52,12 +52,12 @@ class Work:
     values: tuple[int, ...]
 
 
-def work(model: ir.Model, found: Structure) -> Work:
+def work(model: ir.Model, found: Structure) -> Workload:
     """The work of a model, by its groups and tensors."""
     nodes: Mapping[str | None, ir.Node] = {node.name: node for node in model.graph}
     values = {value.name: value for node in model.graph for value in node.outputs}
     values |= {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
-    return Work(
+    return Workload(
         tuple(sum(multiply_adds(nodes[name]) for name in group.nodes) for group in found.groups),
         tuple(sum(elements(values[name]) for name in group.weights) for group in found.groups),
         tuple(elements(values[tensor.name]) for tensor in found.tensors),
@@ -69,7 +69,7 @@ class Prices:
     """The cost of groups and tensors at given levels, as multiples of one multiply-add of 8 bits."""
 
     structure: Structure
-    work: Work
+    work: Workload
     costs: Costs
 
     def of_group(self, index: int, level: int) -> float:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from intact.errors import TargetError
 from intact.model import shapes
 from intact.pipeline import preparation
-from intact.pipeline.preparation import Prepared
-from intact.quantization import quantizing as quantize
+from intact.pipeline.preparation import PreparedModel
+from intact.quantization import quantizing
 from intact.quantization.improve.migrate import migrate
 from intact.results import Sensitivity
 from intact.search.mixed import groups, precisions, sensitivity, unseen
@@ -76,7 +76,7 @@ class Curve:
         return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
 
 
-def curve_of(begun: Prepared) -> Curve:
+def curve_of(begun: PreparedModel) -> Curve:
     """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
     target, quant = begun.target, quant_of(begun.config)
     assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
@@ -85,7 +85,7 @@ def curve_of(begun: Prepared) -> Curve:
     careful = quant.effort != "fast"
     model = settled.model
     if careful:
-        model, _ = migrate(model, quantize.plan(model, target, quant), rows, by_nodes=not target.npu)
+        model, _ = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu)
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
     noises, alone = sensitivity.measure(model, found, rows, held, halves=target.halves, feedback=careful)
     shaped = model.clone()
@@ -104,17 +104,17 @@ def curve_of(begun: Prepared) -> Curve:
     return Curve(front, uniform, ladder, cheapest, found, levels, alone, shaped, source)
 
 
-def _quantizes(begun: Prepared, found: Structure, chosen: Assignment) -> bool:
+def _quantizes(begun: PreparedModel, found: Structure, chosen: Assignment) -> bool:
     """Whether anything is left to quantize: float throughout is another precision, not a mix."""
     quant = quant_of(settings(begun, found, chosen))
     try:
-        quantize.plan(begun.model, begun.target, quant, quant.types)
+        quantizing.plan(begun.model, begun.target, quant, quant.types)
     except TargetError:
         return False
     return True
 
 
-def settings(begun: Prepared, found: Structure, chosen: Assignment) -> BuildConfig:
+def settings(begun: PreparedModel, found: Structure, chosen: Assignment) -> BuildConfig:
     """The settings of a build with an assignment: types of nodes and of weights, under what the user set."""
     assert begun.target.costs is not None, "assignments are of the levels in the target's costs"
     config, quant = begun.config, quant_of(begun.config)
@@ -138,7 +138,7 @@ def _with_quant(config: BuildConfig, changed: QuantConfig) -> BuildConfig:
     return config.model_copy(update={"compile": config.compile.model_copy(update={"quant": changed})})
 
 
-def moved_as_read(begun: Prepared, types: Mapping[str, str]) -> dict[str, str]:
+def moved_as_read(begun: PreparedModel, types: Mapping[str, str]) -> dict[str, str]:
     """The types of the model's nodes; one in float that only moves values has the type of all that reads them.
 
     They are rounded there anyway, and fewer bits are moved.

@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GroupedTensor:
     """A tensor on a grid, by the groups that write and read it; other readers of its own group do not count.
 
     `writer` is None where a tensor comes as float. One that is not `rounded` has values of another tensor, moved.
@@ -62,7 +62,7 @@ class Structure:
     """Everything that has a precision to choose, with the plan that has it all at the first level."""
 
     groups: tuple[Group, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[GroupedTensor, ...]
     plan: QuantPlan
 
 
@@ -177,10 +177,10 @@ def _joins(nodes: Sequence[ir.Node], target: Target) -> Joins:
     return Joins(behind, any(s.outputs[0].types[0] == "real" for s in last), between=False)
 
 
-def _tensor(value: ir.Value, home: Mapping[str, int], lowest: QuantPlan, target: Target) -> Tensor:
+def _tensor(value: ir.Value, home: Mapping[str, int], lowest: QuantPlan, target: Target) -> GroupedTensor:
     producer = value.producer()
     writer = home.get(producer.name or "") if producer is not None else None
     spec = target.op(producer.domain, producer.op_type) if producer is not None else None
     readers = [home[name] for node, index in value.uses() if index in lowest.uses.get(name := node.name or "", ())]
     rounded = writer is not None and spec is not None and spec.grid == "own"
-    return Tensor(value.name or "", writer, tuple(r for r in dict.fromkeys(readers) if r != writer), rounded)
+    return GroupedTensor(value.name or "", writer, tuple(r for r in dict.fromkeys(readers) if r != writer), rounded)

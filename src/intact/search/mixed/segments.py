@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.model.cutting import Cutter
-from intact.runtime import ort_cpu as cpu
+from intact.runtime import ort_cpu
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -28,7 +28,7 @@ class Segments:
         chunks = [nodes[start : start + size] for start in range(0, len(nodes), size)]
         self._reads = [_read(chunk) for chunk in chunks]
         self._handed_on = [self._results(chunk, index) for index, chunk in enumerate(chunks)]
-        self._sessions: list[cpu.Session] = []
+        self._sessions: list[ort_cpu.Session] = []
         self._before: list[dict[str, np.ndarray]] = []
 
     def share_behind(self, names: Iterable[str]) -> float:
@@ -60,7 +60,7 @@ class Segments:
             return dict(state)
         if index == len(self._sessions):
             piece = self._cutter.piece(self._handed_on[index], state, like=state)
-            self._sessions.append(cpu.Session(piece, optimize=True))
+            self._sessions.append(ort_cpu.Session(piece, optimize=True))
         session = self._sessions[index]
         return {**state, **session.run({port.name: state[port.name] for port in session.inputs})}
 

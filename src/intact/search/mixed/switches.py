@@ -13,7 +13,7 @@ from intact.model import query
 from intact.numbers import grid
 from intact.quantization.calibration.resolve import Resolved
 from intact.results import Encoding
-from intact.search.mixed.groups import Structure, Tensor
+from intact.search.mixed.groups import GroupedTensor, Structure
 from intact.search.mixed.switchable_model import ProbeModel
 from intact.search.mixed.unseen import Beyond
 
@@ -76,7 +76,7 @@ def _rounded(values: np.ndarray, encoding: Encoding, integers: np.ndarray, noise
 
 
 def _switch_tensor(
-    result: Switches, switches: dict[Place, str], tensor: Tensor, value: ir.Value, encoding: Encoding
+    result: Switches, switches: dict[Place, str], tensor: GroupedTensor, value: ir.Value, encoding: Encoding
 ) -> None:
     places: list[Place] = [(tensor.name, None)] if tensor.rounded else []
     places += [(tensor.name, group) for group in tensor.readers]

@@ -13,9 +13,8 @@ import numpy as np
 from intact import data
 from intact.errors import TargetError
 from intact.events import Log, Silence
-from intact.pipeline import acceptance, execution, preparation
-from intact.pipeline import stages as pipeline
-from intact.pipeline.preparation import Prepared
+from intact.pipeline import acceptance, execution, preparation, stages
+from intact.pipeline.preparation import PreparedModel
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
 from intact.search.mixed.curve import Curve, settings
@@ -32,14 +31,14 @@ ROWS = 64
 class Workbench:
     """A model on its way from float to many builds, each in a folder of its own."""
 
-    begun: Prepared
+    begun: PreparedModel
     curve: Curve
     log: Log
     folder: Path
     builds: dict[Assignment, tuple[Build, Path]] = field(default_factory=dict)
     errors: list[TargetError] = field(default_factory=list)
     _expected: list[execution.Outputs] = field(default_factory=list)
-    _last: tuple[Assignment, Prepared, Log] | None = None
+    _last: tuple[Assignment, PreparedModel, Log] | None = None
 
     def attempt(self, chosen: Assignment) -> Trial | None:
         """What an assignment gives that is quantized and run on the CPU; None where the target does not take it."""
@@ -60,7 +59,7 @@ class Workbench:
         prepared, log = self._prepared(chosen)
         place = self.folder / str(len(self.builds) + len(self.errors))
         try:
-            built = pipeline.build_prepared(prepared, place, log, finder=first_on_device)
+            built = stages.build_prepared(prepared, place, log, finder=first_on_device)
         except TargetError as error:
             self._note(chosen, error)
             return None
@@ -82,7 +81,7 @@ class Workbench:
             raise self.errors[-1]
         return max(self.builds, key=lambda assignment: _surplus(self.builds[assignment][0].gates))
 
-    def _measured(self, prepared: Prepared, *, every: bool) -> tuple[Measured, tuple[Measured, ...]]:
+    def _measured(self, prepared: PreparedModel, *, every: bool) -> tuple[Measured, tuple[Measured, ...]]:
         rows = _Rows(prepared.inputs.test, None if every or prepared.labels is not None else ROWS)
         original = Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path))
         if rows.most is not None:
@@ -91,7 +90,7 @@ class Workbench:
         candidate = Runner("quantized", execution.PLAIN, partial(execution.stream, prepared.model))
         return measure(rows, original, [candidate], prepared.labels)
 
-    def _prepared(self, chosen: Assignment) -> tuple[Prepared, Log]:
+    def _prepared(self, chosen: Assignment) -> tuple[PreparedModel, Log]:
         """The model quantized as an assignment says; the last one is kept."""
         if self._last is None or self._last[0] != chosen:
             log = Log(Silence(), [*self.log.stages], [*self.log.warnings])
@@ -100,7 +99,7 @@ class Workbench:
             self._last = (chosen, preparation.quantized(begun, log), log)
         return self._last[1], self._last[2]
 
-    def _trial(self, prepared: Prepared, gates: Sequence[Gate], accuracy: Sequence[Accuracy]) -> Trial:
+    def _trial(self, prepared: PreparedModel, gates: Sequence[Gate], accuracy: Sequence[Accuracy]) -> Trial:
         bill = self.curve.bill(prepared.model)
         return Trial(
             _least(accuracy, "quantized"),

@@ -10,13 +10,13 @@ from intact.quantization.calibration.ranges.minmax import MinMax
 from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 
 class RangeMethod(Protocol):
     """Chooses a range; it never sees the model."""
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """The range that `grid` should cover, given what was seen."""
 
 
@@ -29,12 +29,12 @@ METHODS: dict[str, RangeMethod] = {
 }
 
 
-def range_of(seen: Sketch, grid: Grid) -> Range:
+def range_of(seen: Sketch, grid: PlannedGrid) -> Range:
     """The range that the method of `grid` picks; the same question to the same sketch is answered from memory."""
     return seen.remember(grid, lambda: METHODS[grid.method].range_of(seen, grid))
 
 
-def worth_trying(grid: Grid) -> tuple[str, ...]:
+def worth_trying(grid: PlannedGrid) -> tuple[str, ...]:
     """The methods that a grid may be tried with: all of them under `auto`, otherwise the one that was chosen."""
     if grid.method != "auto":
         return (grid.method,)

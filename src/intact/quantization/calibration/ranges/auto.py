@@ -11,7 +11,7 @@ from intact.quantization.calibration.ranges.minmax import MinMax
 from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 FINE = ("uint16", "int16")
 # How much farther than what was seen a 16-bit grid reaches, as a share.
@@ -29,7 +29,7 @@ class Auto:
     it covers more than was seen, because a value beyond its end costs far more than slightly coarser steps.
     """
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Of equal errors the first: min–max, which clips nothing; 16-bit grids get that, with room to spare."""
         if grid.dtype in FINE:
             room = 1.0 if grid.bounded else 1.0 + HEADROOM

@@ -8,7 +8,7 @@ import numpy as np
 
 from intact.numbers.grid import LIMITS
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 _FLOOR = 1e-10
 
@@ -24,7 +24,7 @@ class Entropy:
     bins: int = 2048
     candidates: int = 32
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """The observed range, both ends cut at the threshold found."""
         reach = max(abs(seen.low), abs(seen.high))
         if reach < np.finfo(np.float32).tiny:  # nothing but zeros and denormals, which the sketch takes for zeros
@@ -32,7 +32,7 @@ class Entropy:
         threshold = self._threshold(seen, grid, reach)
         return Range(max(seen.low, -threshold), min(seen.high, threshold))
 
-    def _threshold(self, seen: Sketch, grid: Grid, reach: float) -> float:
+    def _threshold(self, seen: Sketch, grid: PlannedGrid, reach: float) -> float:
         counts = self._linear(seen, reach)
         levels = self._levels(seen, grid)
         if levels >= self.bins:
@@ -42,7 +42,7 @@ class Entropy:
         around = np.arange(max(levels, best - coarse), min(self.bins, best + coarse) + 1, max(1, coarse // 8))
         return float(_least(counts, levels, np.union1d(around, [best])) * reach / self.bins)
 
-    def _levels(self, seen: Sketch, grid: Grid) -> int:
+    def _levels(self, seen: Sketch, grid: PlannedGrid) -> int:
         """Steps of the grid on one side of zero: all of them for one-sided values."""
         qmin, qmax = LIMITS[grid.dtype]
         one_sided = not grid.symmetric and (seen.low >= 0 or seen.high <= 0)

@@ -6,10 +6,10 @@ import numpy as np
 
 from intact.numbers.grid import LIMITS, encode
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 
-def mean_squared_error(seen: Sketch, ranges: list[Range], grid: Grid) -> np.ndarray:
+def mean_squared_error(seen: Sketch, ranges: list[Range], grid: PlannedGrid) -> np.ndarray:
     """For each range, the mean of (value − its grid value)² over everything seen.
 
     Inside the range a value is uniformly far from its step (step²/12); zero is on the grid exactly; beyond half a
@@ -32,7 +32,7 @@ def _distance(moments: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(total, 0.0))
 
 
-def _ends(ranges: list[Range], grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ends(ranges: list[Range], grid: PlannedGrid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     lows, highs = np.array([r.low for r in ranges]), np.array([r.high for r in ranges])
     encoding = encode(lows, highs, grid.dtype, symmetric=grid.symmetric, axis=0)
     qmin, qmax = LIMITS[grid.dtype]

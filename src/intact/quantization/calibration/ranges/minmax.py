@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 
 @dataclass(frozen=True, slots=True)
 class MinMax:
     """Cover every observed value."""
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """From the least to the greatest value."""
         return Range(seen.low, seen.high)

@@ -8,7 +8,7 @@ import numpy as np
 
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class MeanSquaredError:
     least: float = 0.05
     rounds: int = 3
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Coordinate descent over both ends; a one-sided tensor or a symmetric grid has one number to search."""
         best = Range(seen.low, seen.high)
         shares = np.linspace(self.least, 1.0, self.candidates)
@@ -34,7 +34,7 @@ class MeanSquaredError:
                 break
         return best
 
-    def _best(self, seen: Sketch, grid: Grid, ranges: list[Range]) -> Range:
+    def _best(self, seen: Sketch, grid: PlannedGrid, ranges: list[Range]) -> Range:
         errors = mean_squared_error(seen, ranges, grid)
         # Of equal errors the widest range: it clips least of what calibration has not seen.
         return ranges[len(ranges) - 1 - int(np.argmin(errors[::-1]))]

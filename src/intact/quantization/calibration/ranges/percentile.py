@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Grid, Range
+from intact.results import PlannedGrid, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Percentile:
 
     keep: float = 0.9999
 
-    def range_of(self, seen: Sketch, grid: Grid) -> Range:
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Between the two tails, each of which holds half of what is clipped."""
         tail = (1 - self.keep) / 2
         return Range(seen.quantile(tail), seen.quantile(1 - tail))
