@@ -37,6 +37,7 @@ FACE_CALIBRATED = 24
 
 
 def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
+    from intact.events import Log
     from intact.model import io
     from intact.pipeline import loading, preparation, presets
     from intact.quantization import quantizing as quantize
@@ -47,7 +48,7 @@ def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
 
     config = presets.resolve(BuildConfig.from_dict({"precision": precision}), quantized=None).quantization
     assert config is not None, "these precisions quantize"
-    optimized = optimization.optimize(loading.load(model).model).model
+    optimized = optimization.optimize(loading.load(model, None, Log()).model).model
     settled = settle_masks(optimized, rows, preparation.SOFTMAX_STEPS[config.activation_type])
     done = quantize.quantize(settled.model, load_target("cpu"), config, rows, ranges=settled.ranges)
     io.save(done.model, result)

@@ -85,7 +85,7 @@ def ranking(_: Path) -> bool:
     fine = True
     for name in TRAINED_TRANSFORMERS:
         for effort in EFFORTS:
-            begun = preparation.begin(*example(name, effort), Log())
+            begun = optimized(*example(name, effort))
             curve = curve_of(begun)
             quick = [alone.group for alone in curve.alone[:TOP]]
             slow = np.argsort(-np.array(built_alone(begun, curve)), kind="stable")[:TOP]
@@ -95,6 +95,10 @@ def ranking(_: Path) -> bool:
             print(f"{name}, {effort}: {shared} of the worst {TOP} of {groups} groups are the same: {first}", flush=True)
             fine &= shared >= LEAST_SHARED
     return fine
+
+
+def optimized(path: Path, config: BuildConfig) -> preparation.PreparedModel:
+    return preparation.optimize(preparation.begin(path, config, Log())[0], Log())
 
 
 def built_alone(begun: preparation.PreparedModel, curve: Curve) -> list[float]:
@@ -110,7 +114,7 @@ def built_alone(begun: preparation.PreparedModel, curve: Curve) -> list[float]:
     for group in curve.found.groups:
         others = {node.name or "": "float" for node in begun.model.graph if node.name not in group.nodes}
         settings = BuildConfig.from_dict(merge(begun.config.to_dict(), {"quant": {"types": others}}))
-        quantized = preparation.quantized(replace(begun, config=settings), Log())
+        quantized = preparation.quantize(replace(begun, config=settings), Log())
         accuracy = compare("quantized", "", expected, execution.run(quantized.model, rows))
         found.append(max(0.0 if row.sqnr_db is None else 10 ** (-row.sqnr_db / 10) for row in accuracy))
     return found
@@ -125,11 +129,11 @@ def timing(folder: Path) -> bool:
         setattr(transformer, name, size)
     seconds, groups = {}, 0
     for effort in EFFORTS:
-        begun = preparation.begin(*saved("bert", folder, effort), Log())
+        begun = optimized(*saved("bert", folder, effort))
         start = time.perf_counter()
         groups = len(curve_of(begun).found.groups)
         measured = time.perf_counter()
-        preparation.quantized(begun, Log())
+        preparation.quantize(begun, Log())
         seconds[effort] = (measured - start, time.perf_counter() - measured)
     calibration = seconds["fast"][1]
     for effort, (taken, quantizing) in seconds.items():

@@ -41,13 +41,11 @@ def peak_bytes() -> int:
 
 
 def by_intact(model: Path, rows: Path, method: str) -> None:
-    from intact.pipeline import files
+    from intact.api.quantize import quantize
     from intact.settings.config import BuildConfig
 
-    quant = {"effort": "fast", "method": method, "load_path": str(rows)}
-    files.quantize_file(
-        model, BuildConfig.from_dict({"quant": quant}), model.with_suffix(".intact.onnx"), overwrite=True
-    )
+    config = BuildConfig.from_dict({"quant": {"effort": "fast", "method": method, "load_path": str(rows)}})
+    quantize(model, config=config, output=model.with_suffix(".intact.onnx"), overwrite=True)
 
 
 def by_onnxruntime(model: Path, rows: Path, method: str) -> None:
@@ -102,7 +100,7 @@ def measure(job: str, model: Path, rows: Path, method: str = "") -> tuple[float,
 def run_job(job: str, model: str, rows: str, method: str) -> None:
     import onnxruntime  # noqa: F401
 
-    import intact.pipeline.files  # noqa: F401
+    import intact.api.quantize  # noqa: F401
 
     start = time.perf_counter()
     JOBS[job](Path(model), Path(rows), method)

@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import onnxscript_rules  # noqa: E402
+from intact.api.quantize import quantize  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
 from intact.matching import rewriter  # noqa: E402
 from intact.model import io  # noqa: E402
-from intact.pipeline import files  # noqa: E402
 from intact.rules.quantized import families  # noqa: E402
 from intact.runtime import ort_cpu  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
@@ -117,7 +117,7 @@ def _one(name: str, kind: str, settings: dict[str, object], path: Path, rows: Pa
     quant = {**dict(settings.get("quant", {})), "load_path": str(rows)}  # type: ignore[call-overload]
     config = BuildConfig.from_dict({"precision": settings["precision"], "quant": quant})
     quantized = folder / "quantized.onnx"
-    files.quantize_file(path, config, quantized, overwrite=True)
+    quantize(path, config=config, output=quantized, overwrite=True)
     model = io.load(quantized)
     result = families.rewrite(model, load_target("cpu")).model
     feeds = {key: values[:1] for key, values in np.load(rows).items()}

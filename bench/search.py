@@ -25,8 +25,8 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from intact.pipeline import files  # noqa: E402
-from intact.search.debug.debugging import debug_files  # noqa: E402
+from intact.api.debug import debug  # noqa: E402
+from intact.api.quantize import quantize  # noqa: E402
 from intact.search.matrix import cells as matrix  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from tests.search.debug.faults import narrowed_gelu, spoiled_grid  # noqa: E402
@@ -45,10 +45,11 @@ from pathlib import Path
 from intact import data, execution
 from intact.settings.config import BuildConfig
 from intact.model import io
-from intact.search.debug.debugging import ROWS, debug_files
+from intact.api.debug import debug
+from intact.search.debug.debugging import ROWS
 what, reference, candidate, inputs = sys.argv[1:]
 if what == "debug":
-    debug_files(Path(reference), Path(candidate), BuildConfig(), data_path=inputs)
+    debug(Path(reference), Path(candidate), data=inputs)
 else:
     rows = list(data.load(io.load(reference), inputs, samples=128).test)[:ROWS]
     for path in (reference, candidate):
@@ -80,7 +81,7 @@ def saved(name: str, folder: Path) -> tuple[Path, Path]:
 def quantized(path: Path, inputs: Path, precision: str, device: str = "qnn") -> Path:
     output = path.with_suffix(f".{precision}.onnx")
     settings = {"precision": precision, "quant": {"load_path": str(inputs), "effort": "fast"}}
-    files.quantize_file(path, BuildConfig.from_dict({**settings, "compile": {"device": device}}), output)
+    quantize(path, config=BuildConfig.from_dict({**settings, "compile": {"device": device}}), output=output)
     return output
 
 
@@ -88,7 +89,7 @@ def grid(folder: Path) -> bool:
     path, inputs = saved("bert", folder)
     planted = spoiled_grid(quantized(path, inputs, "uint8"), folder / "bad.onnx", "MatMul", 6, factor=0.02)
     start = time.perf_counter()
-    found = debug_files(path, planted.path, BuildConfig(), data_path=str(inputs))["first"]
+    found = debug(path, planted.path, data=str(inputs))["first"]
     return named("a corrupted scale", planted.node, found, time.perf_counter() - start)
 
 
@@ -97,7 +98,7 @@ def compile(folder: Path) -> bool:
     planted = narrowed_gelu(quantized(path, inputs, "w8a16"), folder / "bad.onnx", 1)
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v68"}})
     start = time.perf_counter()
-    found = debug_files(planted.path, None, config, device=True)["first"]
+    found = debug(planted.path, None, config=config)["first"]
     return named("a graph that fails at finalize", planted.node, found, time.perf_counter() - start)
 
 

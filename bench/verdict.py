@@ -25,9 +25,10 @@ import onnxruntime as ort
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from intact.api.quantize import quantize  # noqa: E402
+from intact.api.verify import verify  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
-from intact.pipeline import files  # noqa: E402
-from intact.search.mixed import cheapest  # noqa: E402
+from intact.search.builds import build_any  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from tests.planted import FAULTS, planted  # noqa: E402
 from tests.zoo import cnn, data, transformer, variants  # noqa: E402
@@ -99,7 +100,7 @@ def faults(folder: Path) -> bool:
     for (name, path, inputs), precision in product(subjects(folder), ("uint8", "w8a16")):
         written = folder / f"{name}_{precision}.qdq.onnx"
         settings = {"precision": precision, "quant": {"load_path": str(inputs), "effort": "fast"}}
-        files.quantize_file(path, BuildConfig.from_dict(settings), written)
+        quantize(path, config=BuildConfig.from_dict(settings), output=written)
         model = onnx.load(written)
         for kind in FAULTS:
             found = [(name, precision, path, inputs, f"{kind} at {node}", bad) for node, bad in planted(model, kind)]
@@ -116,7 +117,7 @@ def faults(folder: Path) -> bool:
         except Exception:
             words["does not run"] += 1  # ONNX Runtime refuses some faults itself: they cannot pass for sound
             continue
-        word = files.verify_files(path, folder / "bad.onnx", test_path=str(folder / "rows.npz")).verdict
+        word = verify(path, folder / "bad.onnx", test_data=str(folder / "rows.npz")).verdict
         wrong = least < LEAST_DB or turned > MOST_TURNED
         words[f"{'wrong' if wrong else 'harmless'}: {word}"] += 1
         if wrong and word not in DOUBTED:
@@ -152,7 +153,7 @@ def sound(folder: Path) -> bool:
             "quant": {"load_path": str(inputs), "effort": "fast"},
         }
         try:
-            built = cheapest.build(path, BuildConfig.from_dict(values), folder / "out", overwrite=True)
+            built = build_any(path, BuildConfig.from_dict(values), folder / "out", overwrite=True)
             word, why = built.verdict, "; ".join(built.verdict_reasons)
         except IntactError as error:
             word, why = "refused", f"{error.code} {error.message[:200]}"

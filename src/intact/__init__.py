@@ -9,22 +9,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from intact.api.analyze import analyze
+    from intact.api.build import build
+    from intact.api.compile import compile
+    from intact.api.convert import convert
+    from intact.api.debug import debug
+    from intact.api.encodings import encodings
+    from intact.api.explain import explain
+    from intact.api.export import export
+    from intact.api.inspect import inspect
+    from intact.api.lint import lint
+    from intact.api.matrix import matrix
+    from intact.api.perf import perf
+    from intact.api.plan import plan
+    from intact.api.probe import probe
+    from intact.api.quantize import quantize
+    from intact.api.rewrite import rewrite
+    from intact.api.schema import schema
+    from intact.api.verify import verify
     from intact.errors import IntactError
     from intact.model.io import load, save
-    from intact.pipeline.stages import build
     from intact.results import Build
     from intact.settings.config import BuildConfig, CompileConfig, QuantConfig, TensorOverride
     from intact.targets.registry import load_target
     from intact.targets.validate import validate
 
+    __version__: str
+
+# One function a command, in the file of its name.
+_COMMANDS = (
+    *("analyze", "build", "compile", "convert", "debug", "encodings", "explain", "export", "inspect", "lint"),
+    *("matrix", "perf", "plan", "probe", "quantize", "rewrite", "schema", "verify"),
+)
 _HOMES = {
+    **{name: f"intact.api.{name}" for name in _COMMANDS},
     "Build": "intact.results",
     "BuildConfig": "intact.settings.config",
     "CompileConfig": "intact.settings.config",
     "IntactError": "intact.errors",
     "QuantConfig": "intact.settings.config",
     "TensorOverride": "intact.settings.config",
-    "build": "intact.search.mixed.cheapest",
     "load": "intact.model.io",
     "load_target": "intact.targets.registry",
     "save": "intact.model.io",
@@ -38,15 +62,37 @@ __all__ = [
     "IntactError",
     "QuantConfig",
     "TensorOverride",
+    "__version__",
+    "analyze",
     "build",
+    "compile",
+    "convert",
+    "debug",
+    "encodings",
+    "explain",
+    "export",
+    "inspect",
+    "lint",
     "load",
     "load_target",
+    "matrix",
+    "perf",
+    "plan",
+    "probe",
+    "quantize",
+    "rewrite",
     "save",
+    "schema",
     "validate",
+    "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("intact")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

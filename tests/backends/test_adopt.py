@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from intact.errors import ModelError
 from intact.pipeline import stages
+from intact.pipeline.stages import BuildOptions
 from intact.settings.config import BuildConfig, CompileConfig
 
 
@@ -40,7 +41,9 @@ def compiled(zoo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compiled") / "out"
     values = {"precision": "uint8", "compile": {"device": "qnn"}}
     quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast"}
-    stages.build(zoo.model("residual_cnn"), BuildConfig.from_dict({**values, "quant": quant}), folder, verify=False)
+    stages.build(
+        zoo.model("residual_cnn"), BuildConfig.from_dict({**values, "quant": quant}), folder, BuildOptions(verify=False)
+    )
     return folder / "model.onnx"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from intact.backends.live import place_live
+from intact.events import Log
 from intact.model import shapes
 from intact.pipeline import preparation
 from intact.rules.quantized import families
@@ -41,7 +42,7 @@ def compiled_form(zoo):
             "quant": {"load_path": str(rows), "samples": ROWS, **quant},
             "compile": {"device": "qnn", "arch": f"v{arch}"},
         }
-        prepared = preparation.prepare(path, BuildConfig.from_dict(settings))
+        prepared = preparation.prepare(path, BuildConfig.from_dict(settings), Log())
         model = families.rewrite(prepared.model, prepared.target).model
         shapes.infer_shapes(model)
         return model, prepared.target

@@ -305,7 +305,11 @@ class TestSingleStages:
         status, out, _ = run("perf", zoo.model("bert"), zoo.model("bert"), "--runs", "3")
         lines = [line for line in out.splitlines() if str(zoo.folder) not in line]
         assert status == 0 and max(map(len, lines)) <= 80
-        assert "p50 ms" in out and "MatMul" in out and ("SLOWER" in out or "as fast as" in out)
+        # Which operators are the slowest few is up to the noise of the machine; that some are listed is not.
+        operators = {node.op_type for node in onnx.load(zoo.model("bert")).graph.node}
+        assert (
+            "p50 ms" in out and any(f"\n{op} " in out for op in operators) and ("SLOWER" in out or "as fast as" in out)
+        )
 
     def test_inspect_tells_what_is_in_a_model(self, run, zoo):
         status, out, _ = run("inspect", zoo.model("bert"))

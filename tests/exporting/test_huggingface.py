@@ -18,7 +18,6 @@ from intact.cli.main import app
 from intact.errors import DataError, IntactError, ModelError, SettingsError, ToolchainError
 from intact.exporting import huggingface, origin, processor, tasks
 from intact.model import io
-from intact.pipeline import files
 from intact.results import Origin
 from intact.runtime import hub, process
 from intact.settings.config import BuildConfig, ExportConfig
@@ -215,7 +214,7 @@ def test_inputs_are_prepared_as_the_model_says_unless_the_user_does(sentences, t
     monkeypatch.setattr(huggingface, "export", lambda *_, image_size, **__: sizes.append(image_size) or known)
 
     def prepared(path, **more):
-        with files.exported("a/b@v1", BuildConfig.from_dict({"quant": {"load_path": str(path)}, **more})) as given:
+        with exported("a/b@v1", BuildConfig.from_dict({"quant": {"load_path": str(path)}, **more})) as given:
             return given.config
 
     assert prepared(sentences).tokenizer == "a/b@v1"

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact.errors import ModelError
+from intact.events import Log
 from intact.linting import linter
 from intact.model import io
 from intact.pipeline import loading
@@ -359,11 +360,11 @@ def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
 def test_a_kernel_that_would_end_the_process_is_refused_when_it_is_loaded(tmp_path):
     io.save(where("input", kernel=True), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="crashes ONNX Runtime: the zero point") as caught:
-        loading.load(tmp_path / "model.onnx")
+        loading.load(tmp_path / "model.onnx", None, Log())
     assert caught.value.code == "M132" and "lint --fix" in caught.value.fix
 
 
 @pytest.mark.parametrize("zero", ["constant", "folded"])
 def test_a_kernel_whose_zero_points_are_known_beforehand_is_loaded(zero, tmp_path):
     io.save(where(zero, kernel=True), tmp_path / "model.onnx")
-    assert loading.load(tmp_path / "model.onnx").quantized is not None
+    assert loading.load(tmp_path / "model.onnx", None, Log()).quantized is not None

@@ -7,9 +7,10 @@ import onnx_ir as ir
 import pytest
 
 from intact.matching import rewriter
-from intact.model.census import census, describe, quantized, types_of
+from intact.model.census import census, types_of
 from intact.quantization.float16 import convert
 from intact.quantization.weight_only import packed_products
+from intact.reports.figures import types_in_words
 from intact.rules.quantized.families import rules_for
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -51,7 +52,7 @@ def test_nodes_between_grids_count_with_the_types_of_the_grids(settings, activat
 def test_the_settings_are_not_asked_where_single_nodes_have_another_type():
     types = {"h": "uint16", "b": "uint16", "r": "uint16", "y": "float"}
     found = models.quantized(two_layers(), models.rows({"x": (2, 8)}), "qnn", types=types)
-    assert describe(counted(found.model)) == "2 uint16, 1 uint16 × int8; 1 in float"
+    assert types_in_words(counted(found.model)) == "2 uint16, 1 uint16 × int8; 1 in float"
 
 
 def test_a_node_in_float_that_reads_from_a_grid_or_is_read_to_one_is_in_float():
@@ -91,13 +92,13 @@ def test_packed_weights_count_beside_float_activations():
     assert counted(packed.model) == [
         {"activations": "float", "weights": "int4", "nodes": 1, "ops": {"MatMulNBits": 1}},
     ]
-    assert quantized(counted(packed.model)) == 1
+    assert quantized_nodes(counted(packed.model)) == 1
 
 
 def test_half_precision_counts_without_the_casts_around_it():
     config = QuantConfig.from_dict({"activation_type": "float16", "weight_type": "float16"})
     half = convert(two_layers(), config, models.rows({"x": (2, 8)}))
-    assert describe(counted(half.model)) == "4 in float16" and quantized(counted(half.model)) == 0
+    assert types_in_words(counted(half.model)) == "4 in float16" and quantized_nodes(counted(half.model)) == 0
 
 
 def test_shapes_and_indices_are_not_numbers_that_are_computed_with():

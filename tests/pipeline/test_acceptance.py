@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from intact import data
+from intact.api.verify import verify
 from intact.errors import SettingsError
 from intact.model import io
-from intact.pipeline import execution, files, stages
+from intact.pipeline import execution, stages
 from intact.settings.config import BuildConfig
 from tests.conftest import ROWS
 
@@ -84,7 +85,7 @@ def test_the_accuracy_of_every_form_is_in_manifest_and_report(cnn, rows, labels,
 def test_what_a_build_deployed_verifies_as_the_build_ran_it(cnn, rows, tmp_path):
     _, written = built(cnn, rows, tmp_path / "out", compile={"io": "quantized"})
     assert "uint8" in {port["dtype"] for port in written["io"]}
-    found = files.verify_files(cnn, tmp_path / "out/model.onnx", data_path=rows)
+    found = verify(cnn, tmp_path / "out/model.onnx", data=rows)
     (model,) = found.models
     expected = next(row for row in written["accuracy"] if row["form"] == "compiled")
     assert (model.form, model.runtime) == ("compiled", expected["runtime"])
@@ -94,7 +95,7 @@ def test_what_a_build_deployed_verifies_as_the_build_ran_it(cnn, rows, tmp_path)
 def test_a_deployed_model_that_was_changed_is_no_longer_the_one_of_the_manifest(cnn, rows, tmp_path):
     built(cnn, rows, tmp_path / "out")
     (tmp_path / "out/model.onnx").write_bytes((tmp_path / "out/model.qdq.onnx").read_bytes())
-    (model,) = files.verify_files(cnn, tmp_path / "out/model.onnx", data_path=rows).models
+    (model,) = verify(cnn, tmp_path / "out/model.onnx", data=rows).models
     assert (model.form, model.runtime) == ("quantized", execution.PLAIN)
 
 
@@ -103,8 +104,8 @@ def test_each_architecture_is_that_of_its_build_and_another_is_refused(cnn, rows
     for arch in ("v68", "v75"):
         built(cnn, rows, tmp_path / arch, compile={"device": "qnn", "arch": arch})
     paths = [tmp_path / arch / "model.onnx" for arch in ("v68", "v75")]
-    found = files.verify_files(cnn, *paths, data_path=rows)
+    found = verify(cnn, *paths, data=rows)
     assert [model.runtime.rpartition(" ")[2] for model in found.models] == ["v68", "v75"]
     other = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v75"}})
     with pytest.raises(SettingsError, match="compiled for v68"):
-        files.verify_files(cnn, paths[0], data_path=rows, config=other)
+        verify(cnn, paths[0], data=rows, config=other)

@@ -56,7 +56,7 @@ def quantize_stage(folder, **settings):
     np.savez(folder / "rows.npz", x=rng.standard_normal((8, 4, 32)).astype(np.float32))
     quant = {"load_path": str(folder / "rows.npz"), **settings.pop("quant", {})}
     log = Log(Silence())
-    preparation.prepare_logged(folder / "m.onnx", BuildConfig.from_dict({"quant": quant, **settings}), log)
+    preparation.prepare(folder / "m.onnx", BuildConfig.from_dict({"quant": quant, **settings}), log)
     (stage,) = [stage for stage in log.stages if stage.name == "quantize"]
     return {name: seconds for name, seconds in stage.details.items() if name.endswith("_time_seconds")}
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.api.quantize import quantize
 from intact.linting import linter
 from intact.model import io
-from intact.pipeline import files
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, Precision
 from intact.verification.compare import compare
@@ -39,7 +39,7 @@ def written_(zoo, tmp_path):
         quant = {"load_path": str(rows), "samples": 4, **fast}
         config = {"precision": precision, "quant": quant, "compile": {"device": device}}
         output = tmp_path / "quantized.onnx"
-        files.quantize_file(path, BuildConfig.from_dict(config), output)
+        quantize(path, config=BuildConfig.from_dict(config), output=output)
         return output, {key: values[:1] for key, values in _load(rows).items()}
 
     return write

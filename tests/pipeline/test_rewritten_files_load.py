@@ -7,8 +7,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from intact.api.convert import convert
+from intact.api.rewrite import rewrite
 from intact.model import io, upgrade
-from intact.pipeline import rewriting
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 
@@ -30,17 +31,17 @@ OVERFLOWING = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> 
     y = com.microsoft.QLinearSoftmax <axis = -1, opset = 13> (q, s, z, p, o) }"""
 
 
-def rewrite(device):
-    return lambda path, output: rewriting.rewrite_file(
-        path, BuildConfig.from_dict({"compile": {"device": device}}), output, exact=True
+def rewriting(device):
+    return lambda path, output: rewrite(
+        path, config=BuildConfig.from_dict({"compile": {"device": device}}), output=output, rules="exact"
     )
 
 
-def convert(form):
-    return lambda path, output: rewriting.convert_file(path, form, BuildConfig.from_dict({}), output)
+def converting(form):
+    return lambda path, output: convert(path, to=form, config=BuildConfig.from_dict({}), output=output)
 
 
-ALL = {"cpu": rewrite("cpu"), "qnn": rewrite("qnn"), "qdq": convert("qdq"), "qlinear": convert("qlinear")}
+ALL = {"cpu": rewriting("cpu"), "qnn": rewriting("qnn"), "qdq": converting("qdq"), "qlinear": converting("qlinear")}
 CASES = [
     *((text, act) for text in (MOVED, SHARED, ADDED) for act in ALL),
     *((HALVED, act) for act in ("cpu", "qlinear")),

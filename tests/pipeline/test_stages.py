@@ -17,11 +17,16 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from intact import data, environment
+from intact.api.build import build
+from intact.api.inspect import inspect
+from intact.api.quantize import quantize
+from intact.api.verify import verify
 from intact.backends import base as compiling
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Log, Silence
 from intact.model import io, query
-from intact.pipeline import files, loading, preparation, stages
+from intact.pipeline import loading, preparation, recording, stages, verifying
+from intact.pipeline.stages import BuildOptions
 from intact.reports import manifest
 from intact.settings.config import BuildConfig
 from tests.conftest import ROWS
@@ -174,24 +179,24 @@ class TestAPlainBuild:
 
     def test_quantize_and_compile_leave_the_same_quantized_bytes(self, made, cnn, rows, tmp_path):
         settings = config(rows, precision="uint8")
-        files.quantize_file(cnn, settings, tmp_path / "q.onnx")
-        stages.build(cnn, settings, tmp_path / "c", verify=False)
+        quantize(cnn, config=settings, output=tmp_path / "q.onnx")
+        stages.build(cnn, settings, tmp_path / "c", BuildOptions(verify=False))
         moved = BuildConfig.from_dict({"compile": {"quant": {"load_path": str(rows)}}, "precision": "uint8"})
-        stages.build(cnn, moved, tmp_path / "inside", verify=False)
+        stages.build(cnn, moved, tmp_path / "inside", BuildOptions(verify=False))
         digests = {sha256(tmp_path / name) for name in ("q.onnx", "c/model.qdq.onnx", "inside/model.qdq.onnx")}
         assert digests == {sha256(made.folder / "model.qdq.onnx")}
 
     def test_held_back_rows_do_not_depend_on_where_the_calibration_ends(self, made, cnn, rows, tmp_path):
-        files.quantize_file(cnn, config(rows, quant={"samples": ROWS}), tmp_path / "all.onnx")
+        quantize(cnn, config=config(rows, quant={"samples": ROWS}), output=tmp_path / "all.onnx")
         assert sha256(tmp_path / "all.onnx") == sha256(made.folder / "model.qdq.onnx")
-        files.quantize_file(cnn, config(rows, quant={"samples": 2}), tmp_path / "two.onnx")
+        quantize(cnn, config=config(rows, quant={"samples": 2}), output=tmp_path / "two.onnx")
         assert sha256(tmp_path / "two.onnx") != sha256(made.folder / "model.qdq.onnx")
 
     def test_held_back_rows_change_nothing_in_the_quantized_model(self, made, cnn, rows, tmp_path):
         arrays = dict(np.load(rows))
         arrays["image"][-HELD_BACK:] *= 100
         np.savez(tmp_path / "other.npz", **arrays)
-        files.quantize_file(cnn, config(tmp_path / "other.npz"), tmp_path / "q.onnx")
+        quantize(cnn, config=config(tmp_path / "other.npz"), output=tmp_path / "q.onnx")
         assert sha256(tmp_path / "q.onnx") == sha256(made.folder / "model.qdq.onnx")
 
     def test_a_quantized_model_is_built_without_quantizing_it_again(self, made, tmp_path):
@@ -206,18 +211,18 @@ class TestAPlainBuild:
         with pytest.raises(SettingsError, match="already quantized"):
             stages.build(made.folder / "model.qdq.onnx", config(precision="w8a16"), tmp_path / "out")
         with pytest.raises(SettingsError, match="nothing to do"):
-            files.quantize_file(made.folder / "model.qdq.onnx", config(), tmp_path / "out.onnx")
+            quantize(made.folder / "model.qdq.onnx", config=config(), output=tmp_path / "out.onnx")
         assert os.listdir(tmp_path) == []
 
     def test_verify_compares_on_the_rows_that_the_build_held_back(self, made, cnn, rows):
-        found = files.verify_files(cnn, made.folder / "model.qdq.onnx", data_path=str(rows))
+        found = verify(cnn, made.folder / "model.qdq.onnx", data=str(rows))
         built = next(row for row in made.manifest["accuracy"] if row["form"] == "quantized")
         assert found.gates == () and found.accuracy[0].sqnr_db == pytest.approx(built["sqnr_db"])
 
     @pytest.mark.parametrize(("least", "passed"), [(10.0, True), (200.0, False)])
     def test_verify_has_a_gate(self, made, cnn, rows, least, passed):
         settings = config(min_sqnr=least)
-        found = files.verify_files(cnn, made.folder / "model.onnx", data_path=str(rows), config=settings)
+        found = verify(cnn, made.folder / "model.onnx", data=str(rows), config=settings)
         assert [gate.passed for gate in found.gates] == [passed]
 
 
@@ -231,7 +236,7 @@ class TestData:
 
     def test_seed_and_distribution_decide_synthetic_inputs(self, cnn, tmp_path):
         for name, quant in {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"distribution": "uniform"}}.items():
-            files.quantize_file(cnn, config(quant={"samples": 4, **quant}), tmp_path / f"{name}.onnx")
+            quantize(cnn, config=config(quant={"samples": 4, **quant}), output=tmp_path / f"{name}.onnx")
         digests = [sha256(tmp_path / f"{name}.onnx") for name in "abcd"]
         assert digests[0] == digests[1] and len(set(digests)) == 3
 
@@ -263,12 +268,12 @@ class TestData:
 
 
 class TestOutput:
-    @pytest.mark.parametrize("step", ["compile", "_verify", "_finish"])
-    def test_an_error_at_any_step_leaves_nothing_behind(self, cnn, rows, tmp_path, monkeypatch, step):
+    @pytest.mark.parametrize(("where", "step"), [(compiling, "compile"), (verifying, "verify"), (recording, "finish")])
+    def test_an_error_at_any_step_leaves_nothing_behind(self, cnn, rows, tmp_path, monkeypatch, where, step):
         def fail(*_, **__):
             raise RuntimeError("in the middle")
 
-        monkeypatch.setattr(*((compiling, "compile") if step == "compile" else (stages, step)), fail)
+        monkeypatch.setattr(where, step, fail)
         with pytest.raises(RuntimeError, match="in the middle"):
             stages.build(cnn, config(rows), tmp_path / "deep/out")
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -276,7 +281,7 @@ class TestOutput:
 
     def test_an_existing_folder_is_refused_before_any_work_and_stays(self, cnn, rows, tmp_path, monkeypatch):
         (tmp_path / "mine.txt").write_text("mine")
-        monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(preparation, "prepare", lambda *_: pytest.fail("work was done"))
         with pytest.raises(OutputError, match="not empty"):
             stages.build(cnn, config(rows), tmp_path)
         assert os.listdir(tmp_path) == ["mine.txt"]
@@ -284,15 +289,15 @@ class TestOutput:
     def test_overwriting_keeps_foreign_files(self, cnn, rows, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out/mine.txt").write_text("mine")
-        stages.build(cnn, config(rows), tmp_path / "out", overwrite=True)
+        stages.build(cnn, config(rows), tmp_path / "out", BuildOptions(overwrite=True))
         assert {"mine.txt", "model.onnx"} <= set(os.listdir(tmp_path / "out"))
 
     def test_a_failed_build_over_an_old_one_keeps_the_old_one(self, cnn, rows, tmp_path, monkeypatch):
-        stages.build(cnn, config(rows), tmp_path / "out", verify=False)
+        stages.build(cnn, config(rows), tmp_path / "out", BuildOptions(verify=False))
         before = {name: sha256(tmp_path / "out" / name) for name in os.listdir(tmp_path / "out")}
         monkeypatch.setattr(compiling, "compile", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            stages.build(cnn, config(rows), tmp_path / "out", overwrite=True)
+            stages.build(cnn, config(rows), tmp_path / "out", BuildOptions(overwrite=True))
         assert {name: sha256(tmp_path / "out" / name) for name in os.listdir(tmp_path / "out")} == before
         assert os.listdir(tmp_path) == ["out"]
 
@@ -302,15 +307,15 @@ class TestOutput:
         target.write_bytes(cnn.read_bytes() if content is None else content)
         before = sha256(target)
         with pytest.raises(OutputError, match="did not write it"):
-            files.quantize_file(cnn, config(rows), target)
+            quantize(cnn, config=config(rows), output=target)
         assert sha256(target) == before
 
     def test_quantize_replaces_its_own_file_and_any_other_with_overwrite(self, cnn, rows, tmp_path):
         target = tmp_path / "q.onnx"
         target.write_text("notes")
-        files.quantize_file(cnn, config(rows), target, overwrite=True)
+        quantize(cnn, config=config(rows), output=target, overwrite=True)
         first = sha256(target)
-        files.quantize_file(cnn, config(rows, precision="int8"), target)
+        quantize(cnn, config=config(rows, precision="int8"), output=target)
         assert sha256(target) != first
 
     def test_a_gate_that_fails_keeps_the_artifacts(self, cnn, rows, tmp_path):
@@ -320,7 +325,7 @@ class TestOutput:
         assert (gate["name"], gate["limit"], gate["passed"]) == ("min_sqnr", 200.0, False)
 
     def test_compiling_checks_no_gate_and_says_so(self, cnn, rows, tmp_path):
-        built = stages.build(cnn, config(rows, min_sqnr=0), tmp_path / "out", verify=False)
+        built = stages.build(cnn, config(rows, min_sqnr=0), tmp_path / "out", BuildOptions(verify=False))
         assert built.gates == () and built.accuracy == ()
         assert any("min_sqnr is not checked" in text for text in built.warnings)
         assert stage(read_manifest(tmp_path / "out"), "verify")["status"] == "skipped"
@@ -359,7 +364,9 @@ class TestIntegerBoundaries:
         assert all(row["sqnr_db"] > 15 for row in written["accuracy"])
 
     def test_what_stays_float_is_said(self, cnn, rows, tmp_path):
-        built = stages.build(cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out", verify=False)
+        built = stages.build(
+            cnn, config(rows, compile={"io": "quantized"}), tmp_path / "out", BuildOptions(verify=False)
+        )
         floats = [port["name"] for port in built.io if port["dtype"] == "float"]
         assert all(any(name in text for text in built.warnings) for name in floats)
 
@@ -398,18 +405,18 @@ def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
 class TestWhatIsNotThere:
     def test_a_missing_extra_is_refused_before_any_work(self, cnn, rows, tmp_path, monkeypatch):
         monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
-        monkeypatch.setattr(preparation, "prepare_logged", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(preparation, "prepare", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
             stages.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
         assert caught.value.status == 5 and os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("run", [stages.build, files.quantize_file])
+    @pytest.mark.parametrize("run", [build, quantize])
     def test_what_is_not_built_yet_is_refused_before_any_work(self, cnn, tmp_path, monkeypatch, run):
         (tmp_path / "mine.toml").write_text(UNFINISHED, encoding="utf-8")
-        monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(loading, "start_loading", lambda *_: pytest.fail("work was done"))
         device = {"device": str(tmp_path / "mine.toml")}
         with pytest.raises(NotAvailable, match="the chip is not made yet") as caught:
-            run(cnn, config(precision="uint8", compile=device), tmp_path / "out")
+            run(cnn, config=config(precision="uint8", compile=device), output=tmp_path / "out")
         assert caught.value.status == 5
 
     def test_a_model_file_that_is_not_there_or_not_a_model(self, tmp_path):
@@ -450,7 +457,7 @@ def test_ties_that_newer_kernels_round_in_other_ways_are_told_and_no_error(tmp_p
         }"""
     onnx.save(parser.parse_model(text), tmp_path / "tied.onnx")
     log = Log()
-    assert loading.load_logged(tmp_path / "tied.onnx", None, log).quantized is not None
+    assert loading.load(tmp_path / "tied.onnx", None, log).quantized is not None
     assert ["round ties in other ways" in warning for warning in log.warnings] == [True]
     assert 20 < log.stages[0].details["upgrade_sqnr_db"] < 60
 
@@ -461,7 +468,7 @@ def test_a_quantized_weight_that_is_made_of_constants_is_constant(tmp_path):
             v = Reshape(w, t) y = QLinearConv(x, s, z, v, s, wz, s, z)
         }"""
     onnx.save(parser.parse_model(text), tmp_path / "made.onnx")
-    (node,) = loading.load(tmp_path / "made.onnx").model.graph
+    (node,) = loading.load(tmp_path / "made.onnx", None, Log()).model.graph
     assert query.is_constant(node.inputs[3])
 
 
@@ -471,16 +478,19 @@ def test_an_upgrade_that_no_synthetic_input_fits_is_not_checked_and_that_is_told
     }"""
     onnx.save(parser.parse_model(text), tmp_path / "eight.onnx")
     log = Log()
-    loading.load_logged(tmp_path / "eight.onnx", None, log)
+    loading.load(tmp_path / "eight.onnx", None, log)
     assert ["was not checked: ORT stopped while running" in warning for warning in log.warnings] == [True]
     assert log.stages[0].details["upgrade_sqnr_db"] is None
-    loading.load_logged(tmp_path / "eight.onnx", {"N": 8}, log := Log())
+    loading.load(tmp_path / "eight.onnx", {"N": 8}, log := Log())
     assert not log.warnings
 
 
 @pytest.mark.parametrize(
     "act",
-    [loading.load, lambda path: preparation.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}))],
+    [
+        lambda path: loading.load(path, None, Log()),
+        lambda path: preparation.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}), Log()),
+    ],
     ids=["alone", "beside another error"],
 )
 def test_an_upgrade_that_changes_the_numbers_is_an_error(cnn, monkeypatch, act):
@@ -502,10 +512,10 @@ def test_a_wrong_upgrade_of_a_quantized_model_is_an_error_too(body, factor, tmp_
         <float s = {{0.02}}, uint8 z = {{128}}, float t = {{0.5}}, int8[1,1,1,1] w = {{2}}, int8 v = {{0}}>
         {{ {body} }}"""
     onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
-    loading.load(tmp_path / "model.onnx")
+    loading.load(tmp_path / "model.onnx", None, Log())
     _upgrade_wrongly(monkeypatch, factor)
     with pytest.raises(ModelError, match="after the upgrade to a newer opset the outputs differ"):
-        loading.load(tmp_path / "model.onnx")
+        loading.load(tmp_path / "model.onnx", None, Log())
 
 
 def _upgrade_wrongly(monkeypatch, factor):
@@ -523,10 +533,10 @@ def _upgrade_wrongly(monkeypatch, factor):
 
 
 def test_inspecting_tells_what_is_in_a_model(cnn, made):
-    facts = files.inspect_file(cnn)
+    facts = inspect(cnn)
     assert facts["operators"]["Conv"] == 6 and facts["quantized"] is None
     assert facts["inputs"] == [{"name": "image", "dtype": "float", "shape": [1, 3, 32, 32]}]
-    assert "already quantized" in files.inspect_file(made.folder / "model.qdq.onnx")["quantized"]
+    assert "already quantized" in inspect(made.folder / "model.qdq.onnx")["quantized"]
 
 
 def test_the_opset_9_face_detector_builds_for_the_cpu(ultraface, tmp_path):
@@ -594,9 +604,7 @@ class TestTheNpu:
             assert sha256(built.folder / artifact["path"]) == artifact["sha256"]
 
     def test_the_compiled_model_verifies_again_from_its_file(self, built, zoo):
-        found = files.verify_files(
-            zoo.model("residual_cnn"), built.folder / "model.onnx", data_path=str(zoo.data("residual_cnn"))
-        )
+        found = verify(zoo.model("residual_cnn"), built.folder / "model.onnx", data=str(zoo.data("residual_cnn")))
         expected = next(row for row in built.manifest["accuracy"] if row["form"] == "compiled")
         (row,) = found.accuracy
         assert row.form == "compiled" and row.sqnr_db == pytest.approx(expected["sqnr_db"])

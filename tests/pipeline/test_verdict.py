@@ -10,8 +10,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from intact.api.quantize import quantize
+from intact.api.verify import verify
 from intact.errors import DataError, ModelError
-from intact.pipeline import files, stages
+from intact.pipeline import deployment, stages
+from intact.pipeline.stages import BuildOptions
 from intact.pipeline.verdict import Evidence, judge
 from intact.results import Accuracy, Gate
 from intact.settings.config import BuildConfig, VerdictConfig
@@ -159,7 +162,7 @@ def quantized(zoo, tmp_path_factory):
     """A zoo CNN on a uint8 grid."""
     path = tmp_path_factory.mktemp("verdict") / "q.onnx"
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
-    files.quantize_file(zoo.model("residual_cnn"), config, path)
+    quantize(zoo.model("residual_cnn"), config=config, output=path)
     return path
 
 
@@ -176,9 +179,7 @@ def test_verify_says_of_a_planted_fault_what_its_sqnr_says(kind, zoo, quantized,
     assert cases
     for node, model in cases:
         onnx.save(model, tmp_path / "bad.onnx")
-        found = files.verify_files(
-            zoo.model("residual_cnn"), tmp_path / "bad.onnx", data_path=str(zoo.data("residual_cnn"))
-        )
+        found = verify(zoo.model("residual_cnn"), tmp_path / "bad.onnx", data=str(zoo.data("residual_cnn")))
         (least,) = [r.sqnr_db for r in found.accuracy]
         expected = "broken" if least < 6 else "suspect" if least < 20 else "good"
         assert found.verdict == expected, (node, least)
@@ -198,8 +199,8 @@ def test_a_fault_planted_in_rewriting_shows_in_the_build(zoo, tmp_path, monkeypa
                 node.inputs[6].const_value = ir.tensor(np.array(scale), name=node.inputs[6].name)
         return result
 
-    monkeypatch.setattr(stages.rewriter, "apply", spoiled)
-    monkeypatch.setattr(stages, "check_rewriting", lambda *_: {})
+    monkeypatch.setattr(deployment.rewriter, "apply", spoiled)
+    monkeypatch.setattr(deployment, "check_rewriting", lambda *_: {})
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
     built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")
     assert built.verdict == "broken" and not built.passed
@@ -224,24 +225,19 @@ def test_labels_outside_the_classes_are_refused(label, zoo, tmp_path):
     np.save(tmp_path / "labels.npy", labels)
     config = BuildConfig.from_dict({"labels": str(tmp_path / "labels.npy"), "max_accuracy_drop": 1.0})
     with pytest.raises(DataError, match=f"label {label} is no class") as error:
-        files.verify_files(
-            zoo.model("residual_cnn"),
-            zoo.model("residual_cnn"),
-            data_path=str(zoo.data("residual_cnn")),
-            config=config,
-        )
+        verify(zoo.model("residual_cnn"), zoo.model("residual_cnn"), data=str(zoo.data("residual_cnn")), config=config)
     assert error.value.code == "D137"
 
 
 def test_what_is_compiled_without_a_comparison_is_unverified(zoo, tmp_path):
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
-    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
+    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", BuildOptions(verify=False))
     assert built.verdict == "unverified" and built.passed and built.verdict_reasons
 
 
 def test_a_gate_that_cannot_be_checked_fails(zoo, tmp_path):
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo), "min_sqnr": 20})
-    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", verify=False)
+    built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out", BuildOptions(verify=False))
     assert built.verdict == "failed" and not built.passed
 
 
@@ -270,10 +266,10 @@ class TestOnTheDevice:
         model = shared / f"{name}.onnx"
         if not model.is_file():
             pytest.skip("the outside models are not beside the repository (shared/outside)")
-        from intact.search.mixed import cheapest
+        from intact.search.builds import build_any
 
         values = {"precision": precision, "compile": {"device": "qnn"}, "quant": {"effort": "fast"}}
-        return cheapest.build(model, BuildConfig.from_dict(values), folder)
+        return build_any(model, BuildConfig.from_dict(values), folder)
 
     @pytest.fixture
     def minimal(self):

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact import data
+from intact.api.perf import perf
 from intact.errors import ModelError, SettingsError
 from intact.model import io
-from intact.pipeline import files
 from intact.profiling import measure
 
 
@@ -71,7 +71,7 @@ def compiled(path):
 
 def test_a_compiled_model_is_refused_because_a_simulator_has_no_latency(tmp_path):
     with pytest.raises(SettingsError, match="its time is not latency") as caught:
-        files.perf_files(model(tmp_path / "a.onnx", 1), compiled(tmp_path / "c.onnx"))
+        perf(model(tmp_path / "a.onnx", 1), compiled(tmp_path / "c.onnx"))
     assert caught.value.status == 2
 
 
@@ -79,5 +79,5 @@ def test_rows_of_data_are_used_in_turn(tmp_path):
     path = model(tmp_path / "a.onnx", 1)
     np.savez(tmp_path / "d.npz", x=np.zeros((8, 128, 256), np.float32))
     assert len(data.load(io.load(path), str(tmp_path / "d.npz"), samples=8).test) == 4
-    found, gate = files.perf_files(path, data_path=str(tmp_path / "d.npz"), rounds=2)
+    found, gate = perf(path, data=str(tmp_path / "d.npz"), rounds=2)
     assert gate is None and len(found.models) == 1

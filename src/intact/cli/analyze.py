@@ -28,16 +28,16 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact analyze model.onnx --device qnn --soc SM8550
     """
+    from intact.api.analyze import analyze
     from intact.cli import console, summary
-    from intact.pipeline import files
 
     every = values["device"] == EVERY_DEVICE
     if every:
         values = {**values, "device": None}
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    with arguments.model_file(values, config, talk) as given:
-        found = files.analyze_file(given.path, given.config, live=values["live"], every_device=every, events=talk)
+    asked = {"live": values["live"], "every_device": every}
+    found = analyze(**arguments.source(values), config=config, events=talk, **asked)
     if values["as_json"]:
         console.print_json({"targets": found} if every else found[0])
     elif not values["quiet"]:

@@ -43,12 +43,12 @@ def run(values: dict[str, Any]) -> None:
     Example: intact build model.onnx --device qnn --precision auto --min-sqnr 35 --data inputs.npz -o output/ finds the
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
+    from intact.api.build import build
     from intact.cli import console, summary
-    from intact.search.mixed import cheapest
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    with arguments.model_file(values, config, talk) as given:
-        built = cheapest.build(given.path, given.config, values["output"], overwrite=values["overwrite"], events=talk)
+    where = {"output": values["output"], "overwrite": values["overwrite"]}
+    built = build(**arguments.source(values), config=config, events=talk, **where)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates, "the artifacts are in place, marked as failed in the manifest")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from intact.cli.console import verdict_line
-from intact.pipeline.files import Verification, VerifiedModel
-from intact.profiling.measure import Measurement, Performance
 from intact.reports.figures import MISSING, decibels, figure, share, size
-from intact.results import Accuracy, Gate
-from intact.verification.tolerance import Tolerance, tolerance
+
+if TYPE_CHECKING:
+    from intact.api.verify import Verification, VerifiedModel
+    from intact.profiling.measure import Measurement, Performance
+    from intact.results import Accuracy, Gate
+    from intact.verification.tolerance import Tolerance
 
 OPS_SHOWN = 5
 BLAMED_SHOWN = 4
@@ -28,7 +30,7 @@ def verification(found: Verification) -> dict[str, Any]:
         "verdict_reasons": list(found.judged.reasons),
         "samples": found.samples,
         "reference": _identity(found.reference),
-        "models": [{**_identity(model), "tolerance": asdict(tolerance(model.accuracy))} for model in found.models],
+        "models": [{**_identity(model), "tolerance": asdict(model.tolerance)} for model in found.models],
         "outputs": [{"model": model.path, **asdict(row)} for model in found.models for row in model.accuracy],
         "gate": gates[0] if gates else None,
         "gates": gates,
@@ -54,7 +56,7 @@ def show_verification(found: Verification) -> None:
         out.print()
         out.print(f"{model.path}: {model.form}, on {model.runtime}{_right(model)}", soft_wrap=True)
         out.print(_accuracy(model.accuracy))
-        out.print(f"would pass: {_passing(tolerance(model.accuracy))}", soft_wrap=True)
+        out.print(f"would pass: {_passing(model.tolerance)}", soft_wrap=True)
     for gate in found.gates:
         word = "passed" if gate.passed else "FAILED"
         out.print(f"gate {gate.name} {gate.limit:g}: {word}, {gate.detail}", soft_wrap=True)

@@ -17,13 +17,12 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
+    from intact.api.compile import compile
     from intact.cli import console, summary
-    from intact.pipeline import stages
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    output, overwrite = values["output"], values["overwrite"]
-    with arguments.model_file(values, config, talk) as given:
-        built = stages.build(given.path, given.config, output, overwrite=overwrite, verify=False, events=talk)
+    where = {"output": values["output"], "overwrite": values["overwrite"]}
+    built = compile(**arguments.source(values), config=config, events=talk, **where)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates)

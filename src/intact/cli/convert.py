@@ -28,18 +28,18 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
+    from intact.api.convert import convert
     from intact.cli import console, summary
-    from intact.pipeline import rewriting
 
-    result = rewriting.convert_file(
+    result = convert(
         arguments.model_path(values),
-        values["to"],
-        arguments.settings(values, *SETTINGS),
-        values["output"],
+        to=values["to"],
+        config=arguments.settings(values, *SETTINGS),
+        output=values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json(result.to_dict())
     elif not values["quiet"]:
-        summary.show_rewriting(result)
+        summary.show_rewriting(result.to_dict())

@@ -23,8 +23,14 @@ INPUTS = (
         "data",
         str | None,
         typer.Option("--data", help="Inputs: an .npz keyed by input name, a folder of images, or module:function."),
+        ("quant", "load_path"),
     ),
-    Option("test_data", str | None, typer.Option("--test-data", help="Inputs that are all for this comparison.")),
+    Option(
+        "test_data",
+        str | None,
+        typer.Option("--test-data", help="Inputs that are all for this comparison."),
+        ("test_path",),
+    ),
 )
 OUTPUT = (
     Option(
@@ -47,7 +53,7 @@ LIMITS = tuple(option for option in COMPILE if option.name in ("ep_option", "tim
 # What is shown of a layer, and of a unit on the NPU, under which heading.
 MODEL_FIGURES = {"own_db": "own dB", "computed_db": "computed", "grid_db": "grid", "accumulated_db": "so far"}
 DEVICE_FIGURES = {"own_db": "own dB", "steps": "steps"}
-SETTINGS = (CHIP, DIMS, IMAGES, TEXT, LIMITS)
+SETTINGS = (INPUTS, CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 
 @takes(FILES, INPUTS, CHIP, OUTPUT, DIMS, IMAGES, TEXT, LIMITS, TALK)
@@ -67,24 +73,16 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
+    from intact.api.debug import debug
     from intact.cli import console
-    from intact.search.debug.debugging import debug_files, is_compiled_file
-    from intact.search.debug.device import SIMULATED
 
-    compiled = values["candidate"] is not None and is_compiled_file(values["candidate"])
-    device = values["device"] is not None or compiled
-    config = arguments.settings({**values, "device": values["device"] or (SIMULATED if compiled else None)}, *SETTINGS)
-    talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    result = debug_files(
+    result = debug(
         values["reference"],
         values["candidate"],
-        config,
-        device=device,
-        data_path=values["data"],
-        test_path=values["test_data"],
         output=values["output"],
         overwrite=values["overwrite"],
-        events=talk,
+        config=arguments.settings(values, *SETTINGS),
+        events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:
         console.print_json(result)

@@ -36,21 +36,12 @@ def export(
 
     Example: intact encodings export output/model.qdq.onnx --format aimet -o encodings.json
     """
+    from intact.api.encodings import encodings
     from intact.cli import console
-    from intact.model import io
-    from intact.quantization import encodings
-    from intact.reports import publish
 
-    publish.check_file(output, overwrite=overwrite, ours=False)
-    given = encodings.of_model(io.load(model))
-    second = [name for name, entry in given.items() if entry.readers is not None]
-    if second and form != "ort":
-        console.Talk().warn(f"AIMET has no second grid on a tensor, so these are left out: {', '.join(second)}")
-    text = encodings.text(given, form)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
-    result = {"model": str(model), "output": str(output), "format": form, "tensors": len(given)}
-    console.print_json(result) if as_json else console.say(f"{len(given)} encodings: {output}")
+    found = encodings(model, output=output, format=form, overwrite=overwrite, events=console.Talk())
+    result = {"model": str(model), "output": str(output), "format": form, "tensors": found.tensors}
+    console.print_json(result) if as_json else console.say(f"{found.tensors} encodings: {output}")
 
 
 @app.command("diff")
@@ -66,10 +57,10 @@ def diff(
     """
     from dataclasses import asdict
 
+    from intact.api.encodings import encoding_differences
     from intact.cli import console
-    from intact.quantization import encodings
 
-    found = encodings.differences(encodings.load(a), encodings.load(b))
+    found = encoding_differences(a, b)
     if as_json:
         console.print_json({"a": str(a), "b": str(b), "differences": [asdict(entry) for entry in found]})
     else:

@@ -17,13 +17,9 @@ def run(
 
     Example: intact explain Q103
     """
+    from intact.api.explain import explain
     from intact.errors import SettingsError
-    from intact.linting import linter
 
     if everything == (code is not None):
         raise SettingsError("S183", "give one code, or --all", fix="intact explain Q103")
-    if code is None:
-        typer.echo(linter.markdown(), nl=False)
-        return
-    check = linter.check_of(code)
-    typer.echo(f"{check.code} ({check.severity})\n{check.explanation()}")
+    typer.echo(explain(code), nl=code is not None)

@@ -28,17 +28,19 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact export organisation/model -o model.onnx
     """
-    from intact.cli import console
-    from intact.pipeline import files
+    from dataclasses import asdict
 
-    result = files.export_file(
+    from intact.api.export import export
+    from intact.cli import console
+
+    result = export(
         values["source"],
-        arguments.settings(values, HOW),
-        values["output"],
+        config=arguments.settings(values, HOW),
+        output=values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json({"output": str(values["output"]), **asdict(result)})
     elif not values["quiet"]:
-        console.say(f"{result['architecture']} for {result['task']}: {result['output']}")
+        console.say(f"{result.architecture} for {result.task}: {values['output']}")

@@ -16,10 +16,10 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact inspect model.onnx
     """
+    from intact.api.inspect import inspect
     from intact.cli import console, summary
-    from intact.pipeline import files
 
-    facts = files.inspect_file(arguments.model_path(values))
+    facts = inspect(arguments.model_path(values))
     if values["as_json"]:
         console.print_json(facts)
     else:

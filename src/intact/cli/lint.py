@@ -32,27 +32,26 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact lint model.onnx --fix -o fixed.onnx
     """
+    from intact.api.lint import lint
     from intact.cli import console
     from intact.errors import SettingsError
-    from intact.linting.linter import Severity
-    from intact.pipeline import files
 
     if values["fix"] != (values["output"] is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
-    result = files.lint_file(arguments.model_path(values), values["output"], overwrite=values["overwrite"])
+    report = lint(arguments.model_path(values), output=values["output"], overwrite=values["overwrite"])
+    result = report.to_dict()
     if values["as_json"]:
         console.print_json(result)
     elif not values["quiet"]:
         _show(result, console.say)
-    standing = [item for item in result["findings"] if not item["fixed"]]
-    if any(Severity(item["severity"]).at_least(chosen) for item in standing):
+    if any(finding.severity.at_least(chosen) for finding in report.standing):
         raise typer.Exit(FINDINGS_REMAIN)
 
 
 def _severity(given: str | None) -> Any:
+    from intact.api.lint import Severity
     from intact.errors import SettingsError
-    from intact.linting.linter import Severity
 
     try:
         return Severity(given or Severity.WARNING)

@@ -55,29 +55,26 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
+    from intact.api.matrix import matrix
     from intact.cli import console
-    from intact.search.matrix import cells
 
-    path = arguments.model_path(values)
-    wanted = cells.cells(
-        _listed(values["devices"]), _listed(values["precisions"]), arguments.settings(values, *SETTINGS)
-    )
-    talk = console.Talk(quiet=values["quiet"])
-    output = values["output"]
-    outcomes = cells.run(
+    path, output = arguments.model_path(values), values["output"]
+    outcomes = matrix(
         path,
-        wanted,
-        output,
+        devices=_listed(values["devices"]),
+        precisions=_listed(values["precisions"]),
+        output=output,
         workers=values["workers"],
         threads=values["threads"],
         cluster=values["cluster"],
-        events=talk,
+        config=arguments.settings(values, *SETTINGS),
+        events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
         console.print_json({"source": str(path), "cells": [asdict(outcome) for outcome in outcomes]})
     elif not values["quiet"]:
         _show(outcomes, console.say)
-        console.say(f"{output / cells.PAGE}")
+        console.say(f"{output / 'matrix.html'}")
     if any(outcome.status != "built" for outcome in outcomes):
         raise typer.Exit(SOME_FAILED)
 

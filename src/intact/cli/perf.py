@@ -27,6 +27,7 @@ HOW = (
             help="Inputs: an .npz keyed by input name, a folder of images, or module:function. [default: synthetic]",
             show_default=False,
         ),
+        ("quant", "load_path"),
     ),
     Option(
         "threads",
@@ -63,24 +64,22 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
     """
+    from intact.api.perf import perf
     from intact.cli import comparison, console
     from intact.errors import SettingsError
-    from intact.pipeline import files, verdict
 
-    config = arguments.settings(values, *SETTINGS)
+    config = arguments.settings(values, HOW, *SETTINGS)
     if config.max_latency_ratio is not None and len(values["models"]) < 2:
         raise SettingsError("S145", "--max-latency-ratio: one model has no ratio", fix="give two or more models")
-    found, gate = files.perf_files(
+    found = perf(
         *values["models"],
-        data_path=values["data"],
         threads=values["threads"] or 0,
         rounds=values["runs"],
         config=config,
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
-        console.print_json(comparison.performance(found, gate))
+        console.print_json(comparison.performance(found.measurement, found.gate))
     elif not values["quiet"]:
-        comparison.show_performance(found)
-    gates = [gate] if gate is not None else []
-    console.refuse_failed(verdict.of_gates(gates), gates)
+        comparison.show_performance(found.measurement)
+    console.refuse_failed(found.judged, found.gates)

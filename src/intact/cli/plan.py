@@ -17,13 +17,12 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
     """
+    from intact.api.plan import plan
     from intact.cli import console
-    from intact.pipeline import files
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    output, overwrite = values["output"], values["overwrite"]
-    with arguments.model_file(values, config, talk) as given:
-        planned = files.write_plan(given.path, given.config, output, overwrite=overwrite, events=talk)
+    where = {"output": values["output"], "overwrite": values["overwrite"]}
+    planned = plan(**arguments.source(values), config=config, events=talk, **where)
     if not values["quiet"]:
         console.say(f"{len(planned.nodes)} nodes, {len(planned.grids)} grids: {values['output']}")

@@ -17,15 +17,14 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
     """
+    from intact.api.quantize import quantize
     from intact.cli import console
-    from intact.pipeline import files
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    output, overwrite = values["output"], values["overwrite"]
-    with arguments.model_file(values, config, talk) as given:
-        result = files.quantize_file(given.path, given.config, output, overwrite=overwrite, events=talk)
+    where = {"output": values["output"], "overwrite": values["overwrite"]}
+    result = quantize(**arguments.source(values), config=config, events=talk, **where)
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json(result.to_dict())
     elif not values["quiet"]:
-        console.say(f"{result['nodes_quantized']} nodes quantized for {result['target']}: {values['output']}")
+        console.say(f"{result.nodes_quantized} nodes quantized for {result.target}: {values['output']}")

@@ -42,20 +42,19 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
+    from intact.api.rewrite import rewrite
     from intact.cli import console, summary
-    from intact.pipeline import rewriting
 
-    result = rewriting.rewrite_file(
+    result = rewrite(
         arguments.model_path(values),
-        arguments.settings(values, *SETTINGS),
-        values["output"],
-        exact=values["exact"] is True,
-        near=values["exact"] is not True,
+        config=arguments.settings(values, *SETTINGS),
+        output=values["output"],
+        rules="exact" if values["exact"] is True else "near",
         explain=values["explain"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json(result.to_dict())
     elif not values["quiet"]:
-        summary.show_rewriting(result)
+        summary.show_rewriting(result.to_dict())

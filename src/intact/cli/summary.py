@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from intact.cli.console import print_json, verdict_line
-from intact.model import census
-from intact.reports.figures import size
+from intact.reports.figures import quantized_nodes, size, types_in_words
 from intact.results import Accuracy, Build, TaskAccuracy
 
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
@@ -152,7 +151,7 @@ def _quantized(built: Build) -> str:
     if quant["activation_type"] == "float":
         return f"weights of {stage.details['nodes_quantized']} nodes packed to {quant['weight_type']}"
     types = stage.details["types"]
-    return f"{census.quantized(types)} nodes quantized: {census.describe(types)}"
+    return f"{quantized_nodes(types)} nodes quantized: {types_in_words(types)}"
 
 
 def _placed(built: Build) -> str:

@@ -33,14 +33,20 @@ INPUTS = (
         "data",
         str | None,
         typer.Option("--data", help="Inputs: an .npz keyed by input name, a folder of images, or module:function."),
+        ("quant", "load_path"),
     ),
-    Option("test_data", str | None, typer.Option("--test-data", help="Inputs that are all for verification.")),
+    Option(
+        "test_data",
+        str | None,
+        typer.Option("--test-data", help="Inputs that are all for verification."),
+        ("test_path",),
+    ),
 )
 SIMULATOR = tuple(option for option in TARGET if option.name in ("arch", "soc"))
-SETTINGS = (SIMULATOR, IMAGES, TEXT, GATES)
+SETTINGS = (INPUTS, SIMULATOR, IMAGES, TEXT, GATES)
 
 
-@takes(FILES, INPUTS, *SETTINGS, TALK)
+@takes(FILES, *SETTINGS, TALK)
 def run(values: dict[str, Any]) -> None:
     """Compare the outputs of two or more models on the same inputs.
 
@@ -55,15 +61,13 @@ def run(values: dict[str, Any]) -> None:
 
     Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
+    from intact.api.verify import verify
     from intact.cli import comparison, console
-    from intact.pipeline import files
 
     reference, *candidates = _models(values)
-    found = files.verify_files(
+    found = verify(
         reference,
         *candidates,
-        data_path=values["data"],
-        test_path=values["test_data"],
         config=arguments.settings(values, *SETTINGS),
         events=console.Talk(quiet=values["quiet"]),
     )
@@ -76,10 +80,5 @@ def run(values: dict[str, Any]) -> None:
 
 def _models(values: dict[str, Any]) -> list[Path]:
     """The reference and then the models to check."""
-    from intact.errors import SettingsError
-
     given, reference = values["models"], values["reference"]
-    ordered = given if reference is None else [reference, *(path for path in given if path != reference)]
-    if len(ordered) < 2:
-        raise SettingsError("S149", f"there is nothing to compare {ordered[0]} with", fix="give two or more models")
-    return list(ordered)
+    return list(given if reference is None else [reference, *(path for path in given if path != reference)])

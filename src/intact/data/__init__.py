@@ -17,6 +17,7 @@ import onnx_ir as ir
 from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
 from intact.data.images import open_images
 from intact.data.input_specs import Feeds, InputSpec, input_specs
+from intact.data.lent import is_lent, open_lent
 from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
 from intact.data.synthetic import SyntheticSource
@@ -60,6 +61,8 @@ def load(
 def _open(
     source: str, *, specs: tuple[InputSpec, ...], limit: int, images: ImageConfig, tokenizer: str | None
 ) -> Source:
+    if is_lent(source):
+        return open_lent(source, specs, limit)
     path = Path(source)
     if path.is_file():
         return _open_file(path, specs, limit, tokenizer)

@@ -11,7 +11,7 @@ from intact.data.input_profile import Profile, Record, record
 from intact.data.input_specs import Feeds, check_values
 from intact.data.symptom import Symptom
 
-Kind = Literal["npz", "callable", "images", "text", "synthetic"]
+Kind = Literal["npz", "arrays", "callable", "images", "text", "synthetic"]
 
 FEWEST_TO_SPLIT = 8
 FEWEST_HELD_BACK = 4

@@ -40,8 +40,16 @@ class CallableSource(Source):
 
     kind = "callable"
 
-    def __init__(self, reference: str, specs: tuple[InputSpec, ...], limit: int) -> None:
+    def __init__(
+        self,
+        reference: str,
+        specs: tuple[InputSpec, ...],
+        limit: int,
+        *,
+        function: Callable[[], object] | None = None,
+    ) -> None:
         self.where = reference
+        self._function = function
         self._specs = specs
         self._records = [self._checked(feed, row) for row, feed in enumerate(islice(self._feeds(), limit))]
         self.rows = len(self._records)
@@ -63,27 +71,17 @@ class CallableSource(Source):
         return iter(self._records[start:stop])
 
     def _feeds(self) -> Iterator[Feeds]:
-        samples = _call(self.where)
+        samples = _call(self.where, self._function)
         if isinstance(samples, Mapping | np.ndarray):
-            arrays = {name: InMemory(np.asarray(array)) for name, array in self._by_name(samples, self.where).items()}
+            arrays = {
+                name: InMemory(np.asarray(array)) for name, array in by_name(samples, self._specs, self.where).items()
+            }
             whole = ArraySource(self._specs, arrays, "callable", self.where)
             yield from whole.read(0, whole.rows)
             return
         for row, sample in enumerate(_each(samples, self.where)):
             where = f"{self.where}, sample {row}"
-            yield check_feed(self._specs, self._by_name(sample, where), where)
-
-    def _by_name(self, sample: Any, where: str) -> Mapping[str, Any]:
-        if isinstance(sample, Mapping):
-            return sample
-        if isinstance(sample, np.ndarray | np.generic) and len(self._specs) == 1:
-            return {self._specs[0].name: sample}
-        raise DataError(
-            "D118",
-            f"{where}: expected arrays by input name, found {type(sample).__name__}",
-            allowed=f"a dict with {', '.join(spec.name for spec in self._specs)}; a bare array for one input",
-            fix="yield dicts of numpy arrays",
-        )
+            yield check_feed(self._specs, by_name(sample, self._specs, where), where)
 
     def _checked(self, feed: Feeds, row: int) -> Record:
         check_values(feed, f"{self.where}, sample {row}")
@@ -98,8 +96,22 @@ class CallableSource(Source):
         )
 
 
-def _call(reference: str) -> Any:
-    function = _resolve(reference)
+def by_name(sample: Any, specs: tuple[InputSpec, ...], where: str) -> Mapping[str, Any]:
+    """Arrays by input name; a model with one input takes a bare array."""
+    if isinstance(sample, Mapping):
+        return sample
+    if isinstance(sample, np.ndarray | np.generic) and len(specs) == 1:
+        return {specs[0].name: sample}
+    raise DataError(
+        "D118",
+        f"{where}: expected arrays by input name, found {type(sample).__name__}",
+        allowed=f"a dict with {', '.join(spec.name for spec in specs)}; a bare array for one input",
+        fix="yield dicts of numpy arrays",
+    )
+
+
+def _call(reference: str, function: Callable[[], object] | None) -> Any:
+    function = function or _resolve(reference)
     with _users_code(reference):
         return function()
 

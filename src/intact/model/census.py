@@ -7,7 +7,6 @@ integers (QLinearConv, QGemm) in its own, and any other in the type of its float
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,30 +67,6 @@ def census(model: ir.Model) -> list[TypeGroup]:
         groups.setdefault((found.activations, found.weights), Counter())[found.op] += 1
     result = [TypeGroup(*types, dict(ops.most_common())) for types, ops in groups.items()]
     return sorted(result, key=lambda group: (-group.nodes, group.activations, group.weights or ""))
-
-
-def describe(groups: Sequence[dict[str, Any]]) -> str:
-    """A census in one line: `17 uint8 × int8, 4 uint16; 2 in float`."""
-    floats = [group for group in groups if _is_float(group)]
-    text = ", ".join(f"{group['nodes']} {_pair(group)}" for group in groups if group not in floats)
-    counts: Counter[str] = Counter()
-    for group in floats:
-        counts[group["activations"]] += group["nodes"]
-    rest = ", ".join(f"{count} in {dtype}" for dtype, count in counts.most_common())
-    return "; ".join(part for part in (text, rest) if part)
-
-
-def quantized(groups: Sequence[dict[str, Any]]) -> int:
-    """The number of nodes that have integers for activations or weights."""
-    return sum(group["nodes"] for group in groups if not _is_float(group))
-
-
-def _is_float(group: dict[str, Any]) -> bool:
-    return group["activations"] in _FLOATS and (group["weights"] is None or group["weights"] in _FLOATS)
-
-
-def _pair(group: dict[str, Any]) -> str:
-    return group["activations"] if group["weights"] is None else f"{group['activations']} × {group['weights']}"
 
 
 def _types(node: ir.Node) -> NodeTypes | None:

@@ -12,7 +12,6 @@ from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
 from intact.results import Accuracy, Gate, Placement, TaskAccuracy
 from intact.settings.config import BuildConfig
-from intact.targets.registry import load_target
 from intact.targets.spec import Target
 from intact.verification import gates, remedies
 
@@ -77,8 +76,12 @@ def check(
     placement: Placement | None = None,
     *,
     calibration: str | None = None,
+    target: Target | None = None,
 ) -> tuple[Gate, ...]:
-    """Every gate that is set, on what was measured; `task` holds the original's rows too."""
+    """Check every gate that is set on what was measured; `task` holds the original's rows too.
+
+    What a failed gate proposes to try fits the `target`, where there is one.
+    """
     checked = []
     if config.min_sqnr is not None and accuracy:
         checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
@@ -90,5 +93,5 @@ def check(
         checked.append(gates.task_gate(original, forms, config.max_accuracy_drop))
     if config.require_npu is not None and placement is not None:
         checked.append(gates.placement_gate(placement, config.require_npu))
-    takes = load_target(config.compile.device).precisions
+    takes = () if target is None else target.precisions
     return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)

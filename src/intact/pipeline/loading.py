@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
 from intact import data
 from intact.errors import ModelError
-from intact.events import Events, Log, Silence
+from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.model import detect, io, normalize, query, upgrade
@@ -42,44 +42,50 @@ class LoadedModel:
     origin: Origin | None = None
 
 
-def load(path: Path, *, dims: Mapping[str, int] | None = None, events: Events | None = None) -> LoadedModel:
-    """The model at `path`, upgraded and normalised, and compared with the file as it is."""
-    return load_logged(path, dims, Log(events or Silence()))
+@dataclass(frozen=True, slots=True)
+class UpgradeCheck:
+    """The comparison of an upgraded model with its file, which runs beside later stages."""
+
+    found: Future[tuple[float | None, tuple[str, ...]]] | None
+    details: dict[str, Any]
+
+    def confirm(self, log: Log) -> None:
+        """Wait for the comparison and record it; raise if the upgrade changed the function."""
+        if self.found is not None:
+            self.details["upgrade_sqnr_db"], warnings = self.found.result()
+            log.warn(*warnings)
 
 
-def load_logged(path: Path, dims: Mapping[str, int] | None, log: Log) -> LoadedModel:
-    with loaded(path, dims, log) as source:
-        return source
+def load(path: Path, dims: Mapping[str, int] | None, log: Log) -> LoadedModel:
+    """Load the model at `path`, upgraded and normalised, and compare it with the file as it is."""
+    source, check = start_loading(path, dims, log)
+    check.confirm(log)
+    return source
 
 
-@contextmanager
-def loaded(path: Path, dims: Mapping[str, int] | None, log: Log) -> Iterator[LoadedModel]:
-    """The model at `path`; what the block does with it counts only if the upgrade, checked meanwhile, was right."""
-    with ThreadPoolExecutor(1) as aside:
-        with log.stage("load") as (_, details):
-            digest = aside.submit(io.sha256_of, path)
-            given = io.load(path)
-            upgraded = upgrade.upgrade(given)
-            model = normalize.normalize(upgraded.model, dims=dims)
-            log.warn(*upgraded.notes)
-            details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
-            found = origin.of_model(given)
-            log.warn(*(() if found is None else origin.warnings(found)))
-            opset = given.opset_imports.get("", 0)
-            quantized = detect.detect(model)
-            if quantized is not None:
-                # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
-                constant_folding.fold(model)
-                _refuse_what_kills(path, model)
-            source = LoadedModel(path, digest.result(), opset, model, quantized, found)
-        differs = upgraded.from_opset != upgraded.to_opset
-        check = aside.submit(_check_upgrade, path, given, model) if differs else None
-        try:
-            yield source
-        finally:
-            if check is not None:
-                details["upgrade_sqnr_db"], warnings = check.result()
-                log.warn(*warnings)
+def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple[LoadedModel, UpgradeCheck]:
+    """Load the model at `path` as `load` does, but leave it to the caller to confirm the upgrade in the end."""
+    aside = ThreadPoolExecutor(1)
+    with log.stage("load") as (_, details):
+        digest = aside.submit(io.sha256_of, path)
+        given = io.load(path)
+        upgraded = upgrade.upgrade(given)
+        model = normalize.normalize(upgraded.model, dims=dims)
+        log.warn(*upgraded.notes)
+        details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
+        found = origin.of_model(given)
+        log.warn(*(() if found is None else origin.warnings(found)))
+        opset = given.opset_imports.get("", 0)
+        quantized = detect.detect(model)
+        if quantized is not None:
+            # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
+            constant_folding.fold(model)
+            _refuse_what_kills(path, model)
+        source = LoadedModel(path, digest.result(), opset, model, quantized, found)
+    differs = upgraded.from_opset != upgraded.to_opset
+    check = aside.submit(_check_upgrade, path, given, model) if differs else None
+    aside.shutdown(wait=False)
+    return source, UpgradeCheck(check, details)
 
 
 def _refuse_what_kills(path: Path, model: ir.Model) -> None:

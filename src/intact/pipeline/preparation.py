@@ -1,9 +1,7 @@
-"""The stages that every command on a model begins with: load → optimize → quantize."""
+"""The stages that every command on a model begins with: load → optimize → quantize, each from a value to a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +10,14 @@ import onnx_ir as ir
 from intact import data
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
-from intact.events import Events, Log, Silence
+from intact.events import Events, Log
 from intact.linting import linter
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
 from intact.pipeline import loading, presets
-from intact.pipeline.loading import LoadedModel
+from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
+from intact.results import Application
 from intact.rules.float import optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
@@ -31,15 +30,18 @@ SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16":
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A model after quantization (or without it), ready to be rewritten, with all that was settled on the way."""
+    """A model on its way from its file to a target, with all that was settled so far.
+
+    `model` is what the last stage made of it: loaded, optimized, or quantized.
+    """
 
     source: LoadedModel
     config: BuildConfig
     target: Target
     inputs: data.CalibrationAndTest
     model: ir.Model
-    optimized: Rewritten
-    calibrated: bool
+    optimizations: tuple[Application, ...] = ()
+    calibrated: bool = False
     kept: tuple[float16.Kept, ...] = ()
     labels: Labels | None = None
 
@@ -55,38 +57,35 @@ class PreparedModel:
         return self.source.quantized is not None if quant is None else quant.has_grids
 
 
-def prepare(path: Path, config: BuildConfig, *, events: Events | None = None) -> PreparedModel:
+def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
-    return prepare_logged(path, config, Log(events or Silence()))
-
-
-def prepare_logged(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     presets.refuse_auto(asked)
-    with _begun(path, asked, log) as begun:
-        return quantized(begun, log)
+    begun, upgrade = begin(path, asked, log)
+    try:
+        return quantize(optimize(begun, log), log)
+    finally:
+        upgrade.confirm(log)
 
 
-def begin(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
-    """Load and optimize: the model in float, with its inputs and its complete settings."""
-    with _begun(path, asked, log) as begun:
-        return begun
-
-
-@contextmanager
-def _begun(path: Path, asked: BuildConfig, log: Log) -> Iterator[PreparedModel]:
-    """What `begin` gives; see `loading.loaded` for what counts of the block."""
+def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, UpgradeCheck]:
+    """Load the model at `path`, complete the settings and load the inputs; the upgrade is still to be confirmed."""
     presets.available(asked)
-    with loading.loaded(path, asked.dims, log) as source:
-        config = presets.resolve(asked, quantized=source.quantized)
-        target = target_of(config.compile)
-        announce(config, target, log.events)
-        warn_of_chip(config, target, log)
-        inputs = inputs_for(source.model, config, log)
-        labels = None if config.labels is None else load_labels(config.labels, inputs.test)
-        with log.stage("optimize") as (_, details):
-            optimized = optimize_for(source.model, target)
-            details["rewrites"] = len(optimized.applications)
-        yield PreparedModel(source, config, target, inputs, optimized.model, optimized, False, labels=labels)
+    source, upgrade = loading.start_loading(path, asked.dims, log)
+    config = presets.resolve(asked, quantized=source.quantized)
+    target = target_of(config.compile)
+    announce(config, target, log.events)
+    warn_of_chip(config, target, log)
+    inputs = inputs_for(source.model, config, log)
+    labels = None if config.labels is None else load_labels(config.labels, inputs.test)
+    return PreparedModel(source, config, target, inputs, source.model, labels=labels), upgrade
+
+
+def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
+    """Bring a float model to fewer and friendlier operators."""
+    with log.stage("optimize") as (_, details):
+        optimized = optimize_for(begun.source.model, begun.target)
+        details["rewrites"] = len(optimized.applications)
+    return replace(begun, model=optimized.model, optimizations=optimized.applications)
 
 
 def optimize_for(model: ir.Model, target: Target) -> Rewritten:
@@ -94,16 +93,17 @@ def optimize_for(model: ir.Model, target: Target) -> Rewritten:
     return optimization.optimize(model, ops=target.has if target.npu else None)
 
 
-def quantized(begun: PreparedModel, log: Log) -> PreparedModel:
-    """The model quantized as its settings say, or as it is where they do not."""
-    source, quant = begun.source, begun.config.quantization
+def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
+    """Quantize the model as its settings say; leave it as it is where they do not."""
+    source, quant = optimized.source, optimized.config.quantization
     if quant is None:
-        log.skip("quantize", str(source.quantized or f"--precision {begun.config.precision} keeps the model in float"))
-        return begun if source.quantized is None else replace(begun, model=source.model)
-    found = _quantize(begun.model, begun.target, quant, begun.inputs, log)
+        kept = f"--precision {optimized.config.precision} keeps the model in float"
+        log.skip("quantize", str(source.quantized or kept))
+        return optimized if source.quantized is None else replace(optimized, model=source.model)
+    found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
-    return replace(begun, model=found.model, calibrated=calibrated, kept=found.kept)
+    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
 
 
 def target_of(config: CompileConfig) -> Target:

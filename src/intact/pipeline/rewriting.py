@@ -3,107 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from intact.events import Events, Log, Silence
+from intact.events import Log
 from intact.linting import linter
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
-from intact.pipeline import execution, files, loading, preparation, stages
+from intact.pipeline import deployment, execution, loading, model_files, preparation
+from intact.results import Refusal
 from intact.rules.proof import exactness
 from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
 
-def rewrite_file(
-    path: Path,
-    config: BuildConfig,
-    output: Path,
-    *,
-    exact: bool = False,
-    near: bool = False,
-    explain: str | None = None,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Rewrite the quantized model at `path` for a target into the file `output`, and run both to compare them.
+@dataclass(frozen=True, slots=True)
+class RewriteOrder:
+    """What to rewrite into which file, for which target, by which rules.
 
-    `exact` and `near` choose rules as in `rewrite.rules_for`; layers that `near` would take below 40 dB stay exact.
-    `explain` names a node, of the model or of the result: which rules fired there, and why the others did not, is
-    part of what is returned.
+    `explain` names a node, of the model or of the result, or none (""): the result then says which rules fired there,
+    and why others did not, those of `left_out` among them.
     """
-    files.check_output(output, overwrite)
-    target = preparation.target_of(config.compile)
-    rules = families.rules_for(target, exact=exact, near=near)
-    names = {rule.name for rule in rules}
-    left_out = [rule for rule in families.rules_for(target, near=near) if rule.name not in names]
-    return _rewrite_to(path, config, target, rules, output, explain, events, left_out)
+
+    path: Path
+    output: Path
+    target: Target
+    rules: Sequence[Rule]
+    explain: str | None = None
+    left_out: Sequence[Rule] = ()
 
 
-def convert_file(
-    path: Path,
-    form: str | None,
-    config: BuildConfig,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Convert the quantized model at `path` to the form `qdq` or `qlinear`, and run both to compare them."""
-    files.check_output(output, overwrite)
-    target = families.conversion(form)
-    return _rewrite_to(path, config, target, families.rules_for(target), output, None, events)
+@dataclass(frozen=True, slots=True)
+class RewrittenFile:
+    """A rewritten model as it was written, and what running it beside the given one showed."""
+
+    output: Path
+    target: str
+    rules: list[dict[str, Any]]
+    operators: dict[str, dict[str, int]]
+    validation: dict[str, Any]
+    requantized_weights: list[dict[str, Any]]
+    explain: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {**asdict(self), "output": str(self.output), "warnings": list(self.warnings)}
 
 
-def _rewrite_to(
-    path: Path,
-    config: BuildConfig,
-    target: Target,
-    rules: Sequence[Rule],
-    output: Path,
-    explain: str | None,
-    events: Events | None,
-    left_out: Sequence[Rule] = (),
-) -> dict[str, Any]:
-    log = Log(events or Silence())
-    source = loading.load_logged(path, config.dims, log)
+def rewrite_file(order: RewriteOrder, config: BuildConfig, log: Log) -> RewrittenFile:
+    """Rewrite a model file as ordered, and run both to compare them; layers that `near` would spoil stay exact."""
+    target = order.target
+    source = loading.load(order.path, config.dims, log)
     inputs = preparation.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
-        rows = stages.validation_rows(inputs)
-        lossy = exactness.lossy(source.model, rules, rows)
-        rules = exactness.except_at(rules, lossy)
+        rows = deployment.validation_rows(inputs)
+        lossy = exactness.lossy(source.model, order.rules, rows)
+        rules = exactness.except_at(order.rules, lossy)
         chosen = rewriter.apply(source.model.clone(), rules)
         rewritten, validation = _repaired(source.model, chosen, rules, rows, target)
     for node, reason in lossy.items():
         log.events.note(f"--near: {node} stays exact: {reason}")
-    requantized = stages.tell_zero_points(rewritten, target, log)
+    requantized = deployment.tell_zero_points(rewritten, target, log)
     normalize.drop_unused_opsets(rewritten.model)
     upgrade.keep_kernels(rewritten.model, source.opset)
-    refusals = () if explain is None else families.explain(source.model, chosen, rules, explain, left_out)
-    files.write_model(rewritten.model, output, path, log, foreign=config.compile.assume_ort is not None)
-    return {
-        "output": str(output),
-        "target": target.name,
-        "rules": families.counts(rewritten.applications),
-        "operators": families.operators(source.model, rewritten.model),
-        "validation": validation,
-        "requantized_weights": requantized,
-        "explain": [asdict(refusal) for refusal in refusals],
-        "warnings": log.warnings,
-    }
+    asked = order.explain
+    refusals = () if asked is None else families.explain(source.model, chosen, rules, asked, order.left_out)
+    foreign = config.compile.assume_ort is not None
+    model_files.write_model(rewritten.model, order.output, order.path, log, foreign=foreign)
+    return RewrittenFile(
+        order.output,
+        target.name,
+        families.counts(rewritten.applications),
+        families.operators(source.model, rewritten.model),
+        validation,
+        requantized,
+        tuple(refusals),
+        tuple(log.warnings),
+    )
 
 
 def _repaired(
     model: ir.Model, first: Rewritten, rules: Sequence[Rule], rows: Sequence[execution.Outputs], target: Target
 ) -> tuple[Rewritten, dict[str, Any]]:
     """What `rules` made of a model, without what ONNX Runtime would do wrong with it, and what running it showed."""
-    found = stages.check_rewriting(model, first, rules, rows, target)
+    found = deployment.check_rewriting(model, first, rules, rows, target)
     shapes.infer_shapes(first.model)
     repairs = linter.repairs(first.model, fused=target.rewrite.form == "qlinear")
     if not repairs:
@@ -111,7 +100,7 @@ def _repaired(
     # Both together, so that rewriting once more finds nothing to do.
     repaired = rewriter.apply(first.model.clone(), (*rules, *repairs))
     shapes.infer_shapes(repaired.model)
-    again = stages.check_rewriting(first.model, repaired, (*rules, *repairs), rows, target)
+    again = deployment.check_rewriting(first.model, repaired, (*rules, *repairs), rows, target)
     return replace(repaired, applications=first.applications + repaired.applications), _together(found, again)
 
 

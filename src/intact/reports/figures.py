@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MISSING = "–"
 # `verify` writes the most negative float32 where there is no signal, or no end to the noise.
 NO_SIGNAL_DB = -1e30
+_FLOATS = ("float", "float16", "bfloat16", "double")
 
 
 def count(number: int, noun: str) -> str:
@@ -52,3 +56,27 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.2f} GB"
+
+
+def types_in_words(groups: Sequence[Mapping[str, Any]]) -> str:
+    """A census in one line: `17 uint8 × int8, 4 uint16; 2 in float`."""
+    floats = [group for group in groups if _is_float(group)]
+    text = ", ".join(f"{group['nodes']} {_pair(group)}" for group in groups if group not in floats)
+    counts: Counter[str] = Counter()
+    for group in floats:
+        counts[group["activations"]] += group["nodes"]
+    rest = ", ".join(f"{count} in {dtype}" for dtype, count in counts.most_common())
+    return "; ".join(part for part in (text, rest) if part)
+
+
+def quantized_nodes(groups: Sequence[Mapping[str, Any]]) -> int:
+    """The number of nodes that have integers for activations or weights."""
+    return sum(group["nodes"] for group in groups if not _is_float(group))
+
+
+def _is_float(group: Mapping[str, Any]) -> bool:
+    return group["activations"] in _FLOATS and (group["weights"] is None or group["weights"] in _FLOATS)
+
+
+def _pair(group: Mapping[str, Any]) -> str:
+    return group["activations"] if group["weights"] is None else f"{group['activations']} × {group['weights']}"

@@ -54,6 +54,7 @@ CLAIMS = {
 }
 CALIBRATIONS = {
     "npz": "arrays from an .npz file",
+    "arrays": "arrays in memory",
     "callable": "a Python function",
     "images": "images",
     "synthetic": "synthetic: drawn at random, not real data",

@@ -61,7 +61,7 @@ class SourceModel(ManifestPart):
 class Calibration(ManifestPart):
     """What ranges were measured on: kind of data, number of samples, digest of their content."""
 
-    kind: Literal["npz", "callable", "images", "text", "synthetic", "none"]
+    kind: Literal["npz", "arrays", "callable", "images", "text", "synthetic", "none"]
     samples: int
     sha256: str | None
 

@@ -110,14 +110,18 @@ class ImageConfig(Settings):
     """How images become inputs: `(pixel / 255 - mean) / std`, at a size, in an order and a layout."""
 
     size: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="Height and width, also as 224x320 or 224; None: those of the model's input."
+        default=None, description="Height and width, also as 224x320 or 224; None: those of the model's input."
     )
     mean: tuple[float, ...] = Field(
-        (0.0,), description="Subtracted from pixels of 0 to 1: one number, or one a channel."
+        default=(0.0,), description="Subtracted from pixels of 0 to 1: one number, or one a channel."
     )
-    std: tuple[PositiveFloat, ...] = Field((1.0,), description="Divided by after that: one number, or one a channel.")
-    order: Literal["rgb", "bgr"] = Field("rgb", description="Order of the channels.")
-    layout: Literal["nchw", "nhwc"] | None = Field(None, description="None: as the shape of the model's input says.")
+    std: tuple[PositiveFloat, ...] = Field(
+        default=(1.0,), description="Divided by after that: one number, or one a channel."
+    )
+    order: Literal["rgb", "bgr"] = Field(default="rgb", description="Order of the channels.")
+    layout: Literal["nchw", "nhwc"] | None = Field(
+        default=None, description="None: as the shape of the model's input says."
+    )
 
     @field_validator("size", mode="before")
     @classmethod
@@ -136,61 +140,76 @@ class ImageConfig(Settings):
 class ExportConfig(Settings):
     """How a Hugging Face model becomes an ONNX file; shapes are fixed, as NPUs want them, unless `dynamic`."""
 
-    task: ExportTask | None = Field(None, description="What the model is for; None: what its config says.")
+    task: ExportTask | None = Field(default=None, description="What the model is for; None: what its config says.")
     sequence_length: PositiveInt | None = Field(
-        None, description="Tokens of a text; None: 128, or as many as the model has positions if those are fewer."
+        default=None,
+        description="Tokens of a text; None: 128, or as many as the model has positions if those are fewer.",
     )
-    dynamic: bool = Field(False, description="Leave the batch, and the length of text, free.")
-    trust_remote_code: bool = Field(False, description="Run Python code that the model brings along.")
+    dynamic: bool = Field(default=False, description="Leave the batch, and the length of text, free.")
+    trust_remote_code: bool = Field(default=False, description="Run Python code that the model brings along.")
 
 
 class QuantConfig(Settings):
     """How a model is quantized: the single source of truth, used by every part of the program."""
 
-    weight_type: WeightType = Field("int8", description="Type of weights.")
+    weight_type: WeightType = Field(default="int8", description="Type of weights.")
     activation_type: ActivationType = Field(
-        "uint8", description="Type of activations; float: only weights are quantized; float16: both are half precision."
+        default="uint8",
+        description="Type of activations; float: only weights are quantized; float16: both are half precision.",
     )
-    per_channel: bool = Field(True, description="One scale per output channel of a weight, where the target takes it.")
-    weight_symmetric: bool = Field(True, description="Weights with zero point 0.")
-    activation_symmetric: bool = Field(False, description="Activations with the zero point in the middle of the type.")
+    per_channel: bool = Field(
+        default=True, description="One scale per output channel of a weight, where the target takes it."
+    )
+    weight_symmetric: bool = Field(default=True, description="Weights with zero point 0.")
+    activation_symmetric: bool = Field(
+        default=False, description="Activations with the zero point in the middle of the type."
+    )
     effort: Effort = Field(
-        "normal",
+        default="normal",
         description="fast: ranges only; normal: also smoothing, equalization, rounding with feedback, bias correction; "
         "high: the same from more of the data, which changes nothing where layers are small.",
     )
-    rescue: bool = Field(True, description="Keep what 8 bits cannot hold in more, visibly.")
-    method: Method = Field("auto", description="How ranges are chosen from what was observed.")
-    samples: int = Field(128, ge=1, description="At most this many rows are used for calibration.")
+    rescue: bool = Field(default=True, description="Keep what 8 bits cannot hold in more, visibly.")
+    method: Method = Field(default="auto", description="How ranges are chosen from what was observed.")
+    samples: int = Field(default=128, ge=1, description="At most this many rows are used for calibration.")
     load_path: str | None = Field(
-        None, description="Calibration inputs: .npz, a folder of images, .txt, or module:function. None: synthetic."
+        default=None,
+        description="Calibration inputs: .npz, a folder of images, .txt, or module:function. None: synthetic.",
     )
-    distribution: Distribution = Field("normal", description="Distribution of synthetic float inputs.")
-    seed: int = Field(0, ge=0, description="Seed of synthetic inputs.")
+    distribution: Distribution = Field(default="normal", description="Distribution of synthetic float inputs.")
+    seed: int = Field(default=0, ge=0, description="Seed of synthetic inputs.")
     op_types: tuple[str, ...] | None = Field(
-        None, description="Quantize nodes of these types only; None: what the target takes."
+        default=None, description="Quantize nodes of these types only; None: what the target takes."
     )
     exclude_op_types: tuple[str, ...] = Field(
-        (), description="Never quantize nodes of these types; in half precision: they stay in float32."
+        default=(), description="Never quantize nodes of these types; in half precision: they stay in float32."
     )
-    nodes: tuple[str, ...] | None = Field(None, description="Quantize these nodes only, by name; None: all.")
-    exclude_nodes: tuple[str, ...] = Field((), description="Never quantize these nodes.")
+    nodes: tuple[str, ...] | None = Field(default=None, description="Quantize these nodes only, by name; None: all.")
+    exclude_nodes: tuple[str, ...] = Field(default=(), description="Never quantize these nodes.")
     types: dict[str, NodeType] = Field(
-        {}, description="Types of the activations of single nodes, by name; float: the node is not quantized."
+        default={}, description="Types of the activations of single nodes, by name; float: the node is not quantized."
     )
-    overrides: dict[str, TensorOverride] = Field({}, description="Settings of single tensors, by name.")
-    plan: str | None = Field(None, description="A plan file (see `intact plan`) whose settings and edits apply.")
+    overrides: dict[str, TensorOverride] = Field(default={}, description="Settings of single tensors, by name.")
+    plan: str | None = Field(
+        default=None, description="A plan file (see `intact plan`) whose settings and edits apply."
+    )
     block_size: int = Field(
-        0, ge=0, description="One scale for this many values of a weight of 4 bits or fewer; 0: one per channel."
+        default=0,
+        ge=0,
+        description="One scale for this many values of a weight of 4 bits or fewer; 0: one per channel.",
     )
     accuracy_level: int = Field(
-        0, ge=0, le=4, description="Of MatMulNBits: 0 and 1 multiply in float32, 4 with activations rounded to int8."
+        default=0,
+        ge=0,
+        le=4,
+        description="Of MatMulNBits: 0 and 1 multiply in float32, 4 with activations rounded to int8.",
     )
     encodings: str | None = Field(
-        None, description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides."
+        default=None,
+        description="Encodings to use in place of calibrated ranges: AIMET's JSON or ONNX Runtime's overrides.",
     )
     calibrate_missing: bool = Field(
-        False, description="Calibrate tensors that `encodings` says nothing about; False: that is an error."
+        default=False, description="Calibrate tensors that `encodings` says nothing about; False: that is an error."
     )
 
     @model_validator(mode="after")
@@ -209,22 +228,29 @@ class CompileConfig(Settings):
     """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
 
     device: str = Field(
-        "cpu", description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table."
+        default="cpu",
+        description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table.",
     )
-    arch: str | None = Field(None, description="Architecture of the device, for example v73; None: its default.")
-    soc: str | None = Field(None, description="Chip, for example SM8550; it decides the architecture.")
+    arch: str | None = Field(
+        default=None, description="Architecture of the device, for example v73; None: its default."
+    )
+    soc: str | None = Field(default=None, description="Chip, for example SM8550; it decides the architecture.")
     assume_vnni: bool | None = Field(
-        None, description="Whether the x86 CPU that will run the model has VNNI; None: what this one has."
+        default=None, description="Whether the x86 CPU that will run the model has VNNI; None: what this one has."
     )
     assume_ort: str | None = Field(
-        None, description="The version of ONNX Runtime that will run the model on a CPU; None: the one installed."
+        default=None,
+        description="The version of ONNX Runtime that will run the model on a CPU; None: the one installed.",
     )
     ep_options: dict[str, str] = Field(
-        {}, description="Options handed to the vendor's provider as they are; for openvino, `device` names the device."
+        default={},
+        description="Options handed to the vendor's provider as they are; for openvino, `device` names the device.",
     )
-    io: Literal["float", "quantized"] = Field("float", description="Types of the graph's inputs and outputs.")
-    timeout: float = Field(1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take.")
-    quant: QuantConfig | None = Field(None, description="Quantize a float model with these settings first.")
+    io: Literal["float", "quantized"] = Field(default="float", description="Types of the graph's inputs and outputs.")
+    timeout: float = Field(
+        default=1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take."
+    )
+    quant: QuantConfig | None = Field(default=None, description="Quantize a float model with these settings first.")
 
     @field_validator("device")
     @classmethod
@@ -239,49 +265,60 @@ class CompileConfig(Settings):
 class VerdictConfig(Settings):
     """Limits of the verdict about a result; these are all of them, and they stand nowhere else."""
 
-    suspect_below_db: float = Field(20.0, description="A form with less SQNR in dB is suspect.")
-    broken_below_db: float = Field(6.0, description="A form with less SQNR in dB is broken.")
+    suspect_below_db: float = Field(default=20.0, description="A form with less SQNR in dB is suspect.")
+    broken_below_db: float = Field(default=6.0, description="A form with less SQNR in dB is broken.")
     most_lost_db: float = Field(
-        6.0, ge=0, description="A later form that loses more than this against the quantized one is suspect …"
+        default=6.0, ge=0, description="A later form that loses more than this against the quantized one is suspect …"
     )
-    lost_below_db: float = Field(40.0, description="… while it is below this; below `suspect_below_db` it is broken.")
+    lost_below_db: float = Field(
+        default=40.0, description="… while it is below this; below `suspect_below_db` it is broken."
+    )
     least_agreement: float = Field(
-        0.9, ge=0, le=1, description="Least share of clear decisions with the original's best class."
+        default=0.9, ge=0, le=1, description="Least share of clear decisions with the original's best class."
     )
-    least_decisions: PositiveInt = Field(20, description="Fewer clear decisions than this say nothing.")
+    least_decisions: PositiveInt = Field(default=20, description="Fewer clear decisions than this say nothing.")
 
 
 class BuildConfig(Settings):
     """A whole build. Quantization is set in `quant` or in `compile.quant`, never in both."""
 
-    precision: Precision | None = Field(None, description="The preset that the quantization settings started from.")
-    dims: dict[str, int] = Field({}, description="Sizes of free dimensions, by name.")
-    test_path: str | None = Field(
-        None, description="Inputs for verification; None: rows of the calibration inputs are held back."
+    precision: Precision | None = Field(
+        default=None, description="The preset that the quantization settings started from."
     )
-    min_sqnr: float | None = Field(None, description="Gate: least SQNR in dB of every output of every form.")
-    min_cosine: float | None = Field(None, le=1, description="Gate: least cosine of every output of every form.")
+    dims: dict[str, int] = Field(default={}, description="Sizes of free dimensions, by name.")
+    test_path: str | None = Field(
+        default=None, description="Inputs for verification; None: rows of the calibration inputs are held back."
+    )
+    min_sqnr: float | None = Field(default=None, description="Gate: least SQNR in dB of every output of every form.")
+    min_cosine: float | None = Field(
+        default=None, le=1, description="Gate: least cosine of every output of every form."
+    )
     labels: str | None = Field(
-        None, description="Classes of the rows of the inputs (.npy or .npz), for the accuracy of every form."
+        default=None, description="Classes of the rows of the inputs (.npy or .npz), for the accuracy of every form."
     )
     max_accuracy_drop: float | None = Field(
-        None, ge=0, description="Gate: most percentage points of accuracy that a form may lose; needs labels."
+        default=None, ge=0, description="Gate: most percentage points of accuracy that a form may lose; needs labels."
     )
     max_latency_ratio: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="Gate: most time of an inference as a multiple of the original's, where it can be timed.",
     )
     require_npu: float | None = Field(
-        None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
+        default=None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
     )
-    strict: bool = Field(True, description="Refuse a model with nodes that the NPU does not take; False: warn only.")
-    images: ImageConfig = Field(ImageConfig(), description="How inputs that are images are prepared.")
+    strict: bool = Field(
+        default=True, description="Refuse a model with nodes that the NPU does not take; False: warn only."
+    )
+    images: ImageConfig = Field(default=ImageConfig(), description="How inputs that are images are prepared.")
     tokenizer: str | None = Field(
-        None, description="Turns lines of a text file into inputs: a folder, or a Hugging Face id, also as id@revision."
+        default=None,
+        description="Turns lines of a text file into inputs: a folder, or a Hugging Face id, also as id@revision.",
     )
-    export: ExportConfig | None = Field(None, description="How a Hugging Face model is exported; not for ONNX files.")
-    verdict: VerdictConfig = Field(VerdictConfig(), description="Limits of the verdict about the result.")
+    export: ExportConfig | None = Field(
+        default=None, description="How a Hugging Face model is exported; not for ONNX files."
+    )
+    verdict: VerdictConfig = Field(default=VerdictConfig(), description="Limits of the verdict about the result.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from intact import environment
+from intact.api.perf import perf
+from intact.api.verify import verify
 from intact.backends import base as compiling
 from intact.backends.openvino import backend as openvino
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, NotAvailable, SettingsError, TargetError, ToolchainError
 from intact.model import io
-from intact.pipeline import files, loading, stages
+from intact.pipeline import loading, stages
 from intact.reports.manifest import schema
 from intact.results import PlacedLayer
 from intact.runtime import ort_cpu
@@ -121,7 +123,7 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are(tmp_path):
 @pytest.mark.openvino
 @pytest.mark.parametrize(("options", "error"), [({"device": "TPU"}, NotAvailable), ({"vtcm_mb": "4"}, SettingsError)])
 def test_a_build_says_so_before_any_work(float_model, monkeypatch, options, error):
-    monkeypatch.setattr(loading, "loaded", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(loading, "start_loading", lambda *_: pytest.fail("work was done"))
     compile_ = {"device": "openvino", "ep_options": options}
     with pytest.raises(error):
         stages.build(float_model / "m.onnx", config(float_model, compile=compile_), float_model / "out")
@@ -208,17 +210,15 @@ def test_verify_and_perf_take_the_blob_of_a_build(float_model):
     folder, original = float_model / "out", float_model / "m.onnx"
     built = stages.build(original, config(float_model, max_latency_ratio=1e6), folder)
     assert [gate.name for gate in built.gates] == ["max_latency_ratio"] and built.passed
-    found = files.verify_files(original, folder / "model.blob", data_path=str(float_model / "d.npz"))
+    found = verify(original, folder / "model.blob", data=str(float_model / "d.npz"))
     assert found.models[0].form == "compiled" and found.models[0].runtime.startswith("openvino ")
     assert found.accuracy[0].sqnr_db == next(row.sqnr_db for row in built.accuracy if row.form == "compiled")
-    timed, _ = files.perf_files(
-        original, folder / "model.blob", data_path=str(float_model / "d.npz"), threads=1, rounds=3
-    )
+    timed, _ = perf(original, folder / "model.blob", data=str(float_model / "d.npz"), threads=1, rounds=3)
     first, second = timed.models
     assert first.runtime.startswith("onnxruntime ") and second.runtime.startswith("openvino ")
     assert timed.rounds == 3 and second.latency.p50 > 0 and second.bytes == (folder / "model.blob").stat().st_size
     assert "Convolution" in {row.op for row in second.ops}
-    swapped, _ = files.perf_files(folder / "model.blob", original, rounds=1)
+    swapped, _ = perf(folder / "model.blob", original, rounds=1)
     assert [model.path for model in swapped.models] == [str(folder / "model.blob"), str(original)]
 
 
@@ -237,12 +237,12 @@ def test_a_blob_away_from_its_build_is_refused(float_model):
     stages.build(float_model / "m.onnx", config(float_model), float_model / "out")
     alone = float_model / "alone.blob"
     shutil.copy(float_model / "out/model.blob", alone)
-    for use in (files.verify_files, files.perf_files):
+    for use in (verify, perf):
         with pytest.raises(ModelError, match="keep the files of a build together"):
             use(float_model / "m.onnx", alone)
     (float_model / "out/model.onnx").unlink()
     with pytest.raises(ModelError, match="does not lie beside it"):
-        files.verify_files(float_model / "m.onnx", float_model / "out/model.blob")
+        verify(float_model / "m.onnx", float_model / "out/model.blob")
 
 
 @pytest.mark.openvino

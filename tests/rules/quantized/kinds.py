@@ -15,8 +15,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from intact.api.quantize import quantize
 from intact.model import io, normalize, upgrade
-from intact.pipeline import files
 from intact.settings.config import BuildConfig
 from tests.zoo import ZOO, data, variants
 
@@ -127,7 +127,9 @@ def by_intact(kind: Kind, source: Path, target: Path) -> None:
     chosen = SETTINGS["intact"][kind.settings]
     types = {"activation_type": kind.activation, "weight_type": kind.weight, "per_channel": kind.per_channel}
     quant = {**types, "load_path": str(path), **chosen.get("quant", {})}
-    files.quantize_file(source, BuildConfig.from_dict({"quant": quant, "compile": chosen.get("compile", {})}), target)
+    quantize(
+        source, config=BuildConfig.from_dict({"quant": quant, "compile": chosen.get("compile", {})}), output=target
+    )
 
 
 def by_onnxruntime(kind: Kind, source: Path, target: Path) -> None:

@@ -19,11 +19,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from intact.api.quantize import quantize
+from intact.api.rewrite import rewrite
+from intact.api.verify import verify
 from intact.cli import arguments, options
 from intact.errors import ModelError, SettingsError
 from intact.matching import rewriter
 from intact.model import io, query, shapes
-from intact.pipeline import files, rewriting, stages
+from intact.pipeline import stages
 from intact.rules.proof import exactness
 from intact.rules.proof.reference import runnable
 from intact.rules.quantized import depthwise, families, symmetric, zero_points
@@ -535,7 +538,7 @@ def asymmetric_cnn(
     np.savez(folder / "rows.npz", **data(model, 16))
     quant = {"weight_symmetric": False, "activation_type": activation, "load_path": str(folder / "rows.npz")}
     config = BuildConfig.from_dict({"quant": quant, "compile": {"device": "qnn"}})
-    files.quantize_file(folder / "model.onnx", config, folder / "asymmetric.onnx")
+    quantize(folder / "model.onnx", config=config, output=folder / "asymmetric.onnx")
     return folder / "asymmetric.onnx"
 
 
@@ -565,10 +568,10 @@ def test_an_asymmetric_cnn_runs_on_the_npu_whole(tmp_path, net, activation, near
     pytest.importorskip("onnxruntime_qnn")
     source, rows = asymmetric_cnn(tmp_path, activation, net), str(tmp_path / "rows.npz")
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v73"}, "test_path": rows})
-    rewriting.rewrite_file(source, config, tmp_path / "rewritten.onnx", near=near)
+    rewrite(source, config=config, output=tmp_path / "rewritten.onnx", rules="build")
     made = stages.build(tmp_path / "rewritten.onnx", config, tmp_path / "out")
     assert made.placement.partitions == 1 and not made.placement.cpu_nodes
-    (accuracy,) = files.verify_files(source, tmp_path / "out" / "model.onnx", data_path=rows, config=config).accuracy
+    (accuracy,) = verify(source, tmp_path / "out" / "model.onnx", data=rows, config=config).accuracy
     assert accuracy.sqnr_db > least
 
 

@@ -11,13 +11,16 @@ import onnxruntime as ort
 import pytest
 from typer.testing import CliRunner
 
+from intact.api.convert import convert
+from intact.api.debug import debug
+from intact.api.quantize import quantize
 from intact.backends.qnn.client import Chip
 from intact.cli.main import app
 from intact.errors import ModelError, NotAvailable, SettingsError
 from intact.model import io
-from intact.pipeline import files, rewriting, stages
+from intact.pipeline import stages
+from intact.pipeline.stages import BuildOptions
 from intact.search.debug import device
-from intact.search.debug.debugging import debug_files
 from intact.settings.config import BuildConfig
 from tests.search.debug.faults import narrowed_gelu, renamed, spoiled_grid, spoiled_weight
 
@@ -38,7 +41,7 @@ class Quantized:
     def __call__(self, name: str, device: str = "qnn", precision: str = "uint8") -> Path:
         path = self.folder / f"{name}-{device}-{precision}.onnx"
         if not path.exists():
-            files.quantize_file(self.zoo.model(name), config(device, precision, self.zoo.data(name)), path)
+            quantize(self.zoo.model(name), config=config(device, precision, self.zoo.data(name)), output=path)
         return path
 
 
@@ -47,8 +50,8 @@ def quantized(zoo, tmp_path_factory):
     return Quantized(zoo, tmp_path_factory.mktemp("quantized"))
 
 
-def debug(zoo, name: str, candidate: Path, **more: object) -> dict:
-    return debug_files(zoo.model(name), candidate, BuildConfig(), data_path=str(zoo.data(name)), **more)
+def compared(zoo, name: str, candidate: Path, **more: object) -> dict:
+    return debug(zoo.model(name), candidate, config=BuildConfig(), data=str(zoo.data(name)), **more)
 
 
 @pytest.mark.parametrize(
@@ -64,34 +67,34 @@ def debug(zoo, name: str, candidate: Path, **more: object) -> dict:
 )
 def test_a_spoiled_grid_of_a_transformer_is_named(zoo, quantized, tmp_path, index, fault):
     planted = spoiled_grid(quantized("bert"), tmp_path / "bad.onnx", "MatMul", index, **fault)
-    first = debug(zoo, "bert", planted.path)["first"]
+    first = compared(zoo, "bert", planted.path)["first"]
     assert first["node"] == planted.node and first["tensor"] in planted.tensors and first["cause"] == "grid"
 
 
 @pytest.mark.parametrize(("index", "factor"), [(1, 50.0), (5, 0.02), (8, 2.0), (15, 50.0)])
 def test_a_spoiled_weight_of_a_transformer_is_named(zoo, quantized, tmp_path, index, factor):
     planted = spoiled_weight(quantized("bert"), tmp_path / "bad.onnx", "MatMul", index, factor)
-    first = debug(zoo, "bert", planted.path)["first"]
+    first = compared(zoo, "bert", planted.path)["first"]
     assert first["node"] == planted.node and first["tensor"] in planted.tensors and first["cause"] == "weights"
 
 
 @pytest.mark.parametrize(("op", "index"), [("Conv", 1), ("Conv", 4), ("Gemm", 0)])
 def test_a_spoiled_weight_of_a_convolutional_network_is_named(zoo, quantized, tmp_path, op, index):
     planted = spoiled_weight(quantized("depthwise_cnn"), tmp_path / "bad.onnx", op, index, 0.02)
-    assert debug(zoo, "depthwise_cnn", planted.path)["first"]["node"] == planted.node
+    assert compared(zoo, "depthwise_cnn", planted.path)["first"]["node"] == planted.node
 
 
 def test_a_fault_that_later_layers_hide_is_told_apart(zoo, quantized, tmp_path):
     """The weight of a gate, whose sigmoid is flat: no output notices."""
     planted = spoiled_weight(quantized("depthwise_cnn"), tmp_path / "bad.onnx", "Conv", 3, 0.02)
-    result = debug(zoo, "depthwise_cnn", planted.path)
+    result = compared(zoo, "depthwise_cnn", planted.path)
     assert result["first"] is None and planted.node in [layer["node"] for layer in result["undone"]]
 
 
 def test_of_two_faults_the_first_is_named_and_both_are_counted(zoo, quantized, tmp_path):
     later = spoiled_grid(quantized("bert"), tmp_path / "later.onnx", "MatMul", 14, factor=0.02)
     both = spoiled_weight(later.path, tmp_path / "both.onnx", "MatMul", 6, 50.0)
-    result = debug(zoo, "bert", both.path)
+    result = compared(zoo, "bert", both.path)
     assert result["first"]["node"] == both.node
     assert len(result["parted"]) == 2 and set(result["parted"]) & later.tensors
 
@@ -101,35 +104,35 @@ def test_of_two_faults_the_first_is_named_and_both_are_counted(zoo, quantized, t
 @pytest.mark.parametrize("name", ["bert", "vit", "depthwise_cnn"])
 def test_a_sound_model_is_not_accused(zoo, quantized, name, precision, device):
     """Though masks are less deep in it than in the reference, and channels are scaled to be undone later."""
-    result = debug(zoo, name, quantized(name, device, precision))
+    result = compared(zoo, name, quantized(name, device, precision))
     assert result["first"] is None and result["layers"]
     own = [layer["own_db"] for layer in result["layers"]]
     assert own == sorted(own)
 
 
 def test_a_model_does_not_part_ways_with_itself(zoo):
-    assert debug(zoo, "vit", zoo.model("vit"))["layers"] == []
+    assert compared(zoo, "vit", zoo.model("vit"))["layers"] == []
 
 
 def test_tensors_are_paired_by_structure_where_names_are_lost(zoo, quantized, tmp_path):
     planted = spoiled_weight(quantized("vit"), tmp_path / "bad.onnx", "MatMul", 3, 50.0)
     place = [node.name for node in onnx.load(planted.path).graph.node].index(planted.node)
     path = renamed(planted.path, tmp_path / "renamed.onnx")
-    assert debug(zoo, "vit", path)["first"]["node"] == f"n{place}"
+    assert compared(zoo, "vit", path)["first"]["node"] == f"n{place}"
 
 
 def test_a_model_of_integer_operators_is_compared_as_well(zoo, quantized, tmp_path):
     planted = spoiled_grid(quantized("depthwise_cnn"), tmp_path / "bad.onnx", "Add", 0, factor=0.02)
     integers = tmp_path / "integers.onnx"
-    rewriting.convert_file(planted.path, "qlinear", BuildConfig(), integers)
+    convert(planted.path, to="qlinear", config=BuildConfig(), output=integers)
     assert any(node.op_type == "QLinearConv" for node in onnx.load(integers).graph.node)
-    first = debug(zoo, "depthwise_cnn", integers)["first"]
+    first = compared(zoo, "depthwise_cnn", integers)["first"]
     assert first["cause"] == "grid" and planted.tensors & {first["tensor"], first["node"].split("_QuantizeLinear")[0]}
 
 
 def test_two_quantized_models_with_the_same_fault_do_not_part_ways(zoo, quantized, tmp_path):
     planted = spoiled_grid(quantized("vit"), tmp_path / "bad.onnx", "MatMul", 2, factor=0.02)
-    result = debug_files(planted.path, planted.path, BuildConfig(), data_path=str(zoo.data("vit")))
+    result = debug(planted.path, planted.path, config=BuildConfig(), data=str(zoo.data("vit")))
     assert result["first"] is None
 
 
@@ -146,7 +149,7 @@ def sqnr_of(folder: Path) -> float:
 def test_the_repro_shows_the_fault_alone(zoo, quantized, tmp_path):
     planted = spoiled_grid(quantized("bert"), tmp_path / "bad.onnx", "MatMul", 6, factor=0.02)
     folder = tmp_path / "repro"
-    result = debug(zoo, "bert", planted.path, output=folder)
+    result = compared(zoo, "bert", planted.path, output=folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
         "compare.py",
@@ -177,21 +180,21 @@ def test_the_command_exits_with_0_where_nothing_parts_ways(zoo, quantized):
 
 def test_models_with_other_inputs_are_refused(zoo):
     with pytest.raises(ModelError, match="take 3 and 1 inputs"):
-        debug_files(zoo.model("bert"), zoo.model("vit"), BuildConfig())
+        debug(zoo.model("bert"), zoo.model("vit"), config=BuildConfig())
 
 
 def test_one_model_needs_a_device_and_grids(zoo):
     with pytest.raises(SettingsError, match="no device"):
-        debug_files(zoo.model("vit"), None, BuildConfig())
+        debug(zoo.model("vit"), None, config=BuildConfig())
     with pytest.raises(SettingsError, match="not quantized"):
-        debug_files(zoo.model("vit"), None, config(), device=True)
+        debug(zoo.model("vit"), None, config=config())
     with pytest.raises(NotAvailable, match="no simulator"):
-        debug_files(zoo.model("vit"), None, config("cpu"), device=True)
+        debug(zoo.model("vit"), None, config=config("cpu"))
 
 
 @pytest.mark.qnn
 def test_the_simulator_agrees_with_the_cpu_unit_by_unit(zoo, quantized):
-    result = debug_files(quantized("vit"), None, config(), device=True, data_path=str(zoo.data("vit")))
+    result = debug(quantized("vit"), None, config=config(), data=str(zoo.data("vit")))
     assert result["kind"] == "device" and result["first"] is None
     assert result["compared"] > 20 and min(layer["own_db"] for layer in result["layers"]) > 30
 
@@ -199,13 +202,13 @@ def test_the_simulator_agrees_with_the_cpu_unit_by_unit(zoo, quantized):
 @pytest.mark.qnn
 def test_a_compiled_candidate_is_compared_by_its_quantized_model(zoo, quantized, tmp_path):
     compiled = tmp_path / "compiled"
-    stages.build(quantized("depthwise_cnn"), config(), compiled, verify=False)
-    result = debug_files(
+    stages.build(quantized("depthwise_cnn"), config(), compiled, BuildOptions(verify=False))
+    result = debug(
         quantized("depthwise_cnn"),
         compiled / "model.onnx",
         config(),
         device=True,
-        data_path=str(zoo.data("depthwise_cnn")),
+        data=str(zoo.data("depthwise_cnn")),
     )
     assert result["kind"] == "device" and result["first"] is None
 
@@ -214,11 +217,11 @@ def test_a_compiled_candidate_is_compared_by_its_quantized_model(zoo, quantized,
 def test_what_fails_to_compile_without_a_name_is_named(zoo, quantized, tmp_path):
     planted = narrowed_gelu(quantized("bert", precision="w8a16"), tmp_path / "bad.onnx", 1)
     folder = tmp_path / "repro"
-    result = debug_files(planted.path, None, config(arch="v68"), device=True, output=folder)
+    result = debug(planted.path, None, config=config(arch="v68"), output=folder)
     first = result["first"]
     assert (result["kind"], first["node"], first["nodes"]) == ("compile", planted.node, [planted.node])
     assert first["pattern"] == "Gelu(uint16) -> uint8" and "1002" in first["error"]
-    alone = debug_files(folder / "model.onnx", None, config(arch="v68"), device=True)
+    alone = debug(folder / "model.onnx", None, config=config(arch="v68"))
     assert alone["first"]["pattern"] == first["pattern"] and alone["compiled"] == 1
 
 

@@ -134,7 +134,7 @@ def no_dearer_than_one_precision(zoo, tmp_path, name, goal, precisions, compiled
     """Build a model with `auto` and with each precision, and compare the costs of what was written."""
     settings = config(zoo, name, min_sqnr=goal, compile=compiled_for)
     result = cheapest.build(zoo.model(name), settings, tmp_path / "auto")
-    begun = preparation.begin(zoo.model(name), settings, Log(Silence()))
+    begun = preparation.optimize(preparation.begin(zoo.model(name), settings, Log(Silence()))[0], Log(Silence()))
     point = result.search.points[result.search.chosen]
     assert result.passed and point.cost == pytest.approx(cost_of(begun, tmp_path / "auto"), abs=1e-6)
     costs = {}
@@ -176,18 +176,20 @@ def test_half_precision_is_taken_where_nothing_cheaper_does(zoo, tmp_path, monke
 @pytest.mark.parametrize("precision", ["uint8", "w8a16", "int16"])
 def test_a_model_as_written_costs_what_its_levels_cost(zoo, precision):
     settings = config(zoo, min_sqnr=GOAL, compile={"device": "qnn", "arch": "v73"})
-    begun = preparation.begin(zoo.model("residual_cnn"), settings, Log(Silence()))
+    begun = preparation.optimize(
+        preparation.begin(zoo.model("residual_cnn"), settings, Log(Silence()))[0], Log(Silence())
+    )
     found = curve.curve_of(begun)
     uniform = next(u for u in found.uniform if u.precision == precision)
     changed = curve.settings(begun, found.found, uniform)
     quant = changed.quant.model_copy(update={"rescue": False})
-    prepared = preparation.quantized(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
+    prepared = preparation.quantize(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
     assert found.bill(prepared.model).cost == pytest.approx(uniform.cost, rel=1e-9)
     # Another type for one node is on the bill, whoever gave it.
     first = found.found.groups[0].nodes[0]
     other = "uint8" if precision != "uint8" else "uint16"
     quant = quant.model_copy(update={"types": {first: other}})
-    prepared = preparation.quantized(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
+    prepared = preparation.quantize(replace(begun, config=changed.model_copy(update={"quant": quant})), Log(Silence()))
     changed_cost = found.bill(prepared.model).cost
     assert changed_cost < uniform.cost if precision != "uint8" else changed_cost > uniform.cost
 

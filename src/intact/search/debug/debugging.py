@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +14,53 @@ from intact import data
 from intact.backends import base as compiling
 from intact.backends.qnn.client import Chip
 from intact.errors import NotAvailable, SettingsError, TargetError
-from intact.events import Events, Log, Silence
-from intact.model import detect, io
+from intact.events import Log
+from intact.model import detect
 from intact.model.cutting import Cutter
 from intact.pipeline import execution, loading, preparation
+from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import publish
 from intact.rules.quantized import families
 from intact.search.debug import failing, repro
 from intact.search.debug.bisect import Comparison
 from intact.search.debug.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
 from intact.search.debug.layers import Layer, first_parted, ranked
-from intact.settings.config import BuildConfig, QuantConfig
+from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
 # Rows that layers are compared on: one layer is much the same in all of them.
 ROWS = 8
 
 
-def debug_files(
-    reference: Path,
-    candidate: Path | None,
-    config: BuildConfig,
-    *,
-    device: bool = False,
-    data_path: str | None = None,
-    test_path: str | None = None,
-    output: Path | None = None,
-    overwrite: bool = False,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Where `candidate` parts ways with `reference`, and with `device` where the NPU does with the CPU.
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The folder for the smallest models that show a fault."""
 
-    The NPU is that of `config`. A candidate that is compiled already is taken as the reference on the NPU. With
-    `output`, the worst node alone goes into that folder, with inputs and a way to run it.
+    folder: Path
+    overwrite: bool = False
+
+
+def debug_files(
+    reference: Path, candidate: Path | None, config: BuildConfig, *, save: Destination | None = None, log: Log
+) -> dict[str, Any]:
+    """Find where `candidate` parts ways with `reference`, and where a device that the settings name does with the CPU.
+
+    A candidate that is compiled already is taken as the reference on the device. With `save`, the worst node alone
+    goes into that folder, with inputs and a way to run it.
     """
-    log = Log(events or Silence())
-    if output is not None:
-        publish.check_folder(output, overwrite=overwrite)
+    if save is not None:
+        publish.check_folder(save.folder, overwrite=save.overwrite)
     given = _load(reference, config, log)
     other = None if candidate is None else _load(candidate, config, log)
     compiled = other is not None and compiling.is_compiled(other)
+    device = "device" in config.compile.model_fields_set or compiled
+    if compiled and "device" not in config.compile.model_fields_set:
+        config = config.model_copy(update={"compile": config.compile.model_copy(update={"device": SIMULATED})})
     if other is None and not device:
         raise SettingsError(
             "S198", "one model was given, and no device", fix="give a second model to compare with, or --device qnn"
         )
-    rows = _rows(given, config, data_path, test_path, log)
-    save = None if output is None else _Destination(output, overwrite)
+    rows = _rows(given, config, log)
     if other is not None and not compiled:
         result = _compare(given, other, rows, save, log)
         if result["first"] is not None or not device:
@@ -67,41 +68,23 @@ def debug_files(
     return _on_device(given if other is None or compiled else other, rows, config, save, log)
 
 
-class _Destination:
-    """Where the smallest models that show a fault go."""
-
-    def __init__(self, folder: Path, overwrite: bool) -> None:
-        self.folder = folder
-        self.overwrite = overwrite
-
-
 def _load(path: Path, config: BuildConfig, log: Log) -> ir.Model:
-    model = loading.load_logged(path, config.dims, log).model
+    model = loading.load(path, config.dims, log).model
     if compiling.is_compiled(model):
         return model
     # Grids are compared where they stand between nodes; integer operators have them inside.
     return families.rewrite(model, families.conversion("qdq")).model if detect.detect(model) is not None else model
 
 
-def _rows(
-    model: ir.Model, config: BuildConfig, data_path: str | None, test_path: str | None, log: Log
-) -> list[data.Feeds]:
-    inputs = data.load(
-        model,
-        data_path,
-        samples=QuantConfig().samples,
-        test_source=test_path,
-        images=config.images,
-        tokenizer=config.tokenizer,
-    )
+def _rows(model: ir.Model, config: BuildConfig, log: Log) -> list[data.Feeds]:
+    inputs = inputs_for_comparison(model, config, log)
     if inputs.test.kind == "synthetic":
         log.warn("no --data: the models are compared on synthetic inputs")
-    log.warn(*inputs.warnings)
     return list(inputs.test)[:ROWS]
 
 
 def _compare(
-    reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: _Destination | None, log: Log
+    reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: Destination | None, log: Log
 ) -> dict[str, Any]:
     comparison = Comparison(reference, candidate, rows)
     with log.stage("debug", len(comparison.pairs)) as (advance, _):
@@ -124,7 +107,7 @@ def _compare(
 
 
 def _save_difference(
-    save: _Destination,
+    save: Destination,
     reference: ir.Model,
     candidate: ir.Model,
     comparison: Comparison,
@@ -157,7 +140,7 @@ def _value(model: ir.Model, tensor: str, row: Mapping[str, np.ndarray]) -> np.nd
 
 
 def _on_device(
-    model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: _Destination | None, log: Log
+    model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: Destination | None, log: Log
 ) -> dict[str, Any]:
     target = preparation.target_of(config.compile)
     if target.backend != SIMULATED:
@@ -178,7 +161,7 @@ def _on_device(
 
 
 def _failing(
-    model: ir.Model, fails: failing.Fails, error: str, target: Target, save: _Destination | None, log: Log
+    model: ir.Model, fails: failing.Fails, error: str, target: Target, save: Destination | None, log: Log
 ) -> dict[str, Any]:
     with log.stage("debug"):
         found = failing.smallest_failing(model, fails)
@@ -216,7 +199,7 @@ def _against_cpu(
     chip: Chip,
     timeout: float,
     target: Target,
-    save: _Destination | None,
+    save: Destination | None,
     log: Log,
 ) -> dict[str, Any]:
     comparison = DeviceComparison(model, rows, chip, timeout)
@@ -268,8 +251,3 @@ def _arch(target: Target) -> str:
 
 def _db(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.1f} dB"
-
-
-def is_compiled_file(path: Path) -> bool:
-    """Whether a vendor has compiled the model in a file."""
-    return compiling.is_compiled(io.load(path))

@@ -25,7 +25,7 @@ from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Word
 from intact.runtime import ort_cpu
-from intact.search.mixed import cheapest
+from intact.search.builds import build_any
 from intact.settings.config import BuildConfig, merge
 from intact.targets.provider_placement import compute_nodes
 
@@ -102,25 +102,30 @@ def _config(device: str, precision: str, config: BuildConfig) -> BuildConfig:
     return BuildConfig.from_dict(merge(config.model_dump(mode="json", exclude_unset=True), chosen))
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place that cells are built in: `cluster` names a backend of joblib.
+
+    Without it, work is done by `workers` processes of this machine, each with `threads` threads.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    cluster: str | None = None
+
+
 def run(
-    source: Path,
-    wanted: Sequence[Cell],
-    output: Path,
-    *,
-    workers: int | None = None,
-    threads: int | None = None,
-    cluster: str | None = None,
-    events: Events | None = None,
+    source: Path, wanted: Sequence[Cell], output: Path, where: Where | None = None, events: Events | None = None
 ) -> list[Outcome]:
     """Build every cell into its folder of `output`, and write the table as matrix.json and matrix.html.
 
     A cell that is there already, from the same model, data and settings, is kept. A cell that fails does not stop the
-    others. `cluster` names a backend of joblib; without it, work is done by `workers` processes of this machine, each
-    with `threads` threads.
+    others.
     """
-    log = Log(events or Silence())
-    workers = min(workers or _cores(), len(wanted))
-    threads = threads or max(1, _cores() // workers)
+    log, where = Log(events or Silence()), where or Where()
+    workers = min(where.workers or _cores(), len(wanted))
+    threads = where.threads or max(1, _cores() // workers)
+    cluster = where.cluster
     _check_output(output)
     with _backend(cluster, threads):
         keys = _keys(source, wanted, log)
@@ -161,7 +166,7 @@ def build_cell(work: CellJob) -> Outcome:
     start = time.perf_counter()
     cell, folder = work.cell, work.output / work.cell.folder
     try:
-        built = cheapest.build(work.source, cell.config, folder, overwrite=True)
+        built = build_any(work.source, cell.config, folder, overwrite=True)
     except IntactError as error:
         return _failed(work, f"error[{error.code}]: {error.text()}", time.perf_counter() - start)
     # Not even a bug of ours in one cell may cost the user the others.
@@ -205,7 +210,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
 
 def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
     """For each cell a digest of all that decides its bytes: the model, the data, the settings, the versions."""
-    given = loading.load(source, dims=wanted[0].config.dims)
+    given = loading.load(source, wanted[0].config.dims, Log())
     inputs = preparation.inputs_for(given.model, wanted[0].config, log)
     rows = (given.sha256, inputs.calibration.sha256, inputs.test.sha256)
     return [

@@ -15,14 +15,12 @@ from pathlib import Path
 
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import preparation, presets
-from intact.pipeline import stages as pipeline
+from intact.pipeline import preparation, recording, stages
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
 from intact.results import Artifact, Build, Search, SearchPoint
-from intact.search.debug.device import first_on_device
 from intact.search.mixed import sensitivity
 from intact.search.mixed.curve import Curve, curve_of
 from intact.search.mixed.hunt import Hunt
@@ -45,16 +43,16 @@ def build(
     overwrite: bool = False,
     events: Events | None = None,
 ) -> Build:
-    """What `pipeline.build` does, at any precision: for `auto`, the cheapest mix that meets the gates is searched for.
+    """Build the cheapest mix of precisions that meets the gates.
 
     A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
     """
-    if config.precision != presets.AUTO:
-        return pipeline.build(path, config, output, overwrite=overwrite, events=events, finder=first_on_device)
     check_settings(config)
-    pipeline.check(config, output, overwrite=overwrite)
+    stages.check(config, output, overwrite=overwrite)
     log = Log(events or Silence())
-    begun = preparation.begin(path, config, log)
+    loaded, upgrade = preparation.begin(path, config, log)
+    begun = preparation.optimize(loaded, log)
+    upgrade.confirm(log)
     if begun.source.quantized is not None:
         raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
     with tempfile.TemporaryDirectory(prefix="intact-") as folder:
@@ -91,7 +89,7 @@ def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, 
         artifacts = (*built.artifacts, *_plan(built, bench.begun, folder))
         stages = (*bench.log.stages, *(stage for stage in built.stages if stage not in bench.log.stages))
         result = replace(built, stages=stages, search=_record(chosen, hunt, bench.curve), artifacts=artifacts)
-        pipeline.write_down(result, folder)
+        recording.write_down(result, folder)
     return result
 
 

@@ -15,6 +15,7 @@ from intact.errors import TargetError
 from intact.events import Log, Silence
 from intact.pipeline import acceptance, execution, preparation, stages
 from intact.pipeline.preparation import PreparedModel
+from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
 from intact.search.mixed.curve import Curve, settings
@@ -48,7 +49,7 @@ class Workbench:
             self._note(chosen, error)
             return None
         first, (found,) = self._measured(prepared, every=chosen.precision is not None)
-        checked = acceptance.check(prepared.config, found.accuracy, first.task + found.task)
+        checked = acceptance.check(prepared.config, found.accuracy, first.task + found.task, target=prepared.target)
         gates = [gate for gate in checked if gate.name in GOALS]
         trial = self._trial(prepared, gates, found.accuracy)
         self.log.events.note(f"{_name(chosen, trial)}: " + "; ".join(gate.detail for gate in gates))
@@ -59,7 +60,7 @@ class Workbench:
         prepared, log = self._prepared(chosen)
         place = self.folder / str(len(self.builds) + len(self.errors))
         try:
-            built = stages.build_prepared(prepared, place, log, finder=first_on_device)
+            built = stages.complete(prepared, place, BuildOptions(finder=first_on_device), log)
         except TargetError as error:
             self._note(chosen, error)
             return None
@@ -96,7 +97,7 @@ class Workbench:
             log = Log(Silence(), [*self.log.stages], [*self.log.warnings])
             begun = replace(self.begun, config=settings(self.begun, self.curve.found, chosen))
             preparation.warn_of_chip(begun.config, begun.target, log)
-            self._last = (chosen, preparation.quantized(begun, log), log)
+            self._last = (chosen, preparation.quantize(begun, log), log)
         return self._last[1], self._last[2]
 
     def _trial(self, prepared: PreparedModel, gates: Sequence[Gate], accuracy: Sequence[Accuracy]) -> Trial:

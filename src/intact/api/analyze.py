@@ -1,0 +1,56 @@
+"""`intact.analyze`: which nodes of a model a device takes, and why it refuses the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+from intact.api.request import requested
+from intact.events import Events, Log, Silence
+from intact.model import shapes
+from intact.pipeline import analysis, preparation, presets
+from intact.rules.quantized import families
+from intact.settings.config import BuildConfig
+from intact.settings.keywords import AnyPath, Keywords
+from intact.targets.registry import known_backends, load_target
+
+
+def analyze(
+    model: AnyPath | None = None,
+    *,
+    hf: str | None = None,
+    live: bool = False,
+    every_device: bool = False,
+    config: BuildConfig | None = None,
+    events: Events | None = None,
+    **settings: Unpack[Keywords],
+) -> list[dict[str, Any]]:
+    """Tell where the nodes of a model would run on its device, or with `every_device` on each that is known.
+
+    A float model is quantized first, with the settings that a build would use. `live` asks the vendor's library.
+    """
+    with requested(model, hf, config, settings, events) as given:
+        if not every_device:
+            return [_analyze(given.path, given.config, live, events)]
+        able = _able(given.config, events or Silence())
+        return [_analyze(given.path, _for_device(given.config, name), live, events) for name in able]
+
+
+def _able(config: BuildConfig, events: Events) -> list[str]:
+    """The devices that take the precision of `config`; of the others it is said that they are left out."""
+    precision = config.precision or presets.DEFAULT_PRECISION
+    built = {name: load_target(name).precisions for name in known_backends() if load_target(name).precisions}
+    for name in (name for name, taken in built.items() if precision not in taken):
+        events.warn(f"{name} is left out: it takes {', '.join(built[name])}, not {precision}")
+    return [name for name, taken in built.items() if precision in taken]
+
+
+def _for_device(config: BuildConfig, device: str) -> BuildConfig:
+    return config.model_copy(update={"compile": config.compile.model_copy(update={"device": device})})
+
+
+def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
+    prepared = preparation.prepare(path, config, Log(events or Silence()))
+    model = families.rewrite(prepared.model, prepared.target).model
+    shapes.infer_shapes(model)
+    return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)

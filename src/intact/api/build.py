@@ -1,0 +1,37 @@
+"""`intact.build`: from a model to a verified model for a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Unpack
+
+from intact.api.request import requested
+from intact.events import Events
+from intact.results import Build
+from intact.search.builds import build_any
+from intact.settings.config import BuildConfig
+from intact.settings.keywords import AnyPath, Keywords
+
+
+def build(
+    model: AnyPath | None = None,
+    *,
+    output: AnyPath,
+    hf: str | None = None,
+    config: BuildConfig | None = None,
+    overwrite: bool = False,
+    events: Events | None = None,
+    **settings: Unpack[Keywords],
+) -> Build:
+    """Quantize, compile and verify a model for a device: the whole pipeline.
+
+    `model` is an ONNX file, or `hf` names a Hugging Face model. Settings are keyword arguments by the names of the
+    flags of `intact build`, over a `BuildConfig` if one is given; `data` may also be arrays by input name, or a
+    function that gives samples. The folder `output` appears whole or not at all. The result's `verdict` is one word,
+    its `passed` says whether anything forbids deployment::
+
+        built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
+        assert built.passed, built.verdict_reasons
+    """
+    with requested(model, hf, config, settings, events) as given:
+        return build_any(given.path, given.config, Path(output), overwrite=overwrite, events=events)

@@ -1,0 +1,32 @@
+"""`intact.debug`: the first tensor at which two models part ways, or the CPU and the NPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+from intact.api.request import settled
+from intact.events import Events, Log, Silence
+from intact.search.debug.debugging import Destination, debug_files
+from intact.settings.config import BuildConfig
+from intact.settings.keywords import AnyPath, Keywords
+
+
+def debug(
+    reference: AnyPath,
+    candidate: AnyPath | None = None,
+    *,
+    output: AnyPath | None = None,
+    overwrite: bool = False,
+    config: BuildConfig | None = None,
+    events: Events | None = None,
+    **settings: Unpack[Keywords],
+) -> dict[str, Any]:
+    """Find where a candidate parts ways with a reference, and with a `device` where it does with the CPU.
+
+    With `output`, the worst node alone goes into that folder, with inputs and a way to run it.
+    """
+    save = None if output is None else Destination(Path(output), overwrite)
+    second = None if candidate is None else Path(candidate)
+    with settled(config, settings) as complete:
+        return debug_files(Path(reference), second, complete, save=save, log=Log(events or Silence()))

@@ -1,0 +1,16 @@
+"""`intact.inspect`: what is in a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from intact.model import detect, inspection, io
+from intact.settings.keywords import AnyPath
+
+
+def inspect(model: AnyPath) -> dict[str, Any]:
+    """Tell a model's inputs, outputs, operators and size, and whether it is quantized, as it is in its file."""
+    loaded = io.load(Path(model))
+    quantized = detect.detect(loaded)
+    return {"path": str(model), **inspection.inspect(loaded), "quantized": str(quantized) if quantized else None}

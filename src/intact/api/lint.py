@@ -1,0 +1,65 @@
+"""`intact.lint`: what is wrong with a quantized model, and its repair."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from intact.events import Log
+from intact.linting import linter
+from intact.linting.linter import Finding, Severity
+from intact.matching.rewriter import Rewritten
+from intact.model import io, normalize, upgrade
+from intact.pipeline import model_files
+from intact.reports import publish
+from intact.results import Application
+from intact.rules.float import constant_folding
+from intact.settings.keywords import AnyPath
+
+__all__ = ["Finding", "LintReport", "Severity", "lint"]
+
+
+@dataclass(frozen=True, slots=True)
+class LintReport:
+    """What is wrong with a model; with a repaired copy at `output`, which of it is `fixed` there."""
+
+    path: Path
+    output: Path | None
+    findings: tuple[Finding, ...]
+    fixed: tuple[bool, ...]
+    rewrites: tuple[Application, ...] = ()
+
+    @property
+    def standing(self) -> tuple[Finding, ...]:
+        """The findings that are not repaired."""
+        return tuple(finding for finding, fixed in zip(self.findings, self.fixed, strict=True) if not fixed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        pairs = zip(self.findings, self.fixed, strict=True)
+        return {
+            "path": str(self.path),
+            "output": None if self.output is None else str(self.output),
+            "findings": [asdict(finding) | {"fixed": fixed} for finding, fixed in pairs],
+            "rewrites": [asdict(application) for application in self.rewrites],
+        }
+
+
+def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = False) -> LintReport:
+    """Find what is wrong with a quantized model; with `output`, a repaired copy of it goes there."""
+    path, place = Path(model), None if output is None else Path(output)
+    if place is not None:
+        ours = model_files.is_ours(place) and not place.samefile(path)
+        publish.check_file(place, overwrite=overwrite, ours=ours)
+    given = io.load(path)
+    normal = normalize.normalize(upgrade.upgrade(given).model)
+    # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
+    constant_folding.fold(normal)
+    found = tuple(linter.findings(normal, opset=given.opset_imports.get("")))
+    repaired = Rewritten(normal) if place is None else linter.fix(normal)
+    standing = {(finding.code, finding.node) for finding in linter.findings(repaired.model)}
+    if place is not None:
+        model_files.write_model(repaired.model, place, path, Log())
+    fixed = tuple((finding.code, finding.node) not in standing for finding in found)
+    return LintReport(path, place, found, fixed, tuple(repaired.applications))

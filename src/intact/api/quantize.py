@@ -1,0 +1,64 @@
+"""`intact.quantize`: a float model in, a QDQ model out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from intact.api.request import requested
+from intact.errors import SettingsError
+from intact.events import Events, Log, Silence
+from intact.pipeline import model_files, preparation
+from intact.settings.config import BuildConfig
+from intact.settings.keywords import AnyPath, Keywords
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedFile:
+    """A quantized model as it was written: for which target, with which settings, and the figures of the stage."""
+
+    output: Path
+    target: str
+    config: BuildConfig
+    nodes_quantized: int
+    warnings: tuple[str, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {
+            "output": str(self.output),
+            "target": self.target,
+            "config": self.config.to_dict(),
+            "warnings": list(self.warnings),
+            **self.figures,
+        }
+
+
+def quantize(
+    model: AnyPath | None = None,
+    *,
+    output: AnyPath,
+    hf: str | None = None,
+    config: BuildConfig | None = None,
+    overwrite: bool = False,
+    events: Events | None = None,
+    **settings: Unpack[Keywords],
+) -> QuantizedFile:
+    """Quantize a float model into the file `output`, with the stages that `build` would use."""
+    place = Path(output)
+    with requested(model, hf, config, settings, events) as given:
+        model_files.check_output(place, overwrite)
+        log = Log(events or Silence())
+        prepared = preparation.prepare(given.path, given.config, log)
+        if prepared.config.quantization is None:
+            reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
+            raise SettingsError(
+                "S114", f"{given.path}: nothing to do: {reason}", fix="use intact build or intact compile"
+            )
+        model_files.write_model(prepared.model, place, given.path, log)
+    figures = dict(next(stage for stage in log.stages if stage.name == "quantize").details)
+    return QuantizedFile(
+        place, prepared.target.name, prepared.config, figures["nodes_quantized"], tuple(log.warnings), figures
+    )

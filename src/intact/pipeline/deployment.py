@@ -1,0 +1,201 @@
+"""The stages rewrite → validate → compile: from a quantized model to the files that a device loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import data
+from intact.backends import base as compiling
+from intact.environment import versions
+from intact.errors import ModelError, NotAvailable, ToolchainError
+from intact.events import Log
+from intact.linting import linter
+from intact.matching import rewriter
+from intact.matching.rewriter import Rewritten, Rule
+from intact.model import normalize, shapes
+from intact.pipeline import analysis, execution
+from intact.pipeline.preparation import PreparedModel
+from intact.quantization import boundary, float16
+from intact.rules.proof import exactness
+from intact.rules.quantized import families, zero_point_notes
+from intact.runtime import loads
+from intact.targets import validate as validation
+from intact.targets.spec import Target
+
+Outputs = Mapping[str, np.ndarray]
+
+PRODUCER = "intact"
+PORTABLE = "model.qdq.onnx"
+VALIDATION_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenModel:
+    """A quantized model in the form that its target takes; `deployed` has the inputs and outputs as they were asked."""
+
+    prepared: PreparedModel
+    rewritten: Rewritten
+    deployed: boundary.IntegerIO
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedModel:
+    """A rewritten model, and the nodes that stay on the CPU, each with the reason."""
+
+    before: RewrittenModel
+    on_cpu: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A rewritten model, and the files that a device loads."""
+
+    before: RewrittenModel
+    compiled: compiling.Compiled
+
+    @property
+    def prepared(self) -> PreparedModel:
+        return self.before.prepared
+
+    @property
+    def device(self) -> compiling.Device:
+        """The device that it was compiled for."""
+        return execution.device_of(self.prepared.target, self.prepared.config.compile)
+
+
+def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
+    """Bring a quantized model to the form that its target takes; a rule that breaks its claim stops the build."""
+    with log.stage("rewrite") as (_, details):
+        repaired = _repair(quantized, log)
+        rules = families.rules_for(quantized.target)
+        rewritten = rewriter.apply(repaired.model.clone(), rules)
+        rows = validation_rows(quantized.inputs)
+        details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target))
+        details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
+        rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
+        details["rewrites"] = len(rewritten.applications)
+    return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log))
+
+
+def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
+    """Find the nodes that the NPU does not take, with the reasons; strict settings refuse them instead."""
+    prepared = rewritten.prepared
+    target, strict = prepared.target, prepared.config.strict
+    if not target.npu:
+        log.skip("validate", f"{target.name} has no NPU that could refuse a node")
+        return ValidatedModel(rewritten, {})
+    described = rewritten.deployed.model.clone()
+    normalize.name_nodes(described)
+    shapes.infer_shapes(described)
+    with log.stage("analyze") as (_, details):
+        found = analysis.analyze(described, target)
+        details.update({key: found[key] for key in ("compute_nodes", "npu_percent", "partitions", "float_nodes")})
+    with log.stage("validate") as (_, details):
+        unheld = float16.violations(described, prepared.kept, target)
+        if unheld and strict:
+            raise validation.Violations(unheld, target)
+        violations = (*validation.validate(described, target, strict=strict), *unheld)
+        details["violations"] = [asdict(violation) for violation in violations]
+        off = validation.left_to_cpu(described, target, violations)
+    log.warn(*(f"{violation}" for violation in violations))
+    return ValidatedModel(rewritten, off)
+
+
+def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
+    """Let the vendor's toolchain compile a model into a folder."""
+    rewritten = validated.before
+    device = execution.device_of(rewritten.prepared.target, rewritten.prepared.config.compile)
+    with log.stage("compile") as (_, details):
+        compiled = compiling.compile(stamped(rewritten.deployed.model), device, folder, on_cpu=validated.on_cpu)
+        details["runtime"] = compiled.runtime
+    log.warn(*compiled.warnings)
+    return CompiledModel(rewritten, compiled)
+
+
+def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> None:
+    """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it later, loads it."""
+    if (folder / PORTABLE).is_file():
+        loads.check(folder / PORTABLE)
+    if not runs_later and compiled.compiled.runs:
+        compiling.load(compiled.compiled.path, compiled.device)
+
+
+def adopt(given: PreparedModel, folder: Path) -> CompiledModel:
+    """Copy a compiled model; refuse one that its device does not load: what is in it is not known otherwise."""
+    compiled = compiling.adopt(given.source.path, given.source.model, folder)
+    whole = RewrittenModel(given, Rewritten(given.model), boundary.IntegerIO(given.model, {}, {}))
+    adopted = CompiledModel(whole, compiled)
+    try:
+        compiling.load(compiled.path, adopted.device)
+    except NotAvailable:
+        raise
+    except (ToolchainError, ModelError) as error:
+        found = f"{given.source.path}: {given.target.name} does not load it: {error.message}"
+        fix = "give the --device that it was compiled for, or compile it again"
+        raise ModelError("M163", found, fix=fix) from error
+    return adopted
+
+
+def stamped(model: ir.Model) -> ir.Model:
+    """A copy of `model` that says who wrote it."""
+    result = model.clone()
+    result.producer_name, result.producer_version = PRODUCER, versions()["intact"]
+    return result
+
+
+def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dict[str, Any]]:
+    """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
+    for note in zero_point_notes.notes(rewritten, target):
+        log.events.note(note)
+    log.warn(*zero_point_notes.warnings(rewritten, target))
+    return zero_point_notes.requantized(rewritten.model)
+
+
+def validation_rows(inputs: data.CalibrationAndTest) -> Sequence[Outputs]:
+    """The rows that rewriting is held to its claims on."""
+    return (list(inputs.test) or list(inputs.calibration))[:VALIDATION_ROWS]
+
+
+def check_rewriting(
+    before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], rows: Sequence[Outputs], target: Target
+) -> dict[str, Any]:
+    """Run the model before and after rewriting, and tell what that showed."""
+    found = exactness.validate(before, rewritten, rules, rows)
+    return {
+        "validation_samples": found.samples,
+        "validated_rewrites": found.checked,
+        "rewriting_identical": found.identical,
+        "rewriting_sqnr_db": found.sqnr_db,
+        "steps_moved": {rule: steps for rule, steps in found.moved.items() if steps > 0},
+        "kernels_saturate": target.rewrite.saturates,
+    }
+
+
+def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
+    """A model that came quantized, without what ONNX Runtime would compute wrongly; others as they are."""
+    if prepared.source.quantized is None:
+        return Rewritten(prepared.model)
+    found = [
+        finding for finding in linter.findings(prepared.model) if finding.severity.at_least(linter.Severity.WARNING)
+    ]
+    for code in dict.fromkeys(finding.code for finding in found):
+        same = [finding for finding in found if finding.code == code]
+        log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
+    # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
+    return linter.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
+
+
+def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:
+    if prepared.config.compile.io == "float":
+        return boundary.IntegerIO(model, {}, {})
+    deployed = boundary.integer_io(model)
+    floats = [port["name"] for port in deployed.ports() if port["dtype"] == "float"]
+    if floats:
+        log.warn(f"--io quantized: {', '.join(floats)} stay float, because no quantization stands there alone")
+    return deployed

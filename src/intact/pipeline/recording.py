@@ -1,0 +1,95 @@
+"""What is left of a build: its files, the verdict, the manifest and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from intact.backends import base as compiling
+from intact.environment import versions
+from intact.events import Log
+from intact.model import io
+from intact.pipeline import acceptance, verdict
+from intact.pipeline.deployment import PORTABLE, CompiledModel, stamped
+from intact.pipeline.preparation import PreparedModel
+from intact.pipeline.verifying import Verified
+from intact.reports import html, manifest, publish
+from intact.results import Build, Gate, Verdict
+
+
+def save_portable(quantized: PreparedModel, folder: Path) -> dict[str, str]:
+    """Save the forms of a model that every device reads; return what each file is."""
+    kinds = {}
+    if quantized.source.origin is not None:
+        for file in io.save(io.load(quantized.source.path), folder / "model.float.onnx"):
+            kinds[file.name] = "float model, as exported"
+    if quantized.is_portable:
+        for file in io.save(stamped(quantized.model), folder / PORTABLE):
+            kinds[file.name] = "portable quantized model"
+    return kinds
+
+
+def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], folder: Path, log: Log) -> Build:
+    """Judge a build, and write its manifest and its report into its folder."""
+    prepared, compiled = built.prepared, built.compiled
+    config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
+    kind = calibration.kind if prepared.calibrated else "none"
+    checked = acceptance.check(
+        config, found.accuracy, found.task, compiled.placement, calibration=kind, target=prepared.target
+    )
+    gates = checked if found.latency is None else (*checked, found.latency)
+    judged = _judge(prepared, found, gates)
+    result = Build(
+        source_path=str(prepared.source.path) if exported is None else exported.name,
+        source_sha256=prepared.source.sha256,
+        source_opset=prepared.source.opset,
+        config=config.to_dict(),
+        environment=versions(prepared.target.backend),
+        calibration_kind=kind,
+        calibration_samples=len(calibration) if prepared.calibrated else 0,
+        calibration_sha256=calibration.sha256 if prepared.calibrated else None,
+        stages=tuple(log.stages),
+        rewrites=prepared.optimizations + built.before.rewritten.applications,
+        placement=compiled.placement,
+        io=built.before.deployed.ports(),
+        accuracy=found.accuracy,
+        task_accuracy=found.task,
+        gates=gates,
+        artifacts=publish.artifacts(folder, {**kinds, **_kinds(compiled)}),
+        warnings=tuple(log.warnings),
+        origin=exported,
+        verdict=judged.word,
+        verdict_reasons=judged.reasons,
+    )
+    write_down(result, folder)
+    return result
+
+
+def write_down(built: Build, folder: Path) -> None:
+    """Write the manifest and the report of a build into its folder."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    values = manifest.to_manifest(built, created, built.environment["intact"])
+    manifest.write(values, folder)
+    html.write(values, folder)
+
+
+def _judge(prepared: PreparedModel, found: Verified, gates: Sequence[Gate]) -> Verdict:
+    checked = {gate.name for gate in gates}
+    asked = [name for name in acceptance.GATES if getattr(prepared.config, name) is not None]
+    evidence = verdict.Evidence(
+        found.accuracy,
+        gates,
+        [name for name in asked if name not in checked],
+        found.unrun,
+        (*prepared.inputs.doubts, *found.doubts),
+        found.parted,
+    )
+    return verdict.judge(evidence, prepared.config.verdict)
+
+
+def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
+    """Say what each file of a compiled model is."""
+    kinds = {file.name: "binary of the model" for file in compiled.files}
+    kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
+    return kinds | {compiled.path.name: manifest.DEPLOYABLE}

@@ -1,0 +1,130 @@
+"""The stage verify: every form of a model against the one that was given, and the place where the device leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import data
+from intact.errors import IntactError
+from intact.events import Log
+from intact.pipeline import acceptance, execution, verdict
+from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
+from intact.pipeline.preparation import PreparedModel
+from intact.results import Accuracy, Form, Gate, TaskAccuracy
+from intact.settings.config import CompileConfig
+from intact.targets.spec import Target
+from intact.verification import clipped as clipping
+from intact.verification.compare import Runner, measure
+
+Outputs = Mapping[str, np.ndarray]
+# Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
+Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What running every form showed; the first rows of `task` are the original's.
+
+    `unrun` says why the deployed form did not run, `parted` where it leaves the quantized one.
+    """
+
+    accuracy: tuple[Accuracy, ...] = ()
+    task: tuple[TaskAccuracy, ...] = ()
+    latency: Gate | None = None
+    unrun: str | None = None
+    parted: str | None = None
+    doubts: tuple[str, ...] = ()
+
+
+def verify(built: CompiledModel, log: Log, finder: Finder | None = None) -> Verified:
+    """Compare every form with the model as it was given, on inputs that calibration has not seen."""
+    prepared, compiled = built.prepared, built.compiled
+    rows = prepared.inputs.test
+    with log.stage("verify") as (_, details):
+        details["samples"] = len(rows)
+        original = Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path))
+        first, others = measure(rows, original, _runners(built), prepared.labels)
+        clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
+        details["clipped"] = [asdict(one) for one in clipped]
+    accuracy = tuple(row for found in others for row in found.accuracy)
+    return Verified(
+        accuracy,
+        first.task + tuple(row for found in others for row in found.task),
+        _latency(built, log),
+        None if compiled.runs else f"{prepared.target.name} is not on this machine",
+        _parted(built, accuracy, finder, log),
+        tuple(f"held-back samples do not fit the calibration data: {one}" for one in clipped[:1]),
+    )
+
+
+def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
+    """Nothing, and said so: each gate that would have needed it is named."""
+    log.skip("verify", reason)
+    log.warn(*(f"{name} is not checked: {reason}" for name in acceptance.unchecked(prepared.config)))
+    return Verified(unrun=reason)
+
+
+def _runners(built: CompiledModel) -> list[Runner]:
+    prepared, rewritten = built.prepared, built.before.rewritten
+    forms: list[tuple[Form, ir.Model]] = []
+    if prepared.is_quantized:
+        forms.append(("quantized", prepared.model))
+    if rewritten.applications or not (built.compiled.runs or forms):
+        forms.append(("rewritten", rewritten.model))
+    runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
+    return [*runners, _deployed(built)] if built.compiled.runs else runners
+
+
+def _deployed(built: CompiledModel) -> Runner:
+    io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
+
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        found = execution.stream_compiled(path, map(io.quantize, rows), prepared.target, prepared.config.compile)
+        return map(io.dequantize, found)
+
+    return Runner("compiled", built.compiled.runtime, outputs)
+
+
+def _latency(built: CompiledModel, log: Log) -> Gate | None:
+    config = built.prepared.config
+    if config.max_latency_ratio is None:
+        return None
+    with log.stage("perf") as (_, details):
+        source, rows = built.prepared.source.path, built.prepared.inputs.test
+        gate = acceptance.latency_gate(source, built.compiled.path, rows, config)
+        details["ratio"] = gate.value if gate is not None else None
+    return gate
+
+
+def _parted(built: CompiledModel, accuracy: Sequence[Accuracy], finder: Finder | None, log: Log) -> str | None:
+    """Name the place where the compiled form leaves the quantized one, if it lost much and somebody can find it."""
+    prepared = built.prepared
+    lost = [row for row in verdict.losses(accuracy, prepared.config.verdict) if row.form == "compiled"]
+    if not lost or finder is None:
+        return None
+    with log.stage("debug") as (_, details):
+        try:
+            rows = validation_rows(prepared.inputs)
+            found = finder(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+        except IntactError as error:
+            found = None
+            log.warn(f"the place where the compiled form goes wrong could not be found: {error}")
+        details["parted"] = found
+    return found
+
+
+def _tell_clipping(prepared: PreparedModel, log: Log) -> list[clipping.Clipped]:
+    """Warn where held-back rows leave the grids that calibration chose: other figures show only that they are bad."""
+    grids = clipping.watched(prepared.model)
+    rows = islice(prepared.inputs.test, VALIDATION_ROWS)
+    found = clipping.clipped(grids, execution.inside(prepared.model, list(grids), rows)) if grids else []
+    if found:
+        more = f" (and {len(found) - 1} more tensors)" if len(found) > 1 else ""
+        log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
+    return found

@@ -1,0 +1,22 @@
+"""A build at any precision: one pass through the stages, or for `auto` the search that builds many times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.events import Events
+from intact.pipeline import presets, stages
+from intact.pipeline.stages import BuildOptions
+from intact.results import Build
+from intact.search.debug.device import first_on_device
+from intact.search.mixed import cheapest
+from intact.settings.config import BuildConfig
+
+
+def build_any(
+    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+) -> Build:
+    """Build the model at `path` into the folder `output`; a compiled form that goes wrong names the place."""
+    if config.precision == presets.AUTO:
+        return cheapest.build(path, config, output, overwrite=overwrite, events=events)
+    return stages.build(path, config, output, BuildOptions(overwrite=overwrite, finder=first_on_device), events)
