@@ -10,7 +10,7 @@ from intact.matching import rewriter
 from intact.model.census import census, types_of
 from intact.quantization.float16 import convert
 from intact.quantization.weight_only import packed_products
-from intact.reports.figures import types_in_words
+from intact.reports.figures import quantized_nodes, types_in_words
 from intact.rules.quantized.families import rules_for
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
