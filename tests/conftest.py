@@ -11,6 +11,7 @@ import onnx
 import pytest
 from hypothesis import settings
 
+from intact.runtime import host_cpu
 from tests.zoo import ZOO, data
 
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
@@ -22,12 +23,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a vendor's toolchain where it is not installed."""
+    """Skip what needs a vendor's toolchain where it is not installed, and kernels that the processor does not have."""
     for extra, package in (("qnn", "onnxruntime_qnn"), ("openvino", "openvino")):
         if importlib.util.find_spec(package) is None:
             skip = pytest.mark.skip(reason=f"{package} is not installed (extra: {extra})")
             for item in filter(lambda item: item.get_closest_marker(extra) is not None, items):
                 item.add_marker(skip)
+    if host_cpu.adds_pairs_in_16_bits():
+        skip = pytest.mark.skip(reason="needs a processor whose kernels for uint8 × int8 do not saturate")
+        for item in filter(lambda item: item.get_closest_marker("vnni") is not None, items):
+            item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from intact.linting import (
     int8,
     kernels,
     pools,
+    saturation,
     scales,
     sight,
     softmax,
@@ -28,6 +29,7 @@ from intact.model import shapes
 
 __all__ = [
     "CHECKS",
+    "SATURATED",
     "Check",
     "Finding",
     "Severity",
@@ -38,35 +40,47 @@ __all__ = [
     "loadable",
     "markdown",
     "repairs",
+    "unsaturated",
 ]
 
-_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage)
+_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage, saturation)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
 )
 
-_RULES: tuple[Rule, ...] = tuple(check for check in CHECKS if isinstance(check, Rule))
+SATURATED = saturation.SaturatedSums.code
 
 
-def findings(model: ir.Model, *, opset: int | None = None) -> tuple[Finding, ...]:
+def findings(model: ir.Model, *, opset: int | None = None, saturates: bool | None = None) -> tuple[Finding, ...]:
     """Everything that is wrong with the model, the worst first, then by code and in the order of its nodes.
 
     `opset` is that of the file which the model was before it was upgraded: some faults are those of newer ones only.
+    `saturates` says that kernels of the machine which will run it add pairs of products in 16 bits; None: as here.
     """
     seen = sight.seen(model)
-    concerned = [check for check in CHECKS if opset is None or check.since <= opset]
+    concerned = [check for check in _checks(saturates) if opset is None or check.since <= opset]
     found = [finding for check in concerned for finding in check.find(seen)]
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
 
 
-def fix(model: ir.Model) -> Rewritten:
+def _checks(saturates: bool | None) -> tuple[Check, ...]:
+    """All checks, for a machine whose kernels saturate or do not."""
+    machine = saturation.SaturatedSums(saturates)
+    return tuple(machine if isinstance(check, saturation.SaturatedSums) else check for check in CHECKS)
+
+
+def _rules(saturates: bool | None) -> tuple[Rule, ...]:
+    return tuple(check for check in _checks(saturates) if isinstance(check, Rule))
+
+
+def fix(model: ir.Model, *, saturates: bool | None = None) -> Rewritten:
     """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
     result = sight.seen(model)
     shapes.infer_shapes(result)
     removed = coverage.remove_dead(result)
-    rewritten = _repaired(result, _RULES)
+    rewritten = _repaired(result, _rules(saturates))
     applications = removed + rewritten.applications
     changed = rewritten.model if applications else model.clone()
     return dataclasses.replace(rewritten, model=changed, applications=applications)
@@ -79,14 +93,23 @@ def loadable(model: ir.Model) -> Rewritten:
 
 def fused_rightly(model: ir.Model) -> Rewritten:
     """The model, or a copy without what ONNX Runtime fuses wrongly although its grids are sound (Q120, Q122, Q123)."""
-    rules = (*pools.RULES, *kernels.RULES, *softmax.RULES)
+    return _without(model, (*pools.RULES, *kernels.RULES, *softmax.RULES))
+
+
+def unsaturated(model: ir.Model) -> Rewritten:
+    """The model, or a copy whose products are exact on processors that add pairs of them in 16 bits, too (Q124)."""
+    return _without(model, (saturation.SaturatedSums(saturates=True),))
+
+
+def _without(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
+    """The model itself, or a copy where one of these faults is found."""
     affected = any(found for rule in rules if isinstance(rule, Check) for found in rule.find(model))
     return _repaired(model.clone(), rules) if affected else Rewritten(model)
 
 
-def repairs(model: ir.Model, *, fused: bool) -> tuple[Rule, ...]:
+def repairs(model: ir.Model, *, fused: bool, saturates: bool | None = None) -> tuple[Rule, ...]:
     """Exact rules for what ONNX Runtime refuses to load (Q119) or, where a model is `fused`, spoils by fusing it."""
-    rules = [rule for rule in (_RULES if fused else int8.RULES) if rule.exactness is EXACT]
+    rules = [rule for rule in (_rules(saturates) if fused else int8.RULES) if rule.exactness is EXACT]
     return tuple(rule for rule in rules if isinstance(rule, Check) and _spoiled_by_fusion(rule, model))
 
 

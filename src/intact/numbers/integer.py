@@ -14,6 +14,9 @@ import onnx_ir as ir
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, DTypeLike
 
+INT16_MAX = 2**15 - 1
+UINT8_MAX = 255
+
 
 def limits(dtype: DTypeLike) -> tuple[int, int]:
     """The least and the greatest integer of a type, of 4 bits and 2 bits too."""
@@ -268,3 +271,13 @@ def _fused(x: np.ndarray, factor: ArrayLike, addend: ArrayLike) -> np.ndarray:
     return np.asarray(
         (x.astype(np.float64) * np.asarray(factor, np.float64) + np.asarray(addend, np.float64)).astype(np.float32)
     )
+
+
+def largest_pair(weight: np.ndarray, channel_axis: int) -> int:
+    """The greatest |255·w₁ + 255·w₂| of two weights of one output channel, in whatever order kernels pair them."""
+    rows = np.moveaxis(weight, channel_axis, 0).reshape(weight.shape[channel_axis], -1).astype(np.int64)
+    if rows.shape[1] < 2:
+        return int(np.abs(rows).max(initial=0)) * UINT8_MAX
+    most = np.partition(rows, -2, axis=1)[:, -2:].clip(min=0).sum(axis=1)
+    least = np.partition(rows, 1, axis=1)[:, :2].clip(max=0).sum(axis=1)
+    return int(max(most.max(), -least.min())) * UINT8_MAX

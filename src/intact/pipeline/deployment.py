@@ -181,14 +181,14 @@ def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
     """A model that came quantized, without what ONNX Runtime would compute wrongly; others as they are."""
     if prepared.source.quantized is None:
         return Rewritten(prepared.model)
-    found = [
-        finding for finding in linter.findings(prepared.model) if finding.severity.at_least(linter.Severity.WARNING)
-    ]
+    model, saturates = prepared.model, prepared.target.rewrite.saturates
+    every = linter.findings(model, saturates=saturates)
+    found = [finding for finding in every if finding.severity.at_least(linter.Severity.WARNING)]
     for code in dict.fromkeys(finding.code for finding in found):
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return linter.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
+    return linter.fix(model, saturates=saturates) if prepared.target.backend == "cpu" else Rewritten(model)
 
 
 def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact import data
+from intact.backends.openvino.client import plugin_of
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log
@@ -107,7 +108,10 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
 
 
 def target_of(config: CompileConfig) -> Target:
-    vnni, ort = config.assume_vnni, config.assume_ort
+    ort = config.assume_ort
+    # The processor's kernels are of no concern to OpenVINO's other devices.
+    elsewhere = config.device == "openvino" and plugin_of(config.ep_options).device != "CPU"
+    vnni = True if elsewhere else config.assume_vnni
     return load_target(config.device, arch=config.arch, soc=config.soc, vnni=vnni, ort=ort)
 
 
@@ -186,12 +190,23 @@ def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizin
         repairs.append((linter.loadable, "loads them beside int8 (intact explain Q119)"))
     if target.backend == "cpu":
         repairs.append((linter.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
+    if target.backend == "cpu" and target.rewrite.saturates:
+        repairs.append((linter.unsaturated, "multiplies them rightly without VNNI (intact explain Q124)"))
     for repair, what in repairs:
         repaired = repair(result.model)
         if repaired.applications:
             note = f"{len(repaired.applications)} nodes written so that ONNX Runtime {what}"
             result = replace(result, model=repaired.model, notes=(*result.notes, note))
-    return result
+    return replace(result, warnings=(*result.warnings, *_saturation(result.model, target)))
+
+
+def _saturation(model: ir.Model, target: Target) -> list[str]:
+    """A warning, where a target saturates and has no exact kernels that the weights could be written for."""
+    if target.backend == "cpu" or not target.rewrite.saturates:
+        return []
+    found = [finding for finding in linter.findings(model, saturates=True) if finding.code == linter.SATURATED]
+    text = f"{len(found)} products may saturate in {target.backend} on a CPU without VNNI, which costs accuracy"
+    return [f"{text} (intact explain {linter.SATURATED}; --assume-vnni if the model runs elsewhere)"] if found else []
 
 
 def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:

@@ -94,7 +94,8 @@ def _repaired(
     """What `rules` made of a model, without what ONNX Runtime would do wrong with it, and what running it showed."""
     found = deployment.check_rewriting(model, first, rules, rows, target)
     shapes.infer_shapes(first.model)
-    repairs = linter.repairs(first.model, fused=target.rewrite.form == "qlinear")
+    forms = target.rewrite
+    repairs = linter.repairs(first.model, fused=forms.form == "qlinear", saturates=forms.saturates)
     if not repairs:
         return first, found
     # Both together, so that rewriting once more finds nothing to do.

@@ -16,8 +16,9 @@ from intact.backends.openvino import backend as openvino
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, NotAvailable, SettingsError, TargetError, ToolchainError
+from intact.events import Log
 from intact.model import io
-from intact.pipeline import loading, stages
+from intact.pipeline import loading, preparation, stages
 from intact.reports.manifest import schema
 from intact.results import PlacedLayer
 from intact.runtime import ort_cpu
@@ -284,7 +285,8 @@ def test_packed_weights_are_multiplied_with_floats_as_onnx_runtime_does(tmp_path
 
 @pytest.mark.openvino
 def test_a_model_of_qlinear_operators_is_brought_to_the_form_that_openvino_reads(float_model):
-    on_cpu = config(float_model, compile={"device": "cpu"})
+    # Of uint8 weights, which a CPU without VNNI gets, OpenVINO makes float layers.
+    on_cpu = config(float_model, compile={"device": "cpu", "assume_vnni": True})
     stages.build(float_model / "m.onnx", on_cpu, float_model / "cpu")
     given = float_model / "cpu/model.onnx"
     assert "QLinearConv" in {node.op_type for node in io.load(given).graph}
@@ -293,6 +295,7 @@ def test_a_model_of_qlinear_operators_is_brought_to_the_form_that_openvino_reads
 
 
 @pytest.mark.openvino
+@pytest.mark.vnni
 @pytest.mark.parametrize("name", ["residual_cnn", "depthwise_cnn", "bert", "vit"])
 def test_the_zoo_is_as_accurate_as_its_quantized_model_on_the_cpu(zoo, name, tmp_path):
     quant = {"load_path": str(zoo.data(name)), "effort": "fast"}
@@ -303,6 +306,21 @@ def test_the_zoo_is_as_accurate_as_its_quantized_model_on_the_cpu(zoo, name, tmp
         if form == "compiled":
             assert found > figures["quantized", output] - 1, output
     assert {"u8", "f32"} <= {layer.precision for layer in built.placement.layers}
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("vnni", "options", "warned"), [(False, {}, True), (True, {}, False), (False, {"device": "GPU"}, False)]
+)
+def test_a_cpu_without_vnni_is_warned_of_products_that_may_saturate(zoo, vnni, options, warned):
+    quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast", "samples": 2}
+    compile_for = {"device": "openvino", "assume_vnni": vnni, "ep_options": options}
+    asked = BuildConfig.from_dict({"precision": "uint8", "quant": quant, "compile": compile_for})
+    prepared = preparation.prepare(zoo.model("residual_cnn"), asked, log := Log())
+    found = [text for text in log.warnings if "may saturate in openvino on a CPU without VNNI" in text]
+    assert bool(found) is warned
+    weights = [node.inputs[0].dtype.name for node in prepared.model.graph if node.inputs and node.inputs[0].const_value]
+    assert "INT8" in weights
 
 
 def test_the_manifests_schema_describes_layers():

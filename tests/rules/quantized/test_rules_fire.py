@@ -25,6 +25,9 @@ TO_QDQ, TO_QLINEAR = families.conversion("qdq"), families.conversion("qlinear")
 # What runs on this version runs on every later one, and it has no kernel for zero points that differ by channel.
 OLD_CPU = load_target("cpu", vnni=True, ort="1.26")
 
+# One whose kernels for uint8 × int8 add pairs of products in 16 bits.
+PLAIN_CPU = load_target("cpu", vnni=False)
+
 # A CPU that multiplies matrices of integers into int32, and has no kernel that scales the product as well.
 _BARE = CPU.rewrite.kernels - {
     ("", "QLinearMatMul"),
@@ -40,6 +43,7 @@ WAYS = [
     (variant("residual_cnn", "ort-qdq", "int8", "int8"), (TO_QLINEAR,)),
     (variant("residual_cnn", "ort-qdq", "uint8", "int8", "products"), (CPU, TO_QDQ)),
     (variant("residual_cnn", "ort-qdq", "uint8", "int8", "mixed"), (CPU,)),
+    (variant("residual_cnn", "ort-qdq", "uint8", "int8"), (PLAIN_CPU,)),
     (variant("residual_cnn", "intact", "uint8", "int8", "asymmetric"), (OLD_CPU,)),
     (variant("residual_cnn", "ort-qoperator", "uint8", "uint8"), (NPU,)),
     (variant("depthwise_cnn", "ort-qoperator", "uint8", "uint8", "asymmetric"), (TO_QDQ, CPU)),

@@ -106,4 +106,5 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     copy = model.clone()
     # A model as it was given may have constants of no known type.
     shapes.infer_shapes(copy)
-    return rewriter.apply(copy, [*rules, *exact]).model
+    done = rewriter.apply(copy, [*rules, *exact])
+    return done.model if done.applications else model

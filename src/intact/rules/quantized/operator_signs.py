@@ -258,6 +258,9 @@ class UnsignWeight(SaturationRule):
 
     exactness = EXACT
 
+    def __init__(self, saturates: bool = True) -> None:
+        super().__init__(saturates)
+
     def is_needed(self, forms: Forms) -> bool:
         return forms.saturates
 

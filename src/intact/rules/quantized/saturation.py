@@ -8,12 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
+from intact.numbers.integer import INT16_MAX, largest_pair
 from intact.rules.quantized.operand import Operand
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
-
-INT16_MAX = 2**15 - 1
-UINT8_MAX = 255
 
 
 class SaturationRule(TargetRule):
@@ -36,16 +34,6 @@ class SaturationRule(TargetRule):
         if largest <= INT16_MAX:
             return None
         return f"{missing}: a sum of two products may reach {largest}, more than {INT16_MAX} (see --assume-vnni)"
-
-
-def largest_pair(weight: np.ndarray, channel_axis: int) -> int:
-    """The greatest |255·w₁ + 255·w₂| of two weights of one output channel, in whatever order kernels pair them."""
-    rows = np.moveaxis(weight, channel_axis, 0).reshape(weight.shape[channel_axis], -1).astype(np.int64)
-    if rows.shape[1] < 2:
-        return int(np.abs(rows).max(initial=0)) * UINT8_MAX
-    most = np.partition(rows, -2, axis=1)[:, -2:].clip(min=0).sum(axis=1)
-    least = np.partition(rows, 1, axis=1)[:, :2].clip(max=0).sum(axis=1)
-    return int(max(most.max(), -least.min())) * UINT8_MAX
 
 
 def weight_of(operand: Operand) -> np.ndarray | None:

@@ -185,6 +185,16 @@ def _signed_weights(rng: np.random.Generator) -> Iterator[Case]:
     yield from product_of(rng, U8, U8)
 
 
+def _unsigned_weights(rng: np.random.Generator) -> Iterator[Case]:
+    yield from conv_of(rng, U8, I8)
+    yield from product_of(rng, U8, I8)
+    for op, zero in itertools.product(("ConvInteger", "MatMulInteger"), (None, *zero_points(I8))):
+        shapes = ((1, 4, 5, 5), (6, 4, 3, 3)) if op == "ConvInteger" else ((7, 12), (12, 10))
+        net, x, w = Net(), integers(rng, U8, shapes[0]), integers(rng, I8, shapes[1])
+        y = net.op(op, "x", w, U8(100), zero)
+        yield Case(f"{op} {zero}", net.model({"x": x}, y), [{"x": x}])
+
+
 CASES: dict[str, Generator] = {
     "relu_to_integer_clip": relu,
     "clip_to_integer_clip": clip,
@@ -197,5 +207,6 @@ CASES: dict[str, Generator] = {
     "unsign_operator": unsigned_operator,
     "unsign_concat": unsigned_concat,
     "sign_weight": _signed_weights,
+    "unsign_weight": _unsigned_weights,
     "sign_second_operand": second_operand,
 }
