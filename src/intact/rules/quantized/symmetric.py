@@ -17,11 +17,13 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import BOUNDED, EXACT, NEAR, Rule
 from intact.model import query
+from intact.numbers.decibels import decibels
+from intact.numbers.integer_types import middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
 from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
 from intact.rules.quantized.target_rule import TargetRule
-from intact.targets.spec import Forms, middle
+from intact.targets.spec import Forms
 
 WEIGHT_SQNR = "intact.weight_sqnr_db"
 """Metadata key of an operator: the SQNR in dB of each channel of its weight, as JSON, after requantization."""
@@ -160,7 +162,7 @@ class RequantizeWeight(_LayerRule):
         if (layer.node.name or "") in self.lossy:
             return self.lossy[layer.node.name or ""]
         kept = _sqnr(layer.w, layer.channel_axis)
-        noise = -10 * np.log10(_total_noise(layer.w, layer.channel_axis))
+        noise = -decibels(_total_noise(layer.w, layer.channel_axis))
         if noise < LEAST_SQNR:
             return f"a symmetric weight keeps {noise:.1f} dB (least channel {kept.min():.1f}), not {LEAST_SQNR:g}"
         steps, channels = _bias_steps(layer), integer_layers.channel_count(layer.w, layer.channel_axis)
@@ -260,7 +262,8 @@ def _noise(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 def _sqnr(weight: Operand, axis: int) -> np.ndarray:
     """How far apart each channel of a weight and its symmetric form are, in dB; 200 where they are the same."""
     signal, noise = _noise(weight, axis)
-    return np.asarray(10 * np.log10(np.maximum(signal, 1e-20 * signal.max()) / np.maximum(noise, 1e-20 * signal.max())))
+    least = 1e-20 * signal.max()
+    return np.asarray(decibels(np.maximum(signal, least) / np.maximum(noise, least)))
 
 
 def _total_noise(weight: Operand, axis: int) -> float:
