@@ -88,8 +88,8 @@ def test_no_value_moves_by_more_than_a_step_near_the_limit(dtype, below_two):
     borders = np.arange(-int(zero), int(zero)) + 0.5
     x = np.concatenate([borders * np.float64(coarse), borders * np.float64(step)]).astype(np.float32)
     x = np.concatenate([np.nextafter(x, np.float32(-np.inf)), x, np.nextafter(x, np.float32(np.inf))])
-    twice = integer.dequantize(integer.quantize(x, coarse, zero), coarse, zero)
-    moved = integer.quantize(twice, step, zero).astype(int) - integer.quantize(x, step, zero).astype(int)
+    twice = integer.dequantize_linear(integer.quantize_linear(x, coarse, zero), coarse, zero)
+    moved = integer.quantize_linear(twice, step, zero).astype(int) - integer.quantize_linear(x, step, zero).astype(int)
     assert np.abs(moved).max() == 1
 
 

@@ -40,7 +40,7 @@ class QuantizeConstant(LocalRule):
         levels, array = q_operand(last), query.constant(c)
         scales, zeros = (query.constant(value) for value in levels.grid(op))
         assert array is not None and scales is not None and zeros is not None, "the constants were checked"
-        integers = integer.quantize(array, scales, zeros, axis=levels.axis, block_size=levels.block_size)
+        integers = integer.quantize_linear(array, scales, zeros, axis=levels.axis, block_size=levels.block_size)
         return op.constant(integers, "integers")
 
 

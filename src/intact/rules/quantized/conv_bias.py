@@ -12,6 +12,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
+from intact.model.node_encodings import constant_behind
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
 from intact.rules.quantized.operand import (
@@ -82,7 +83,7 @@ def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
         return found
     bias = np.zeros(shape[0])
     if query.input_(conv, 2) is not None:
-        given = affine.constant_of(conv.inputs[2])
+        given = constant_behind(conv.inputs[2])
         if given is None:
             return "the bias is computed, not constant"
         bias = given.astype(np.float64)

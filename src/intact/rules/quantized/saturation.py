@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
+from intact.numbers.integer_types import limits
 from intact.rules.quantized.operand import Operand
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
-INT16_MAX = 2**15 - 1
-UINT8_MAX = 255
+INT16_MAX, UINT8_MAX = limits("int16")[1], limits("uint8")[1]
 
 
 class SaturationRule(TargetRule):

@@ -13,7 +13,7 @@ from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, not_one_grid, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
@@ -206,7 +206,7 @@ def _no_room(operand: Operand, amount: float) -> str | None:
     if not abs(steps - round(steps)) <= _WHOLE:
         return f"the constant is {steps:.6g} steps of {operand.step:.6g}, not a whole number"
     zero = operand.zero + round(steps)
-    low, high = int(operand.dtype.min), int(operand.dtype.max)
+    low, high = limits(operand.dtype)
     return None if low <= zero <= high else f"the zero point would be {zero}, outside of {low} to {high}"
 
 
@@ -221,6 +221,6 @@ def _differs_somewhere(operand: Operand, amount: float) -> str | None:
     """Why DQ(x) + amount is not the same float as DQ with the zero point moved, for every integer of the type."""
     levels, step = grid_relations.every_level(operand), np.float32(operand.step)
     added = grid_relations.dequantize(levels, operand) + np.float32(amount)
-    moved = integer.dequantize(levels, step, _moved_zero(operand, -amount))
+    moved = integer.dequantize_linear(levels, step, _moved_zero(operand, -amount))
     differing = int((added != moved).sum())
     return f"float32 rounds the sum differently for {differing} of {levels.size} integers" if differing else None
