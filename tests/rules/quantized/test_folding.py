@@ -7,6 +7,7 @@ import pytest
 
 from intact.matching.rewriter import apply
 from intact.numbers import integer
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import folding
 from tests.rules.proof.harness import Net, fired, refused
 
@@ -124,6 +125,6 @@ def test_a_chain_of_equal_pairs_becomes_one_pair():
     net, x = Net(), "x"
     for index in range(5):
         x = pair(net, x, np.full((1,) * (index % 2), 0.1), np.full((1,) * (index % 2), 3, u8))
-    done = apply(net.model({"x": X}, x), folding.RULES)
+    done = apply(net.model({"x": X}, x), rules_of(folding))
     assert [node.op_type for node in done.model.graph] == ["QuantizeLinear", "DequantizeLinear"]
     assert {item.exactness for item in done.applications} == {"exact"}

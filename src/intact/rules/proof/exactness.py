@@ -18,7 +18,6 @@ from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair
-from intact.rules.quantized.symmetric import RequantizeWeight
 from intact.runtime import ort_cpu
 
 Feeds = Mapping[str, np.ndarray]
@@ -73,7 +72,7 @@ def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Se
 
 def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict[str, str]:
     """The layers that would keep less than 40 dB of their results on `rows` with a requantized weight, and how much."""
-    if not any(isinstance(rule, RequantizeWeight) for rule in rules):
+    if not any(rule.exactness is NEAR for rule in rules):
         return {}
     seen = witness.of(model, rules)
     near = dataclasses.replace(seen, pairs=tuple(p for p in seen.pairs if p.application.exactness == NEAR))
@@ -86,7 +85,7 @@ def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict
 
 def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, ...]:
     """The rules, of which none requantizes the weight of these layers, for the reasons given."""
-    return tuple(rule.except_at(layers) if isinstance(rule, RequantizeWeight) else rule for rule in rules)
+    return tuple(rule.sparing(layers) if rule.exactness is NEAR else rule for rule in rules)
 
 
 def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:

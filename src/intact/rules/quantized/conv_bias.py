@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.model.node_encodings import constant_behind
 from intact.rules.quantized import affine, integer_layers
@@ -24,6 +24,8 @@ from intact.rules.quantized.operand import (
     q_operand,
     quantized,
 )
+
+FAMILY = "bias"
 
 
 class FoldArithmeticIntoConv(LocalRule):
@@ -52,9 +54,6 @@ class FoldNormIntoConv(FoldArithmeticIntoConv):
 
     def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
         return quantized(op, op.BatchNormalization(_conv(op), gamma, beta, mean, var, _name="node"), "last")
-
-
-RULES: tuple[Rule, ...] = (FoldArithmeticIntoConv(), FoldNormIntoConv())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
-from intact.rules.quantized import grid_relations, operator_signs, signs
+from intact.rules.quantized import grid_relations
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
@@ -113,6 +113,3 @@ class SubToAdd(LocalRule):
         zero = op.constant(np.invert(np.array(second.zero, second.dtype.numpy())), "zero_point")
         negative = op.DequantizeLinear(turned, second.scale, zero)
         return op.QuantizeLinear(op.Add(a.outputs[0], negative), *y.inputs[1:], **y.attributes)
-
-
-RULES: tuple[Rule, ...] = (ReluToIntegerClip(), ClipToIntegerClip(), SubToAdd(), *signs.RULES, *operator_signs.RULES)

@@ -6,7 +6,6 @@ The form is that of NPU providers: each operator with Q/DQ nodes of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import BOUNDED, EXACT, NEAR, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
 from intact.numbers.decibels import decibels
 from intact.numbers.integer_types import middle
@@ -24,6 +23,8 @@ from intact.rules.quantized.copies import copy_indices, fits, split
 from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
+
+FAMILY = "zero_points"
 
 WEIGHT_SQNR = "intact.weight_sqnr_db"
 """Metadata key of an operator: the SQNR in dB of each channel of its weight, as JSON, after requantization."""
@@ -150,17 +151,7 @@ class RequantizeWeight(_LayerRule):
 
     exactness = NEAR
 
-    def __init__(self, zero_points: str = "middle", lossy: Mapping[str, str] | None = None) -> None:
-        super().__init__(zero_points)
-        self.lossy = lossy or {}
-
-    def except_at(self, lossy: Mapping[str, str]) -> Self:
-        """The same rule, which leaves these nodes alone, for the reasons given."""
-        return type(self)(self.zero_points, {**self.lossy, **lossy})
-
     def doubt(self, layer: _Layer) -> str | None:
-        if (layer.node.name or "") in self.lossy:
-            return self.lossy[layer.node.name or ""]
         kept = _sqnr(layer.w, layer.channel_axis)
         noise = -decibels(_total_noise(layer.w, layer.channel_axis))
         if noise < LEAST_SQNR:
@@ -290,6 +281,3 @@ def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> Any:
     integers = np.clip(np.rint(levels), -INT32_MAX, INT32_MAX).astype(np.int32)
     zeros = op.constant(np.zeros(channels, np.int32), "bias_zero_point")
     return op.DequantizeLinear(op.constant(integers, "bias"), op.constant(steps, "bias_scale"), zeros, axis=0)
-
-
-RULES: tuple[Rule, ...] = (AbsorbDequantized(), RequantizeWeight(), DuplicateDequantizedInput())
