@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -15,32 +13,6 @@ class Range:
 
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoding:
-    """An affine grid: real = (q - zero_point) * scale.
-
-    One zero point per scale; more than one scale only along `axis`, or in blocks of `block_size` along it.
-    """
-
-    dtype: str
-    scale: np.ndarray
-    zero_point: np.ndarray
-    axis: int | None = None
-    block_size: int = 0
-
-    def __post_init__(self) -> None:
-        assert self.scale.shape == self.zero_point.shape, "one zero point per scale"
-        assert self.axis is not None or self.scale.size == 1, "several scales need an axis"
-
-    def same_grid(self, other: Encoding) -> bool:
-        """Whether both describe the very same grid, bit for bit."""
-        return (
-            (self.dtype, self.axis, self.block_size) == (other.dtype, other.axis, other.block_size)
-            and np.array_equal(self.scale, other.scale)
-            and np.array_equal(self.zero_point, other.zero_point)
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -130,20 +129,6 @@ def test_mean_and_deviation_come_to_what_the_image_processor_does(settings):
         value = (value - settings["image_mean"]) / np.array(settings["image_std"])
     found = processor.pixels(settings)
     np.testing.assert_allclose((pixel / 255 - found["mean"]) / np.array(found["std"]), value, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("right", "found", "decibels"),
-    [
-        ([1.0, 1.0], [1.0, 1.0], math.inf),
-        ([1.0, 1.0], [1.1, 0.9], 20.0),
-        ([0.0, 0.0], [0.0, 1e-9], -math.inf),
-        ([1.0, 1.0], [1.0, math.nan], -math.inf),
-        ([1.0, 1.0], [[1.0, 1.0]], -math.inf),
-    ],
-)
-def test_distance_from_torch_is_never_nan(right, found, decibels):
-    assert huggingface.sqnr(np.array(right), np.array(found)) == pytest.approx(decibels)
 
 
 def test_an_output_that_is_not_what_torch_computed_is_named(tmp_path):

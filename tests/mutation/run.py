@@ -35,7 +35,7 @@ SUBJECTS = (
     "intact.targets.operands",
     "intact.quantization.planning.planner",
     "intact.quantization.planning.choose",
-    "intact.numbers.grid",
+    "intact.numbers.encoding",
     "intact.quantization.calibration.resolve",
     "intact.quantization.insert",
     "intact.quantization.improve.rounding",

@@ -61,7 +61,7 @@ def test_every_pattern_of_subjects_fits_a_module(monkeypatch):
 
 
 def test_the_tests_of_a_module_are_those_that_import_it():
-    nearest, *others = imports.tests_of("intact.numbers.grid")
+    nearest, *others = imports.tests_of("intact.numbers.encoding")
     assert nearest[0].name == "test_grid.py" and others
     assert not {path for ring in others for path in ring} & set(nearest)
 
@@ -84,7 +84,7 @@ from tests.mutation import child, imports, run
 source = imports.SOURCES.joinpath("intact", "quantize", "grid.py").read_text(encoding="utf-8")
 tests = ["tests/numbers/test_grid.py::test_a_two_bit_grid_uses_its_one_more_negative_step"]
 tree = ast.parse(source.replace(*sys.argv[1:]))
-print(run.wait(child.start(lambda: child.passes("intact.numbers.grid", tree, [tests]), 60)))
+print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree, [tests]), 60)))
 """
 
 

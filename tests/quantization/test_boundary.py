@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
 from intact.errors import ModelError
-from intact.numbers import grid
+from intact.numbers.encoding import encode
 from intact.quantization.boundary import IntegerIO, integer_io
 from intact.runtime import ort_cpu
 from tests.quantization.models import model, quantized, rows
@@ -93,7 +93,7 @@ def test_a_float_model_has_no_integers_to_hand_over():
 
 @given(hnp.arrays(np.float32, 16, elements={"min_value": -3, "max_value": 3}))
 def test_a_round_trip_through_the_boundary_moves_a_value_by_half_a_step(values):
-    encoding = grid.encode(-3.0, 3.0, "int8", symmetric=False)
+    encoding = encode(-3.0, 3.0, "int8", symmetric=False)
     ports = IntegerIO(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10), {"x": encoding}, {"x": encoding})
     integers = ports.quantize({"x": values})
     assert integers["x"].dtype == np.int8

@@ -18,6 +18,7 @@ from intact.data.gauges import gauge, gauge_doubts
 from intact.data.input_profile import Extent
 from intact.data.symptom import Symptom
 from intact.model import query
+from intact.numbers.integer_types import limits
 
 # Of rows that leave the grid of the input by more than this share of its width, more than half make a symptom.
 BEYOND_GRID = 0.5
@@ -81,8 +82,8 @@ def _grid(value: ir.Value) -> tuple[float, float] | None:
     scale, point = query.scalar(node.inputs[1]), query.constant(query.input_(node, 2))
     if scale is None or point is None or point.size != 1 or point.dtype.kind not in "iu":
         return None
-    limits, zero = np.iinfo(point.dtype), int(point.item())
-    return (limits.min - zero) * scale, (limits.max - zero) * scale
+    (least, greatest), zero = limits(point.dtype.name), int(point.item())
+    return (least - zero) * scale, (greatest - zero) * scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 from intact.errors import ModelError
 from intact.exporting import origin
 from intact.model import io
+from intact.numbers.decibels import sqnr_of
 from intact.results import Origin
 from intact.runtime import hub, ort_cpu, process
 from intact.settings.config import ExportConfig
@@ -60,7 +61,7 @@ def _compare(model: Path, answers: Path, samples: int, name: str) -> float | Non
         for number in range(samples):
             found = session.run(_part(arrays, f"{number}/in/"))
             for output, right in _part(arrays, f"{number}/out/").items():
-                distances[output] = min(distances.get(output, math.inf), sqnr(right, found[output]))
+                distances[output] = min(distances.get(output, math.inf), sqnr_of(right, found[output]))
     worst = min(distances, key=distances.__getitem__)
     if distances[worst] < LEAST_SQNR:
         raise ModelError(
@@ -74,14 +75,3 @@ def _compare(model: Path, answers: Path, samples: int, name: str) -> float | Non
 
 def _part(arrays: Mapping[str, Any], prefix: str) -> dict[str, np.ndarray]:
     return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}
-
-
-def sqnr(right: np.ndarray, found: np.ndarray) -> float:
-    """The power of the right values over that of the error, in dB: infinite without error, never NaN."""
-    if right.shape != found.shape:
-        return -math.inf
-    signal, error = right.astype(np.float64), found.astype(np.float64) - right.astype(np.float64)
-    noise, power = float(np.sum(error**2)), float(np.sum(signal**2))
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(power / noise) if power > 0 and math.isfinite(noise) else -math.inf

@@ -123,7 +123,7 @@ class FloatStoredWeight(Check, Rule):
         x, scale, zero = (query.constant(value) for value in node.inputs)
         at = nearby.axis(node)
         assert x is not None and scale is not None and zero is not None and at is not None, "the check saw them"
-        integers = integer.quantize(x, scale, zero, axis=at, block_size=nearby.block_size(node))
+        integers = integer.quantize_linear(x, scale, zero, axis=at, block_size=nearby.block_size(node))
         return op.constant(ir.tensor(integers, dtype=node.inputs[2].dtype), "integers")  # type: ignore[union-attr]
 
 

@@ -12,7 +12,7 @@ from intact.linting import nearby
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
-from intact.numbers import integer
+from intact.numbers.integer_types import limits
 
 # What ONNX Runtime uses for a weight that has no blocks of its own.
 _BLOCK = 32
@@ -122,7 +122,7 @@ def _unsigned(weight: ir.Node, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
     stored, zeros = nearby.integers(weight), nearby.zero_point(weight)
     scales = query.constant(weight.inputs[1])
     assert stored is not None and zeros is not None and scales is not None, "the weight is packable"
-    low, high = integer.limits(query.constant(weight.inputs[0]).dtype)  # type: ignore[union-attr]
+    low, high = limits(query.constant(weight.inputs[0]).dtype.name)  # type: ignore[union-attr]
     shape = (-(-stored.shape[0] // size), stored.shape[1])
     spread = [np.broadcast_to(a if a.ndim == 2 else a.reshape(1, -1), shape) for a in (scales, zeros)]
     return stored - low, spread[0], spread[1] - low, (high - low).bit_length()

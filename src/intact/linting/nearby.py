@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers import integer
+from intact.numbers.encoding import along
 
 DOMAINS = ("", "com.microsoft")
 """Where QuantizeLinear and DequantizeLinear come from: ONNX Runtime had types of its own before ONNX had them."""
@@ -148,7 +149,7 @@ def centred(node: ir.Node) -> np.ndarray | None:
     stored, zeros = integers(node), zero_point(node)
     if stored is None or zeros is None:
         return None
-    return np.asarray(stored - integer.along(zeros, stored.shape, axis(node) or 0, block_size(node)))
+    return np.asarray(stored - along(zeros, stored.shape, axis(node) or 0, block_size(node)))
 
 
 def reach(node: ir.Node) -> int:
@@ -174,7 +175,7 @@ def constant_reals(value: ir.Value | None) -> np.ndarray | None:
         return None
     if scales.dtype != np.float32 or not (np.isfinite(scales) & (scales > 0)).all():
         return None
-    return integer.dequantize(stored, scales, zeros, axis=at, block_size=block_size(node))
+    return integer.dequantize_linear(stored, scales, zeros, axis=at, block_size=block_size(node))
 
 
 def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:

@@ -8,14 +8,16 @@ again; what such visits leave out has its turn in sweeps at the end, the last of
 
 from __future__ import annotations
 
+import copy
 import enum
 import inspect
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -45,6 +47,11 @@ BOUNDED = Exactness.BOUNDED
 NEAR = Exactness.NEAR
 
 
+def snake_case(name: str) -> str:
+    """`FoldScale` as `fold_scale`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 class Rule:
     """A rewrite of one pattern; its docstring is an equation.
 
@@ -53,21 +60,38 @@ class Rule:
     `rewrite` builds new nodes with `op` and returns one value for each that the pattern returned.
     """
 
-    name: ClassVar[str]
+    name: str
     """What reports call the rule: the name of the class in snake case, unless it is set."""
 
-    exactness: ClassVar[Exactness]
+    exactness: Exactness
 
-    creates: ClassVar[tuple[OpKey, ...]] = ()
+    creates: tuple[OpKey, ...] = ()
     """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
 
     is_local: ClassVar[bool] = False
     """Whether `check` asks about the match and what comes just before it only, so that no other change matters."""
 
+    is_rare: ClassVar[bool] = False
+    """Whether few targets have what it creates, so that it is used only where one says that it does."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" not in cls.__dict__:
-            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+            cls.name = snake_case(cls.__name__)
+
+    spared: Mapping[str, str] = MappingProxyType({})
+    """Nodes that the rule leaves alone, by name, and why: see `sparing`."""
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        """The rules that the class stands for: one, unless it is the common form of the rows of a table."""
+        return (cls(),)
+
+    def sparing(self, nodes: Mapping[str, str]) -> Self:
+        """The same rule, which leaves these nodes alone, for the reasons given."""
+        result = copy.copy(self)
+        result.spared = {**self.spared, **nodes}
+        return result
 
     def pattern(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """The values that the rule replaces."""
@@ -132,6 +156,8 @@ class PreparedRule:
 
     def check(self, match: Match) -> str | None:
         bindings = match.bindings
+        if self.rule.spared and (found := self.rule.spared.get(match.covered()[0].name or "")) is not None:
+            return found
         return self.rule.check(**{name: bindings.get(name) for name in self._check_names})
 
     def rewrite(self, op: Builder, match: Match) -> tuple[ir.Value, ...]:

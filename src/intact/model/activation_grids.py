@@ -8,22 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.numbers import integer
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGrid:
-    """Scale and zero point of one node, with the axis that they lie along."""
-
-    scale: np.ndarray
-    zero_point: np.ndarray
-    axis: int
-    block_size: int
-
-    def parameters(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Both in float32, in a shape that broadcasts against a tensor."""
-        scale = integer.along(self.scale, shape, self.axis, self.block_size).astype(np.float32)
-        return scale, integer.along(self.zero_point, shape, self.axis, self.block_size).astype(np.float32)
+from intact.model.node_encodings import encoding_of
+from intact.numbers.encoding import Encoding, round_to_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +22,29 @@ class ActivationGrid:
     quantize: str
     tensor: str
     base: str
-    dtype: ir.DataType
-    write: NodeGrid
-    reads: tuple[NodeGrid, ...]
+    write: Encoding
+    reads: tuple[Encoding, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The type of its integers."""
+        return self.write.dtype
 
     def rounded(self, value: np.ndarray) -> np.ndarray:
         """A tensor as its readers see it; where they differ, as the one sees it that is furthest from it."""
-        scale, zero_point = self.write.parameters(value.shape)
-        low, high = float(self.dtype.min), float(self.dtype.max)
+        seen = [round_to_grid(value, self.write, read) for read in self.reads or (self.write,)]
         with np.errstate(over="ignore", invalid="ignore"):
-            levels = np.clip(np.rint(value.astype(np.float32) / scale) + zero_point, low, high)
-            seen = [_restored(levels, read) for read in self.reads or (self.write,)]
             return max(seen, key=lambda found: float(np.sum(np.square(found - value, dtype=np.float64))))
 
     def range(self) -> tuple[float, float]:
         """The least and the greatest value that its readers can see."""
-        read = self.reads[0] if self.reads else self.write
-        zero_point = read.zero_point.astype(np.float64)
-        low, high = (float(self.dtype.min) - zero_point) * read.scale, (float(self.dtype.max) - zero_point) * read.scale
+        low, high = (self.reads[0] if self.reads else self.write).ends()
         return float(low.min()), float(high.max())
 
     def levels(self) -> float:
         """The number of steps that the type has."""
-        return float(self.dtype.max) - float(self.dtype.min)
-
-
-def _restored(levels: np.ndarray, read: NodeGrid) -> np.ndarray:
-    scale, zero_point = read.parameters(levels.shape)
-    return np.asarray((levels - zero_point) * scale, np.float32)
+        least, greatest = self.write.limits
+        return float(greatest - least)
 
 
 def grids_of(model: ir.Model) -> list[ActivationGrid]:
@@ -96,7 +77,7 @@ def unrounded(model: ir.Model) -> ir.Model:
 def _puts_on_grid(node: ir.Node) -> bool:
     if node.op_type != "QuantizeLinear" or query.is_constant(node.inputs[0]):
         return False
-    return all(value is None or query.is_constant(value) for value in node.inputs[1:])
+    return encoding_of(node) is not None
 
 
 def _writer(node: ir.Node) -> ir.Node | None:
@@ -108,29 +89,17 @@ def _reads_grid(node: ir.Node) -> bool:
     if node.op_type != "DequantizeLinear":
         return False
     writer = _writer(node)
-    constant = all(value is None or query.is_constant(value) for value in node.inputs[1:])
-    return constant and writer is not None and _puts_on_grid(writer)
+    return writer is not None and _puts_on_grid(writer) and encoding_of(node) is not None
 
 
 def _grid(node: ir.Node) -> ActivationGrid:
-    source = node.inputs[0]
-    assert source is not None, "QuantizeLinear has an input"
-    readers = [reader for reader in node.outputs[0].consumers() if _reads_grid(reader)]
-    write = _affine(node)
-    kind = ir.DataType.from_numpy(write.zero_point.dtype)
-    declared = query.constant_tensor(query.input_(node, 2))
+    source, write = node.inputs[0], encoding_of(node)
+    assert source is not None and write is not None, "only inputs on grids with constant scales are read"
+    readers = [encoding_of(reader) for reader in node.outputs[0].consumers() if _reads_grid(reader)]
     return ActivationGrid(
         quantize=node.name or "",
         tensor=source.name or "",
         base=base_of(source).name or "",
-        dtype=declared.dtype if declared is not None else kind,
         write=write,
-        reads=tuple(_affine(reader) for reader in readers),
+        reads=tuple(read for read in readers if read is not None),
     )
-
-
-def _affine(node: ir.Node) -> NodeGrid:
-    scale, zero_point = query.constant(node.inputs[1]), query.constant(query.input_(node, 2))
-    assert scale is not None, "only grids with constant scales are read"
-    zeros = np.zeros(scale.shape, np.uint8) if zero_point is None else zero_point
-    return NodeGrid(scale, zeros, query.int_(node, "axis", 1), query.int_(node, "block_size", 0))

@@ -10,43 +10,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx_ir as ir
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, DTypeLike
 
-INT16_MAX = 2**15 - 1
-UINT8_MAX = 255
+from intact.numbers import encoding
+from intact.numbers.encoding import Encoding, along
+from intact.numbers.integer_types import limits
 
-
-def limits(dtype: DTypeLike) -> tuple[int, int]:
-    """The least and the greatest integer of a type, of 4 bits and 2 bits too."""
-    kind = ir.DataType.from_numpy(np.dtype(dtype))
-    return int(kind.min), int(kind.max)
+INT16_MAX, UINT8_MAX = limits("int16")[1], limits("uint8")[1]
 
 
 def saturate(levels: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """Whole numbers, cut to the range of an integer type."""
-    low, high = limits(dtype)
+    low, high = limits(np.dtype(dtype).name)
     return np.asarray(np.clip(levels, low, high).astype(np.int64).astype(dtype))
 
 
-def quantize(
+def quantize_linear(
     x: np.ndarray, scale: ArrayLike, zero_point: np.ndarray, *, axis: int = 1, block_size: int = 0
 ) -> np.ndarray:
     """QuantizeLinear: saturate(round_half_even(x / scale) + zero_point), in the type of the zero point."""
-    scales = along(np.asarray(scale, np.float32), x.shape, axis, block_size)
-    zeros = along(zero_point.astype(np.int64), x.shape, axis, block_size)
-    with np.errstate(over="ignore"):
-        return saturate(np.rint(x.astype(np.float32) / scales).astype(np.float64) + zeros, zero_point.dtype)
+    grid = _grid(scale, zero_point, axis, block_size, zero_point.dtype)
+    return encoding.quantize(x, grid).astype(zero_point.dtype)
 
 
-def dequantize(
+def dequantize_linear(
     q: np.ndarray, scale: ArrayLike, zero_point: np.ndarray | None = None, *, axis: int = 1, block_size: int = 0
 ) -> np.ndarray:
     """DequantizeLinear: (q − zero_point) · scale in float32."""
-    zeros = np.zeros(np.shape(scale), np.int64) if zero_point is None else zero_point.astype(np.int64)
-    shifted = q.astype(np.int64) - along(zeros, q.shape, axis, block_size)
-    return np.asarray(shifted.astype(np.float32) * along(np.asarray(scale, np.float32), q.shape, axis, block_size))
+    zeros = np.zeros(np.shape(scale), np.int64) if zero_point is None else zero_point
+    return encoding.dequantize(q, _grid(scale, zeros, axis, block_size, q.dtype))
+
+
+def _grid(scale: ArrayLike, zero_point: np.ndarray, axis: int, block_size: int, dtype: DTypeLike) -> Encoding:
+    both = np.asarray(scale, np.float32), zero_point.astype(np.int64)
+    scales, zeros = np.broadcast_arrays(*(values.reshape(()) if values.size == 1 else values for values in both))
+    return Encoding(np.dtype(dtype).name, scales, zeros, axis, block_size)
 
 
 def requantize(accumulator: np.ndarray, multiplier: ArrayLike, zero_point: np.ndarray) -> np.ndarray:
@@ -205,16 +204,6 @@ def qlinear_mul(
     product = (a.astype(np.int64) - np.int64(a_zero_point)) * (b.astype(np.int64) - np.int64(b_zero_point))
     factor = multiplier(a_scale, b_scale, c_scale).reshape(())
     return saturate(np.rint(product.astype(np.float32) * factor + np.float32(c_zero_point)), c_zero_point.dtype)
-
-
-def along(values: np.ndarray, shape: Sequence[int], axis: int, block_size: int = 0) -> np.ndarray:
-    """Scales or zero points in a shape that broadcasts against a tensor: one, one per index of `axis`, or blocks."""
-    if values.size == 1:
-        return values.reshape(())
-    if block_size:
-        repeated = np.repeat(values, block_size, axis)
-        return np.take(repeated, range(shape[axis]), axis)
-    return values.reshape([-1 if index == axis % len(shape) else 1 for index in range(len(shape))])
 
 
 def paddings(

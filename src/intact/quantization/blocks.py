@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import SettingsError
-from intact.numbers import grid
-from intact.numbers.grid import LEAST_SCALE, LIMITS
+from intact.numbers import encoding as arithmetic
+from intact.numbers.encoding import LEAST_SCALE, Encoding, to_levels
+from intact.numbers.integer_types import middle
 from intact.quantization.calibration.resolve import Resolved
-from intact.results import Encoding, QuantPlan, WeightPlan
+from intact.results import QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
 from intact.targets.spec import Target
@@ -102,27 +103,22 @@ def encode(matrix: np.ndarray, channel: int, size: int, dtype: str = "int4") -> 
     rows = matrix if channel == 0 else matrix.T
     values = rows.reshape(len(rows), -1, size)
     reach = np.abs(values).max(axis=2)
-    whole = grid.encode(-reach.max(axis=1), reach.max(axis=1), dtype, symmetric=True, axis=0)
+    whole = arithmetic.encode(-reach.max(axis=1), reach.max(axis=1), dtype, symmetric=True, axis=0)
     channel_scale = np.maximum(whole.scale[:, None] / np.float32(STEPS), np.float32(LEAST_SCALE))
-    middle = int(whole.zero_point[0])
-    limits = (LIMITS[dtype][0] - middle, LIMITS[dtype][1] - middle)
-    scale = channel_scale * _multiples(values, reach, channel_scale, limits)
-    integers = _round(values, scale[..., None], limits).astype(np.int64).reshape(rows.shape) + middle
+    zero = middle(dtype)
+    scale = channel_scale * _multiples(values, reach, channel_scale, dtype)
+    integers = to_levels(values, scale[..., None], zero, dtype).astype(np.int64).reshape(rows.shape)
     scale, integers = (scale, integers) if channel == 0 else (scale.T, integers.T)
-    return Encoding(dtype, scale, np.full(scale.shape, middle, np.int64), 1 - channel, size), integers
+    return Encoding(dtype, scale, np.full(scale.shape, zero, np.int64), 1 - channel, size), integers
 
 
-def _round(values: np.ndarray, scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
-    rounded: np.ndarray = np.clip(np.rint(values / scale), *limits)
-    return rounded
-
-
-def _multiples(values: np.ndarray, reach: np.ndarray, channel_scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
+def _multiples(values: np.ndarray, reach: np.ndarray, channel_scale: np.ndarray, dtype: str) -> np.ndarray:
     """For each block the integer from 1 to 16 whose scale gives the least squared error."""
-    errors = []
+    zero, errors = middle(dtype), []
     for multiple in range(1, STEPS + 1):
         scale = (channel_scale * np.float32(multiple))[..., None]
-        errors.append(((_round(values, scale, limits) * scale - values) ** 2).sum(axis=2))
+        rounded = (to_levels(values, scale, zero, dtype) - zero) * scale
+        errors.append(((rounded - values) ** 2).sum(axis=2))
     best: np.ndarray = (np.argmin(errors, axis=0) + 1).astype(np.float32)
     # One block of each channel keeps the greatest multiple: the channel's scale can be read back from the others.
     np.put_along_axis(best, reach.argmax(axis=1)[:, None], STEPS, axis=1)

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import edit, query
-from intact.numbers import grid
-from intact.results import Encoding
+from intact.model.node_encodings import encoding_of
+from intact.numbers import encoding as arithmetic
+from intact.numbers.encoding import Encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _strip_input(value: ir.Value) -> Encoding | None:
     if node is None or node.op_type != "QuantizeLinear" or node.inputs[0] is not value:
         return None
     quantized = node.outputs[0]
-    encoding = _encoding(node, quantized)
+    encoding = _encoding(node)
     if encoding is None or quantized.is_graph_output():
         return None
     value.type = ir.TensorType(ir.DataType[encoding.dtype.upper()])  # a clone shares the old type object
@@ -93,7 +94,7 @@ def _strip_output(graph: ir.Graph, index: int, names: edit.Names) -> Encoding | 
     quantized = node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else None
     if node is None or quantized is None or quantized.producer() is None or quantized.is_graph_output():
         return None
-    encoding = _encoding(node, quantized)
+    encoding = _encoding(node)
     if encoding is None:
         return None
     name = value.name
@@ -103,21 +104,20 @@ def _strip_output(graph: ir.Graph, index: int, names: edit.Names) -> Encoding | 
     return encoding
 
 
-def _encoding(node: ir.Node, quantized: ir.Value) -> Encoding | None:
+def _encoding(node: ir.Node) -> Encoding | None:
     """The grid of a Q or DQ, or None where its scale is computed or there is more than one."""
-    scale, zero_point = query.constant(node.inputs[1]), query.constant(query.input_(node, 2))
-    if scale is None or scale.size != 1 or quantized.dtype is None:
+    found = encoding_of(node)
+    if found is None or found.scale.size != 1:
         return None
-    zero = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
-    return Encoding(quantized.dtype.name.lower(), scale.reshape(()), zero.reshape(()))
+    return Encoding(found.dtype, found.scale.reshape(()), found.zero_point.reshape(()))
 
 
 def _to_integers(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else grid.quantize(value, encoding).astype(encoding.dtype)
+    return value if encoding is None else arithmetic.quantize(value, encoding)
 
 
 def _to_floats(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else grid.dequantize(value.astype(np.int64), encoding).astype(np.float32)
+    return value if encoding is None else arithmetic.dequantize(value, encoding)
 
 
 def _port(direction: str, value: ir.Value, grids: Mapping[str, Encoding]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import onnx_ir as ir
 
 from intact.model import edit, upgrade
 from intact.model.garbage_pause import no_collection
-from intact.numbers import grid
+from intact.numbers import encoding as arithmetic
+from intact.numbers.encoding import Encoding
 from intact.quantization import blocks
 from intact.quantization.calibration.resolve import Resolved
-from intact.results import Encoding, QuantPlan
+from intact.results import QuantPlan
 
 # The opset from which on Q and DQ take a type, where it is newer than the one that models are raised to.
 _FIRST_OPSETS = {"int2": 25}
@@ -69,7 +70,7 @@ class _GridWriter:
                 encoding, integers = self.resolved.constants[node.name or "", index]
             elif value.const_value is not None:
                 encoding = self.resolved.tensors[self.plan.entry(value.name, node.name or "", index)]
-                integers = grid.quantize(value.const_value.numpy(), encoding)
+                integers = arithmetic.quantize(value.const_value.numpy(), encoding, precision=np.float64)
             else:
                 continue
             node.replace_input_with(index, self._constant(value.name, encoding, integers))

@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.targets.spec import UNKNOWN, bounds, middle
+from intact.numbers.integer_types import limits as bounds
+from intact.numbers.integer_types import middle
+from intact.targets.spec import UNKNOWN
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 # Operators that compute nothing on a device: they hold constants, or move numbers between grids.

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from intact.errors import SettingsError
 from intact.model import query, windows
+from intact.numbers.integer_types import limits as bounds
 from intact.targets.operands import use_of
-from intact.targets.spec import bounds
 
 Predicate = Callable[..., str | None]
 

@@ -31,23 +31,6 @@ GRANULARITIES = ("tensor", "channel", "block")
 UNKNOWN = "unknown"
 
 
-def bits(dtype: str) -> int:
-    """The number of bits of a quantized type."""
-    return int(dtype.lstrip("uint"))
-
-
-def bounds(dtype: str) -> tuple[int, int]:
-    """The least and the greatest integer of a quantized type."""
-    width = bits(dtype)
-    return (0, 2**width - 1) if dtype.startswith("u") else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
-
-
-def middle(dtype: str) -> int:
-    """The zero point of a symmetric grid: 0 for signed types, half the range for unsigned ones."""
-    least, greatest = bounds(dtype)
-    return (least + greatest + 1) // 2
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     """What one input or output of an operator may be."""

@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 from intact.errors import TargetError
 from intact.model import query
+from intact.numbers.integer_types import limits as bounds
 from intact.results import Violation
 from intact.targets import predicates
 from intact.targets.match import Kind, Mismatch, nearest
 from intact.targets.operands import FREE, NodeOperand, Use, describe, use_of
-from intact.targets.spec import OpSpec, Signature, Target, bounds
+from intact.targets.spec import OpSpec, Signature, Target
 
 # A code a kind of requirement, and what to do about it.
 _CODES: dict[Kind, str] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model.activation_grids import ActivationGrid, grids_of
+from intact.numbers.decibels import sqnr_db
 
 # Ranges cut off single outliers on purpose. Where that alone leaves a tensor less than this, it was not on purpose:
 # 8 bits round to 30 dB and more.
@@ -54,7 +54,7 @@ class _Tally:
             self.worst, self.value = abs(float(outside[index])), float(finite[index])
 
     def sqnr_db(self) -> float:
-        return 10 * math.log10(self.signal / self.lost) if self.lost else math.inf
+        return sqnr_db(self.signal, self.lost)
 
 
 def watched(model: ir.Model) -> dict[str, ActivationGrid]:

@@ -11,6 +11,7 @@ import numpy as np
 from intact.data import Feeds
 from intact.data.labels import Labels
 from intact.errors import ModelError
+from intact.numbers.decibels import sqnr_db
 from intact.results import Accuracy, Form, TaskAccuracy
 from intact.verification.task import Tally
 
@@ -140,7 +141,7 @@ class Difference:
             return None
         if self.signal == 0.0:
             return -GREATEST
-        return float(10 * np.log10(self.signal / self.noise))
+        return sqnr_db(self.signal, self.noise)
 
     @property
     def cosine(self) -> float | None:

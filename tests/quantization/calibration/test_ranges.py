@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intact.numbers import grid as arithmetic
+from intact.numbers.encoding import encode, round_to_grid
 from intact.quantization.calibration.ranges import METHODS, range_of
 from intact.quantization.calibration.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantization.calibration.ranges.error import mean_squared_error
@@ -44,9 +44,9 @@ def chosen(method, values, dtype="uint8", symmetric=False):
 
 def real_error(values, wanted: Range, dtype, symmetric):
     """The mean squared error of the values themselves on the grid of a range."""
-    encoding = arithmetic.encode(wanted.low, wanted.high, dtype, symmetric=symmetric)
+    encoding = encode(wanted.low, wanted.high, dtype, symmetric=symmetric)
     exact = values.astype(np.float64)
-    return float(np.mean((arithmetic.dequantize(arithmetic.quantize(exact, encoding), encoding) - exact) ** 2))
+    return float(np.mean((round_to_grid(exact, encoding) - exact) ** 2))
 
 
 def test_the_methods_are_those_of_the_settings():
@@ -150,8 +150,8 @@ def test_entropy_clips_a_heavy_tail_and_little_of_a_uniform_tensor():
 def test_degenerate_tensors_have_a_range_that_covers_what_they_are(method, values):
     values = np.float32(values)
     found = chosen(method, values)
-    encoding = arithmetic.encode(found.low, found.high, "uint8", symmetric=False)
-    back = arithmetic.dequantize(arithmetic.quantize(values.astype(np.float64), encoding), encoding)
+    encoding = encode(found.low, found.high, "uint8", symmetric=False)
+    back = round_to_grid(values, encoding)
     assert np.isfinite([found.low, found.high]).all()
     assert (np.abs(back - values) <= 0.6 * encoding.scale + np.abs(values) * 2**-7).all()
 

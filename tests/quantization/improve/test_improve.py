@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.model import query
-from intact.numbers import grid
+from intact.numbers.encoding import encode
 from intact.quantization import quantizing
 from intact.quantization.calibration.observe import observe
 from intact.quantization.improve.coarse_scales import least_error_scales
@@ -112,7 +112,7 @@ def test_independent_inputs_are_rounded_to_nearest():
 
 def test_coarse_scales_have_the_least_squared_error_of_all_that_are_tried():
     values = RNG.standard_t(3, (4, 200))
-    start = grid.encode(values.min(axis=1), values.max(axis=1), "int4", symmetric=True, axis=0)
+    start = encode(values.min(axis=1), values.max(axis=1), "int4", symmetric=True, axis=0)
     found = least_error_scales(values, start)
 
     def error(scale, channel):
@@ -153,7 +153,7 @@ def test_memory_of_a_study_does_not_depend_on_the_number_of_rows():
 
     net = layer()
     plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-    encoding = grid.encode(-1.0, 1.0, "uint8", symmetric=False)
+    encoding = encode(-1.0, 1.0, "uint8", symmetric=False)
     candidates = dict.fromkeys(plan.grids, (encoding,))
     (study,) = studies(net, plan, candidates, rows=4)
     before = study.moments.nbytes

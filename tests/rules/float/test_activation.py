@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.activation import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import activation
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(activation)
 
 SIGNATURE = "(float[3,64] x) => (float[3,64] y)"
 TOLERANCE = 1e-6

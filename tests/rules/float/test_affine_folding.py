@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.affine_folding import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import affine_folding
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(affine_folding)
 
 RNG = np.random.default_rng(7)
 TOLERANCE = 2e-6

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from intact.matching.rewriter import apply
-from intact.rules.float.attention_mask import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import attention_mask
 from intact.rules.float.masks import BIAS, FLOAT_DEPTH, MARK, mask_sites
 from intact.rules.float.optimization import optimize
 from intact.runtime import ort_cpu
 from tests.model.small import ops
 from tests.rules.float.before_after import given, rewritten
+
+RULES = rules_of(attention_mask)
 
 LOW = np.float32(np.finfo(np.float32).min)
 INF = np.float32(-np.inf)

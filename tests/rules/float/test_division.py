@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.division import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import division
 from intact.rules.float.optimization import optimize
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(division)
 
 SIGNATURE = "(float[2,4] x, float[2,1] s) => (float[2,4] y)"
 ROOT = "a = Abs(s)\n r = Sqrt(a)\n "

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from intact.rules.float.identity import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import identity
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(identity)
 
 ONE = "(float[4] x) => (float[4] y)"
 TWO = "(float[4] x) => (float[4] y, float[4] v)"

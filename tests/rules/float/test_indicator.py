@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from intact.matching.rewriter import apply
-from intact.rules.float.indicator import RULES, is_indicator
+from intact.rules.discovery import rules_of
+from intact.rules.float import indicator
+from intact.rules.float.indicator import is_indicator
 from intact.rules.float.masks import INDICATOR, MARK
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given
+
+RULES = rules_of(indicator)
 
 SIGNATURE = "(int64[2,3] m, int64[2,3] k) => (float[2,3] y)"
 CASES = {

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.linear import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import linear
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(linear)
 
 RNG = np.random.default_rng(3)
 ARRAYS = {"w": RNG.standard_normal((4, 6)).astype(np.float32), "b": RNG.standard_normal(6).astype(np.float32)}

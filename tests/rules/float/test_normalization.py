@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from intact.matching.rewriter import apply
-from intact.rules.float.normalization import RARE, RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import normalization
 from intact.rules.float.optimization import optimize
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = [rule for rule in rules_of(normalization) if not rule.is_rare]
+RARE = [rule for rule in rules_of(normalization) if rule.is_rare]
 
 SIGNATURE = "(float[2,3,8] x) => (float[2,3,8] y)"
 RNG = np.random.default_rng(3)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.pads import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import pads
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(pads)
 
 SIGNATURE = "(float[1,2,6,6] x) => (float[1,2,M,N] y)"
 WEIGHT = np.random.default_rng(5).standard_normal((2, 2, 3, 3)).astype(np.float32)

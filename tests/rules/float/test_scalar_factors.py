@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intact.rules.discovery import rules_of
+from intact.rules.float import scalar_factors
 from intact.rules.float.optimization import optimize
-from intact.rules.float.scalar_factors import RULES
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(scalar_factors)
 
 RNG = np.random.default_rng(5)
 TOLERANCE = 2e-6

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.space import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.float import space
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
+
+RULES = rules_of(space)
 
 CASES = {
     "SpaceToDepth": ((1, 3, 4, 6), (1, 3, 2, 2, 3, 2), (0, 3, 5, 1, 2, 4), (1, 12, 2, 3)),

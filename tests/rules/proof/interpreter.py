@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.numbers import integer
+from intact.numbers.integer_types import limits
 
 Arrays = dict[str, np.ndarray]
 
@@ -47,11 +48,11 @@ def _pad(x, pads, value=None, axes=None, *, mode="constant"):
 def _quantize(x, scale, zero=None, *, axis=1, block_size=0, output_dtype=0, **_):
     dtype = ir.DataType(output_dtype).numpy() if output_dtype else np.uint8
     zero = np.zeros(np.shape(scale), dtype) if zero is None else zero
-    return integer.quantize(x, scale, zero, axis=axis, block_size=block_size)
+    return integer.quantize_linear(x, scale, zero, axis=axis, block_size=block_size)
 
 
 def _dequantize(q, scale, zero=None, *, axis=1, block_size=0, **_):
-    return integer.dequantize(q, scale, zero, axis=axis, block_size=block_size)
+    return integer.dequantize_linear(q, scale, zero, axis=axis, block_size=block_size)
 
 
 def _qlinear_conv(x, xs, xz, w, ws, wz, ys, yz, b=None, *, kernel_shape=(), **attributes):
@@ -124,7 +125,7 @@ def _pool(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, fill):
 
 
 def _max_pool(x, *, kernel_shape, strides=(), dilations=(), pads=(), auto_pad="NOTSET", ceil_mode=0, **_):
-    least = -np.inf if x.dtype.kind == "f" else integer.limits(x.dtype)[0]
+    least = -np.inf if x.dtype.kind == "f" else limits(x.dtype.name)[0]
     seen = _pool(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, least)
     return seen.max(axis=tuple(range(-len(kernel_shape), 0)))
 
@@ -180,7 +181,7 @@ def _dynamic_quantize(x):
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
     scale = np.float32((high - low) / 255) if high > low else np.float32(1)
     zero = np.clip(np.rint(np.float32(-low) / scale), 0, 255).astype(np.uint8)
-    return integer.quantize(x, scale, zero), scale, zero
+    return integer.quantize_linear(x, scale, zero), scale, zero
 
 
 def _leaky_relu(x, *, alpha=0.01):
@@ -191,21 +192,21 @@ def _through_float(compute: Callable[..., np.ndarray]) -> Callable[..., np.ndarr
     """An integer operator of one input that is DQ, `compute`, Q."""
 
     def kernel(x, xs, xz, ys, yz, *, channels_last=0, opset=0, **attributes):
-        real = integer.dequantize(x, np.reshape(xs, ()), None if xz is None else np.reshape(xz, ()))
+        real = integer.dequantize_linear(x, np.reshape(xs, ()), None if xz is None else np.reshape(xz, ()))
         zero = np.zeros((), x.dtype) if yz is None else np.reshape(yz, ())
-        return integer.quantize(compute(real, **attributes), np.reshape(ys, ()), zero)
+        return integer.quantize_linear(compute(real, **attributes), np.reshape(ys, ()), zero)
 
     return kernel
 
 
 def _qlinear_concat(ys, yz, *inputs, axis):
-    parts = [integer.dequantize(*inputs[index : index + 3]) for index in range(0, len(inputs), 3)]
-    return integer.quantize(np.concatenate(parts, axis), ys, np.reshape(yz, ()))
+    parts = [integer.dequantize_linear(*inputs[index : index + 3]) for index in range(0, len(inputs), 3)]
+    return integer.quantize_linear(np.concatenate(parts, axis), ys, np.reshape(yz, ()))
 
 
 def _qlinear_where(condition, x, xs, xz, y, ys, yz, zs, zz):
-    real = np.where(condition, integer.dequantize(x, xs, xz), integer.dequantize(y, ys, yz))
-    return integer.quantize(real, zs, np.reshape(zz, ()))
+    real = np.where(condition, integer.dequantize_linear(x, xs, xz), integer.dequantize_linear(y, ys, yz))
+    return integer.quantize_linear(real, zs, np.reshape(zz, ()))
 
 
 def _reshape(x, shape, *, allowzero=0):
@@ -280,7 +281,7 @@ def _clip(x, low=None, high=None):
 
 
 def _integer_clip(x, low=None, high=None):
-    least, greatest = integer.limits(x.dtype)
+    least, greatest = limits(x.dtype.name)
     return np.clip(x, least if low is None else low, greatest if high is None else high).astype(x.dtype)
 
 

@@ -9,8 +9,9 @@ import pytest
 from intact.matching import rewriter
 from intact.model import query, shapes
 from intact.rules.proof import exactness, witness
-from intact.rules.quantized import folding, integer_forms, to_qlinear
+from intact.rules.quantized import folding, integer_forms
 from tests.rules.proof.harness import Net
+from tests.rules.quantized.cases.to_qlinear import kernel_rule
 
 ZERO = np.uint8(0)
 
@@ -23,7 +24,7 @@ def test_a_node_that_stays_in_a_match_is_read_by_both_sides_of_it():
     centred = net.quantize(net.op("Sub", gate, half), 1 / 256, np.uint8(128))
     model = net.model({"x": np.zeros((1, 8), np.float32)}, centred)
 
-    seen = witness.of(model, [to_qlinear.SigmoidToQLinear(), integer_forms.SubToAdd()])
+    seen = witness.of(model, [kernel_rule("Sigmoid"), integer_forms.SubToAdd()])
 
     assert [pair.application.rule for pair in seen.pairs] == ["sigmoid_to_qlinear", "sub_to_add"]
     (sub,) = (node for node in query.all_nodes(seen.model) if node.op_type == "Sub")

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.matching import rewriter
-from intact.rules.quantized.clipping import RULES
+from intact.rules.discovery import rules_of
+from intact.rules.quantized import clipping
 from intact.runtime import ort_cpu
+
+RULES = rules_of(clipping)
 
 # Every half step of the grid and what is between, far beyond both ends.
 X = np.concatenate([np.arange(-900, 900) / 2, np.linspace(-500, 500, 4001)]).astype(np.float32)

@@ -15,6 +15,7 @@ from intact.cli.main import app, main
 from intact.errors import SettingsError
 from intact.matching.rewriter import EXACT
 from intact.model import io
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import families, movement
 from intact.rules.quantized.families import RULES
 from intact.runtime import ort_cpu
@@ -53,7 +54,7 @@ def test_the_table_of_a_target_names_the_rules():
     names = {rule.name for rule in families.rules_for(QNN)}
     assert names >= {"drop_self_requantize", "absorb_relu", "fold_arithmetic_into_conv"}
     # A node that shares or loses its own Q and DQ is one that the provider does not take.
-    assert not names & {rule.name for rule in movement.RULES} and "merge_equal_dequantizers" not in names
+    assert not names & {rule.name for rule in rules_of(movement)} and "merge_equal_dequantizers" not in names
 
 
 def test_exact_leaves_out_whatever_may_move_a_step():

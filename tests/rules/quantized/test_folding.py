@@ -7,6 +7,7 @@ import pytest
 
 from intact.matching.rewriter import apply
 from intact.numbers import integer
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import folding
 from tests.rules.proof.harness import Net, fired, refused
 
@@ -88,8 +89,8 @@ def test_no_value_moves_by_more_than_a_step_near_the_limit(dtype, below_two):
     borders = np.arange(-int(zero), int(zero)) + 0.5
     x = np.concatenate([borders * np.float64(coarse), borders * np.float64(step)]).astype(np.float32)
     x = np.concatenate([np.nextafter(x, np.float32(-np.inf)), x, np.nextafter(x, np.float32(np.inf))])
-    twice = integer.dequantize(integer.quantize(x, coarse, zero), coarse, zero)
-    moved = integer.quantize(twice, step, zero).astype(int) - integer.quantize(x, step, zero).astype(int)
+    twice = integer.dequantize_linear(integer.quantize_linear(x, coarse, zero), coarse, zero)
+    moved = integer.quantize_linear(twice, step, zero).astype(int) - integer.quantize_linear(x, step, zero).astype(int)
     assert np.abs(moved).max() == 1
 
 
@@ -124,6 +125,6 @@ def test_a_chain_of_equal_pairs_becomes_one_pair():
     net, x = Net(), "x"
     for index in range(5):
         x = pair(net, x, np.full((1,) * (index % 2), 0.1), np.full((1,) * (index % 2), 3, u8))
-    done = apply(net.model({"x": X}, x), folding.RULES)
+    done = apply(net.model({"x": X}, x), rules_of(folding))
     assert [node.op_type for node in done.model.graph] == ["QuantizeLinear", "DequantizeLinear"]
     assert {item.exactness for item in done.applications} == {"exact"}

@@ -8,6 +8,7 @@ import pytest
 from intact.matching import rewriter
 from intact.numbers import integer
 from intact.rules.quantized import families, integer_forms, operator_signs, signs
+from intact.rules.quantized.families import FAMILIES
 from intact.runtime import host_cpu, ort_cpu
 from intact.targets.registry import load_target
 from tests.kernels import exact
@@ -190,7 +191,7 @@ def test_a_form_that_gains_nothing_or_saturates_is_refused(rule, model, reason):
 
 
 def test_every_rule_is_tested_to_fire_and_to_refuse():
-    rules = {type(rule) for rule in integer_forms.RULES}
+    rules = {type(rule) for rule in FAMILIES["integer_forms"]}
     assert rules == {type(row[0]) for row in FIRES} == {type(row[0]) for row in REFUSES}
 
 
@@ -281,7 +282,7 @@ def test_rewriting_twice_changes_nothing():
     target = load_target("cpu", vnni=True)
     once = families.rewrite(residual("qlinear"), target).model
     assert not families.rewrite(once, target).applications
-    assert not rewriter.apply(once.clone(), integer_forms.RULES).applications
+    assert not rewriter.apply(once.clone(), FAMILIES["integer_forms"]).applications
 
 
 @pytest.mark.parametrize("zero", [0, 3, -128])

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.matching.rewriter import apply
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import movement
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
@@ -104,7 +105,7 @@ def test_the_indices_of_a_max_pool_keep_it_in_float():
     net.op("MaxPool", net.dequantize("x", *GRID), kernel_shape=[2, 2])
     net.nodes[-1].output.append("indices")
     model = net.model({"x": BYTES}, "t1", "indices")
-    assert not apply(model, movement.RULES).applications
+    assert not apply(model, rules_of(movement)).applications
 
 
 def test_a_scale_per_channel_follows_the_weight_that_is_turned():

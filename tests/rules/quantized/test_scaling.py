@@ -7,6 +7,7 @@ import pytest
 
 from intact.matching.rewriter import apply
 from intact.model import query
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import scaling
 from tests.rules.proof.harness import Net, fired, refused
 
@@ -82,11 +83,11 @@ def test_the_last_zero_point_of_the_type_is_allowed():
 def test_a_constant_divided_by_a_tensor_is_not_a_factor():
     net = Net()
     net.quantize(net.op("Div", np.float32(2), "x"), 0.5, ZERO)
-    assert not apply(net.model({"x": X}, "t1"), scaling.RULES).applications
+    assert not apply(net.model({"x": X}, "t1"), rules_of(scaling)).applications
 
 
 def test_an_exact_rule_is_preferred():
-    done = apply(before("Mul", 2.0), scaling.RULES)
+    done = apply(before("Mul", 2.0), rules_of(scaling))
     assert [item.exactness for item in done.applications] == ["exact"]
 
 
@@ -113,5 +114,5 @@ def test_a_gelu_that_onnx_runtime_computes_in_one_node_stays_whole(rule, model):
 
 @pytest.mark.parametrize("op", ["Erf", "Sigmoid"])
 def test_a_factor_that_is_no_part_of_a_gelu_is_folded(op):
-    fires = {item.rule for item in apply(gelu(op, 3.0, with_x=False), scaling.RULES).applications}
+    fires = {item.rule for item in apply(gelu(op, 3.0, with_x=False), rules_of(scaling)).applications}
     assert fires >= {"fold_scale_into_dequantize", "fold_power_of_two_into_quantize"}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from intact.matching import rewriter
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import matmul_integer, moves_to_qdq, to_qdq, to_qlinear
 from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, distance, fired, integers, refused
@@ -120,7 +121,7 @@ FLOAT_OP = {
 }
 
 
-@pytest.mark.parametrize("rule", to_qdq.RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", rules_of(to_qdq), ids=lambda rule: rule.name)
 def test_an_operator_on_integers_becomes_one_between_grids(rule):
     case = next(iter(cases.CASES[rule.name](np.random.default_rng(1))))
     left = fired(rule, case.model)
@@ -168,10 +169,10 @@ def test_integers_on_different_grids_are_not_concatenated_as_one():
 @pytest.mark.parametrize("name", forward_cases.CASES)
 def test_a_round_trip_returns_an_equivalent_model(name):
     """No integer operator is left, and integers are within a step for each of the two rules."""
-    forward = next(rule for rule in to_qlinear.RULES if rule.name == name)
+    forward = next(rule for rule in rules_of(to_qlinear) if rule.name == name)
     for case in list(forward_cases.CASES[name](np.random.default_rng(2)))[::5]:
         there = rewriter.apply(case.model.clone(), [forward]).model
-        back = rewriter.apply(there, to_qdq.RULES).model
+        back = rewriter.apply(there, rules_of(to_qdq)).model
         assert not [node.op_type for node in back.graph if node.op_type.startswith(("QLinear", "QGemm"))]
         for feeds in case.feeds:
             before, after = evaluate(case.model, feeds), evaluate(back, feeds)
@@ -192,7 +193,7 @@ POOLS = [("QLinearAveragePool", {"kernel_shape": [3, 2], "strides": [2, 1]}), ("
 @pytest.mark.parametrize("shape", [(2, 7, 5, 3), (1, 6, 4, 8)])
 def test_a_pool_with_channels_last_is_turned_around_and_computes_the_same(op, attributes, shape):
     model = unary(op, y=(F32(0.03), U8(9)), shape=shape, channels_last=1, **attributes)
-    done = rewriter.apply(model.clone(), to_qdq.RULES).model
+    done = rewriter.apply(model.clone(), rules_of(to_qdq)).model
     assert not [node.op_type for node in done.graph if node.op_type.startswith("QLinear")]
     feeds, name = {"x": integers(RNG, U8, shape)}, model.graph.outputs[0].name
     before, after = ort_cpu.run(model, feeds)[name].astype(int), ort_cpu.run(done, feeds)[name].astype(int)
@@ -213,7 +214,7 @@ def test_softmax_is_within_a_step_of_the_kernel_for_scales_from_1_256_up(act, sc
         net, x = Net(), integers(RNG, act, (64, 5))
         y = net.op("QLinearSoftmax", "x", F32(0.1), act(3), F32(scale), act(zero), _domain=MICROSOFT, opset=13)
         model = net.model({"x": x}, y)
-        done = rewriter.apply(model.clone(), to_qdq.RULES)
+        done = rewriter.apply(model.clone(), rules_of(to_qdq))
         assert [item.rule for item in done.applications] == ["softmax_to_qdq"]
         before, after = (ort_cpu.run(item, {"x": x})[y].astype(int) for item in (model, done.model))
         assert np.abs(before - after).max() <= 1

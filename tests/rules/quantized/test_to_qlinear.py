@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -9,9 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from intact.matching import rewriter
+from intact.rules.discovery import rules_of
 from intact.rules.quantized import to_qlinear
 from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net, every_level, fired, integers, refused
+from tests.rules.quantized.cases.to_qlinear import kernel_rule
 
 U8, I8, U16, F32 = np.uint8, np.int8, np.uint16, np.float32
 RNG = np.random.default_rng(0)
@@ -65,6 +68,10 @@ def off_by(share):
     return ((np.arange(6) * 10 + share) * 0.0002).astype(F32)
 
 
+def kernel(op):
+    return functools.partial(kernel_rule, op)
+
+
 FIRES = [
     (to_qlinear.ConvToQLinear, conv(), ["QLinearConv"]),
     (to_qlinear.ConvToQLinear, conv(bias=TWELVE, pads=[1, 1, 1, 1], strides=[2, 2]), ["QLinearConv"]),
@@ -73,13 +80,13 @@ FIRES = [
     (to_qlinear.MatMulToQLinear, matmul(shape=(3, 5, 6)), ["QLinearMatMul"]),
     (to_qlinear.GemmToQGemm, gemm(bias=TWELVE), ["QGemm"]),
     (to_qlinear.GemmToFloatQGemm, gemm(quantize=False), ["QGemm"]),
-    (to_qlinear.AddToQLinear, pair("Add"), ["QLinearAdd"]),
-    (to_qlinear.MulToQLinear, pair("Mul"), ["QLinearMul"]),
-    (to_qlinear.SigmoidToQLinear, unary("Sigmoid"), ["QLinearSigmoid"]),
-    (to_qlinear.LeakyReluToQLinear, unary("LeakyRelu", alpha=0.2), ["QLinearLeakyRelu"]),
-    (to_qlinear.SoftmaxToQLinear, unary("Softmax", y=(1 / 256, U8(0)), axis=1), ["QLinearSoftmax"]),
-    (to_qlinear.AveragePoolToQLinear, unary("AveragePool", kernel_shape=[2, 2]), ["QLinearAveragePool"]),
-    (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool"), ["QLinearGlobalAveragePool"]),
+    (kernel("Add"), pair("Add"), ["QLinearAdd"]),
+    (kernel("Mul"), pair("Mul"), ["QLinearMul"]),
+    (kernel("Sigmoid"), unary("Sigmoid"), ["QLinearSigmoid"]),
+    (kernel("LeakyRelu"), unary("LeakyRelu", alpha=0.2), ["QLinearLeakyRelu"]),
+    (kernel("Softmax"), unary("Softmax", y=(1 / 256, U8(0)), axis=1), ["QLinearSoftmax"]),
+    (kernel("AveragePool"), unary("AveragePool", kernel_shape=[2, 2]), ["QLinearAveragePool"]),
+    (kernel("GlobalAveragePool"), unary("GlobalAveragePool"), ["QLinearGlobalAveragePool"]),
     (to_qlinear.ConcatToQLinear, pair("Concat", axis=1), ["QLinearConcat"]),
     (to_qlinear.WhereToQLinear, pair("Where"), ["QLinearWhere"]),
 ]
@@ -120,31 +127,31 @@ REFUSES = [
     (to_qlinear.GemmToFloatQGemm, gemm(), "its output goes to a grid"),
     (to_qlinear.ConvToQLinear, conv(y=(1e-9, U8(4))), "float32 between DQ and Q tells 16777216 apart"),
     (to_qlinear.MatMulToQLinear, matmul(y=(1e-9, U8(4))), "float32 between DQ and Q tells 16777216 apart"),
-    (to_qlinear.AddToQLinear, pair("Add", y=(1e-6, U8(4))), "steps of the output, and float32 loses some"),
-    (to_qlinear.MulToQLinear, pair("Mul", y=(1e-9, U8(4))), "more than kernels hold in int32"),
-    (to_qlinear.AveragePoolToQLinear, unary("AveragePool", y=(1e-9, U8(4)), kernel_shape=[2, 2]), "hold in int32"),
-    (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(1e12, U8(4))), "the kernel takes 2^-32 to"),
-    (to_qlinear.AddToQLinear, pair("Add", b=(0.05, I8(9))), "second is int8, unlike first"),
-    (to_qlinear.MulToQLinear, pair("Mul", a=(0.02, U16(3)), b=(0.02, U16(3)), y=(0.02, U16(3))), "first is uint16"),
-    (to_qlinear.SigmoidToQLinear, unary("Sigmoid", x=(np.full(4, 0.02, F32), np.full(4, 3, U8))), "4 numbers, not one"),
-    (to_qlinear.LeakyReluToQLinear, unary("LeakyRelu", y=(0.03, I8(4))), "output is int8, unlike input"),
+    (kernel("Add"), pair("Add", y=(1e-6, U8(4))), "steps of the output, and float32 loses some"),
+    (kernel("Mul"), pair("Mul", y=(1e-9, U8(4))), "more than kernels hold in int32"),
+    (kernel("AveragePool"), unary("AveragePool", y=(1e-9, U8(4)), kernel_shape=[2, 2]), "hold in int32"),
+    (kernel("GlobalAveragePool"), unary("GlobalAveragePool", y=(1e12, U8(4))), "the kernel takes 2^-32 to"),
+    (kernel("Add"), pair("Add", b=(0.05, I8(9))), "second is int8, unlike first"),
+    (kernel("Mul"), pair("Mul", a=(0.02, U16(3)), b=(0.02, U16(3)), y=(0.02, U16(3))), "first is uint16"),
+    (kernel("Sigmoid"), unary("Sigmoid", x=(np.full(4, 0.02, F32), np.full(4, 3, U8))), "4 numbers, not one"),
+    (kernel("LeakyRelu"), unary("LeakyRelu", y=(0.03, I8(4))), "output is int8, unlike input"),
     (
-        to_qlinear.SoftmaxToQLinear,
+        kernel("Softmax"),
         unary("Softmax", y=(1 / 255, U8(0))),
         "1/y_scale is 255: the kernel is right for 256",
     ),
     (
-        to_qlinear.SoftmaxToQLinear,
+        kernel("Softmax"),
         unary("Softmax", y=(1 / 256, U8(0)), like=np.zeros((4, 1), U8)),
         "the axis has one element",
     ),
-    (to_qlinear.AveragePoolToQLinear, unary("AveragePool", kernel_shape=[2, 2], dilations=[2, 2]), "no dilations"),
+    (kernel("AveragePool"), unary("AveragePool", kernel_shape=[2, 2], dilations=[2, 2]), "no dilations"),
     (
-        to_qlinear.AveragePoolToQLinear,
+        kernel("AveragePool"),
         unary("AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1),
         "divide by other counts",
     ),
-    (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(0.03, I8(4))), "unlike input"),
+    (kernel("GlobalAveragePool"), unary("GlobalAveragePool", y=(0.03, I8(4))), "unlike input"),
     (to_qlinear.ConcatToQLinear, pair("Concat", b=(0.05, I8(9)), axis=1), "input 1 is int8, unlike output"),
     (to_qlinear.WhereToQLinear, pair("Where", y=(0.07, I8(4))), "output is int8, unlike first"),
 ]
@@ -174,7 +181,7 @@ def test_a_grid_in_float16_has_no_kernel(rule, model):
 def test_a_global_pool_of_a_matrix_has_no_kernel():
     model = unary("GlobalAveragePool")
     model.graph.inputs[0].shape = None
-    assert "rank 3 or more" in refused(to_qlinear.GlobalAveragePoolToQLinear(), model)
+    assert "rank 3 or more" in refused(kernel_rule("GlobalAveragePool"), model)
 
 
 def test_an_accumulator_that_int32_may_not_hold_is_refused_with_its_size():
@@ -186,15 +193,15 @@ def test_an_accumulator_that_int32_may_not_hold_is_refused_with_its_size():
 
 
 def test_every_rule_is_tested_to_fire_and_to_refuse():
-    rules = {type(rule) for rule in to_qlinear.RULES}
-    assert rules == {row[0] for row in FIRES} == {row[0] for row in REFUSES}
+    rules = {rule.name for rule in rules_of(to_qlinear)}
+    assert rules == {row[0]().name for row in FIRES} == {row[0]().name for row in REFUSES}
 
 
 def test_what_has_other_uses_in_float_stays():
     net = Net()
     data = net.op("Sigmoid", net.dequantize("x", 0.02, U8(3)))
     model = net.model({"x": np.zeros(4, U8)}, net.quantize(data, 0.03, U8(4)), net.op("Neg", data))
-    assert not rewriter.apply(model.clone(), to_qlinear.RULES).applications
+    assert not rewriter.apply(model.clone(), rules_of(to_qlinear)).applications
 
 
 @pytest.mark.parametrize(("act", "zero"), list(itertools.product((U8, I8), (0, 128, 255))))
@@ -204,7 +211,7 @@ def test_concat_and_where_are_exact_in_the_runtime_for_every_level(act, zero):
         pair("Concat", a=(0.013, zero), b=(0.021, act(3)), y=(0.017, act(5)), shape=(1, 256), axis=1),
         pair("Where", a=(0.013, zero), b=(0.021, act(3)), y=(0.017, act(5)), shape=(1, 256)),
     ):
-        done = rewriter.apply(model.clone(), to_qlinear.RULES).model
+        done = rewriter.apply(model.clone(), rules_of(to_qlinear)).model
         feeds = {"a": every_level(act, (1, 256)), "b": every_level(act, (1, 256))[:, ::-1].copy()}
         if len(model.graph.inputs) == 3:
             feeds["c"] = RNG.random((1, 256)) < 0.5
@@ -217,7 +224,7 @@ def test_kernels_get_scalars_where_the_grids_of_q_and_dq_have_shape_1(op):
     """ONNX Runtime refuses a QLinearAdd or QLinearMul with scales of shape [1]."""
     grids = [(np.array([scale], F32), np.array([zero], U8)) for scale, zero in ((0.02, 3), (0.05, 9), (0.07, 4))]
     model = pair(op, *grids, **({"axis": 1} if op == "Concat" else {}))
-    done = rewriter.apply(model.clone(), to_qlinear.RULES).model
+    done = rewriter.apply(model.clone(), rules_of(to_qlinear)).model
     feeds = {value.name: np.ones(value.shape.numpy(), value.dtype.numpy()) for value in model.graph.inputs}
     name = model.graph.outputs[0].name
     assert [node.op_type for node in done.graph] == [f"QLinear{op}"]

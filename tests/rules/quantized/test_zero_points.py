@@ -32,6 +32,7 @@ from intact.rules.proof import exactness
 from intact.rules.proof.reference import runnable
 from intact.rules.quantized import depthwise, families, symmetric, zero_points
 from intact.rules.quantized.copies import copy_indices, fits, split, split_small
+from intact.rules.quantized.families import FAMILIES
 from intact.rules.quantized.zero_point_notes import notes, requantized, warnings
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
@@ -225,7 +226,7 @@ def test_without_vnni_what_floats_do_not_hold_gets_unsigned_weights(narrow):
 def test_the_cpu_gets_the_cheapest_form(form, narrow, rules, op):
     case = convolution(np.random.default_rng(2), U8, I8, form, 2, op, narrow=narrow)
     done = families.rewrite(case.model, OLD)
-    names = {rule.name for rule in zero_points.RULES} - {"depthwise_to_qlinear", "refused_conv_to_qlinear"}
+    names = {rule.name for rule in FAMILIES["zero_points"]} - {"depthwise_to_qlinear", "refused_conv_to_qlinear"}
     assert {item.rule for item in done.applications} & names == rules
     assert not has_distinct_weights(done.model)
 
@@ -422,7 +423,7 @@ class TestMatrices:
     @pytest.mark.parametrize("op", ["QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat"])
     def test_the_cpu_takes_a_zero_point_for_each_column(self, op):
         case = product(np.random.default_rng(0), U8, I8, op)
-        names = {rule.name for rule in zero_points.RULES}
+        names = {rule.name for rule in FAMILIES["zero_points"]}
         assert not names & {item.rule for item in families.rewrite(case.model, OLD).applications}
         (found,) = ort_cpu.run(exact(case.model), case.feeds[0]).values()
         (expected,) = evaluate(case.model, case.feeds[0]).values()

@@ -9,7 +9,7 @@ import pytest
 
 from intact import data
 from intact.model import shapes
-from intact.numbers import grid
+from intact.numbers.encoding import encode, round_to_grid
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.quantization.quantizing import quantize
@@ -50,11 +50,11 @@ def ladder(net):
 
 
 def test_a_switch_rounds_one_tensor_for_everyone_or_for_one_reader_and_nothing_while_it_is_off(net):
-    encoding = grid.encode(-3.0, 3.0, "uint8", symmetric=False)
+    encoding = encode(-3.0, 3.0, "uint8", symmetric=False)
     probe = ProbeModel(net)
     everyone, one = probe.switch_tensor("a", encoding), probe.switch_tensor("a", encoding, ["b"])
     a = X["x"] @ W
-    rounded = grid.dequantize(grid.quantize(a, encoding), encoding).astype(np.float32)
+    rounded = round_to_grid(a, encoding)
 
     def reference(to_sigmoid, to_add):
         return 1 / (1 + np.exp(-to_sigmoid)) @ W.T + to_add

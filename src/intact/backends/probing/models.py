@@ -11,7 +11,9 @@ import onnx_ir as ir
 
 from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Template, block_axis
 from intact.model import upgrade
-from intact.targets.spec import Slot, bounds, middle
+from intact.numbers.integer_types import limits as bounds
+from intact.numbers.integer_types import middle
+from intact.targets.spec import Slot
 
 OPSET, IR_VERSION = 21, 10
 # The first that has what was added to ONNX after that.

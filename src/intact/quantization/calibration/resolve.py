@@ -11,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.numbers import grid as arithmetic
+from intact.numbers import encoding as arithmetic
+from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.ranges import range_of, worth_trying
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import BiasPlan, Encoding, PlannedGrid, QuantPlan, Range, WeightPlan
+from intact.results import BiasPlan, PlannedGrid, QuantPlan, Range, WeightPlan
 
 # A bias may use this much of int32: the accumulator that it is added to needs the rest.
 _BIAS_LIMIT = 2**30
@@ -55,7 +56,7 @@ def resolve(
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
-        constants[weight.node, weight.index] = (encoding, arithmetic.stored(array, encoding))
+        constants[weight.node, weight.index] = (encoding, arithmetic.quantize(array, encoding, precision=np.float64))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
         source = tensors[_entry_of_input(plan, nodes[bias.node])]
@@ -148,4 +149,4 @@ def _bias(
         array = np.broadcast_to(array, (*array.shape[:-1], scale.size))
     array = array.reshape(-1) if array.size == array.shape[-1] else array
     encoding = Encoding("int32", scale, np.zeros(scale.shape, np.int64), array.ndim - 1 if scale.ndim else None)
-    return encoding, arithmetic.stored(array, encoding)
+    return encoding, arithmetic.quantize(array, encoding, precision=np.float64)

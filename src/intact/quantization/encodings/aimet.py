@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from intact.numbers.grid import LIMITS
+from intact.numbers.integer_types import limits
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.parse import bits_of, dtype_of, field, flag, grid, numbers, wrong
 
@@ -96,7 +96,7 @@ def _second(entry: Any, where: str) -> GivenGrid:
     if "per_block_int_scale" in entry or entry.get("block_size"):
         raise wrong(where, "scales per block", "one scale per tensor or per channel")
     dtype = dtype_of(field(entry, "output_dtype", where), where)
-    first, last = LIMITS[dtype]
+    first, last = limits(dtype)
     scales = numbers(field(entry, "y_scale", where), "y_scale", where)
     stored = entry.get("y_zero_point")
     zeros = numbers(0 if stored is None else stored, "y_zero_point", where)
@@ -155,7 +155,7 @@ def _as_first(name: str, given: GivenGrid) -> dict[str, Any]:
 
 def _as_second(name: str, given: GivenGrid) -> dict[str, Any]:
     dtype = given.type_like("uint8")
-    scale, zero_point = given.scale.tolist(), (given.zero_point + LIMITS[dtype][0]).tolist()
+    scale, zero_point = given.scale.tolist(), (given.zero_point + limits(dtype)[0]).tolist()
     if given.axis is None:
         return {"name": name, "output_dtype": dtype, "y_scale": scale[0], "y_zero_point": zero_point[0]}
     return {"name": name, "output_dtype": dtype, "y_scale": scale, "y_zero_point": zero_point, "axis": given.axis}

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from intact.errors import SettingsError
 from intact.model import query
-from intact.numbers import grid as arithmetic
+from intact.numbers.encoding import Encoding, encode
 from intact.quantization.encodings.encoding_files import read_encodings
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.planning.planner import plan
-from intact.results import Encoding, PlannedGrid, QuantPlan, Range, WeightPlan
+from intact.results import PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, QuantType, TensorOverride, nearest
 from intact.targets.spec import Target
 
@@ -214,7 +214,7 @@ def _grid(grid: PlannedGrid, tensor: str, given: GivenGrid, source: str) -> Plan
 def _same_range(grid: PlannedGrid, given: GivenGrid) -> PlannedGrid:
     scale, zero = float(given.scale[0]), int(given.zero_point[0])
     low, high = -zero * scale, (2**given.bits - 1 - zero) * scale
-    encoding = arithmetic.encode(low, high, grid.dtype, symmetric=grid.symmetric)
+    encoding = encode(low, high, grid.dtype, symmetric=grid.symmetric)
     return replace(grid, fixed=(float(encoding.scale), int(encoding.zero_point)), range=None)
 
 

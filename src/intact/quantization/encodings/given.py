@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.numbers.grid import LIMITS
-from intact.results import Encoding
+from intact.numbers.encoding import Encoding
+from intact.numbers.integer_types import bits, limits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +33,9 @@ class GivenGrid:
     @classmethod
     def of(cls, encoding: Encoding, *, constant: bool = False, readers: tuple[str, ...] | None = None) -> GivenGrid:
         """The same grid, counted from 0."""
-        first, last = LIMITS[encoding.dtype]
         scale = encoding.scale.reshape(-1).astype(np.float32)
-        zero_point = encoding.zero_point.reshape(-1).astype(np.int64) - first
-        bits = (last - first).bit_length()
-        return cls(bits, scale, zero_point, encoding.dtype, encoding.axis, constant, readers)
+        zero_point = encoding.zero_point.reshape(-1).astype(np.int64) - encoding.limits[0]
+        return cls(bits(encoding.dtype), scale, zero_point, encoding.dtype, encoding.axis, constant, readers)
 
     @property
     def symmetric(self) -> bool:
@@ -51,5 +49,5 @@ class GivenGrid:
     def encoding(self, dtype: str, axis: int | None) -> Encoding:
         """This grid as integers of `dtype`, with one scale, or one per channel along `axis`."""
         shape = () if axis is None else self.scale.shape
-        zero_point = self.zero_point + LIMITS[dtype][0]
+        zero_point = self.zero_point + limits(dtype)[0]
         return Encoding(dtype, self.scale.reshape(shape), zero_point.reshape(shape), axis)

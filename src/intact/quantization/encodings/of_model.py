@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import query
-from intact.numbers.grid import LIMITS
+from intact.model.node_encodings import encoding_of
+from intact.numbers.encoding import Encoding
+from intact.numbers.integer_types import GRID_TYPES
 from intact.quantization.encodings.given import GivenGrid
-from intact.results import Encoding
 
 # Constants become `<name>_quantized` here and in ONNX Runtime's quantizer; a number tells a second form apart.
 _QUANTIZED = re.compile(r"(?P<name>.+)_quantized(?:_(?P<number>\d+))?")
@@ -135,21 +136,14 @@ def _constants(graph: ir.Graph) -> list[_Found]:
 
 
 def _encoding(node: ir.Node, integers: ir.Value) -> Encoding | None:
-    """The grid of a Q or DQ, or None where its scale is computed or its type is no integer."""
-    scale, zero_point = query.constant(node.inputs[1]), query.constant_tensor(query.input_(node, 2))
-    # Shapes and types of values in between may be absent from a file; the zero point has the type of the integers.
-    dtype = (zero_point or integers).dtype or ir.DataType.UINT8
-    if scale is None or dtype.name.lower() not in LIMITS:
+    """The grid of a Q or DQ, or None where it is computed or its type is none that encodings have."""
+    found = encoding_of(node)
+    if found is None or found.dtype not in GRID_TYPES:
         return None
-    if query.int_(node, "block_size", 0):
+    if found.block_size:
         raise ModelError("M192", f"{node.name} ({node.op_type}): scales per block, which encodings have no room for")
-    zero = np.zeros(scale.shape) if zero_point is None else zero_point.numpy()
-    per_channel = scale.ndim > 0 and (scale.size > 1 or "axis" in node.attributes)
-    shape = scale.shape if per_channel else ()
-    axis = _axis(node, integers) if per_channel else None
-    return Encoding(dtype.name.lower(), scale.reshape(shape), zero.astype(np.int64).reshape(shape), axis)
+    return found if found.axis is None else replace(found, axis=_positive(found.axis, integers))
 
 
-def _axis(node: ir.Node, integers: ir.Value) -> int:
-    axis = query.int_(node, "axis", 1)
+def _positive(axis: int, integers: ir.Value) -> int:
     return axis if axis >= 0 else axis + (query.rank(integers) or 0)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from intact.numbers import grid as arithmetic
-from intact.numbers.grid import LIMITS
+from intact.numbers.encoding import encode
+from intact.numbers.integer_types import limits
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.parse import dtype_of, field, flag, grid, numbers, wrong
 
@@ -67,7 +67,7 @@ def _per_channel(entries: list[Any], where: str) -> GivenGrid:
 
 
 def _grid(entry: Mapping[str, Any], dtype: str, where: str) -> GivenGrid:
-    first, last = LIMITS[dtype]
+    first, last = limits(dtype)
     if "scale" in entry:
         scale, zero = (numbers(field(entry, key, where), key, where) for key in ("scale", "zero_point"))
         return grid((last - first).bit_length(), scale, [number - first for number in zero], where, dtype=dtype)
@@ -78,7 +78,7 @@ def _grid(entry: Mapping[str, Any], dtype: str, where: str) -> GivenGrid:
     low, high = (numbers(entry[key], key, where)[0] for key in ("rmin", "rmax"))
     if not low <= high:
         raise wrong(where, f"rmin {low} above rmax {high}")
-    return GivenGrid.of(arithmetic.encode(low, high, dtype, symmetric=flag(entry.get("symmetric", False), where)))
+    return GivenGrid.of(encode(low, high, dtype, symmetric=flag(entry.get("symmetric", False), where)))
 
 
 def _converted(entry: Mapping[str, Any], where: str) -> Iterator[GivenGrid]:
@@ -105,7 +105,7 @@ def render(given: Mapping[str, GivenGrid]) -> dict[str, Any]:
 
 def _entries(given: GivenGrid) -> list[dict[str, Any]]:
     dtype = given.type_like("uint8")
-    zero_points = (given.zero_point + LIMITS[dtype][0]).tolist()
+    zero_points = (given.zero_point + limits(dtype)[0]).tolist()
     axis = {} if given.axis is None else {"axis": given.axis}
     return [
         {"quant_type": _NAMES[dtype], **axis, "scale": scale, "zero_point": zero}

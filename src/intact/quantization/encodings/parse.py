@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import SettingsError
-from intact.numbers.grid import LIMITS
+from intact.numbers.integer_types import GRID_TYPES
 from intact.quantization.encodings.given import GivenGrid
 
 WIDEST = 32
@@ -46,8 +46,8 @@ def bits_of(value: Any, where: str) -> int:
 def dtype_of(value: Any, where: str) -> str:
     """An integer type by name; `QUInt8`, as ONNX Runtime writes it, is `uint8`."""
     name = str(value).removeprefix("QuantType.").lower().removeprefix("q")
-    if name not in LIMITS:
-        raise wrong(where, f"unknown type {value!r}", ", ".join(LIMITS))
+    if name not in GRID_TYPES:
+        raise wrong(where, f"unknown type {value!r}", ", ".join(GRID_TYPES))
     return name
 
 

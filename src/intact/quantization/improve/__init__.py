@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from intact.numbers.encoding import Encoding
 from intact.quantization import blocks
 from intact.quantization.blocks import Blocked
 from intact.quantization.calibration.observe import Rows, watch
@@ -17,7 +18,7 @@ from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
 from intact.quantization.improve.effort import Effort, expected_seconds
 from intact.quantization.improve.rounding import correct_biases, round_weights
 from intact.quantization.improve.study import best_candidates, studies
-from intact.results import Encoding, QuantPlan
+from intact.results import QuantPlan
 
 
 def improve(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from intact.numbers.grid import LIMITS
+from intact.numbers.integer_types import limits
 
 # Channels and weights that are always zero get a scale all the same.
 LEAST = 1e-5
@@ -66,5 +66,5 @@ class Channels:
         """The mean square that rounding adds to each element if each channel is divided by its scale."""
         low = min(float((self.lows[half] / scales).min()), 0.0)
         high = max(float((self.highs[half] / scales).max()), 0.0)
-        qmin, qmax = LIMITS[self.dtype]
+        qmin, qmax = limits(self.dtype)
         return ((high - low) / (qmax - qmin)) ** 2 / 12

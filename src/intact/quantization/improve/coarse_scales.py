@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.numbers import grid
-from intact.results import Encoding
+from intact.numbers.encoding import Encoding, dequantize, quantize
 
 COARSE = ("int4", "uint4", "int2")
 _SHARES = np.linspace(1.0, 0.4, 31)
@@ -19,7 +18,8 @@ def least_error_scales(values: np.ndarray, encoding: Encoding) -> Encoding:
     for share in _SHARES:
         scale = (encoding.scale * np.float32(share)).astype(np.float32)
         attempt = Encoding(encoding.dtype, scale, encoding.zero_point, encoding.axis)
-        error = np.square(values - grid.dequantize(grid.quantize(values, attempt), attempt)).sum(axis=others)
+        integers = quantize(values, attempt, precision=np.float64)
+        error = np.square(values - dequantize(integers, attempt, precision=np.float64)).sum(axis=others)
         better = error < best_error
         best_error = np.where(better, error, best_error)
         best_scale = np.where(better, scale, best_scale).astype(np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.numbers.grid import LIMITS
+from intact.numbers.encoding import to_levels
 
 # Share of the mean diagonal that is added to H: what was not seen in calibration should not count as free.
 DAMPING = 0.01
@@ -25,7 +25,6 @@ def round_with_feedback(
     `moments` is, per group, the sum of input · inputᵀ over what was observed; `noise` the variance that quantizing the
     inputs adds to each of them, summed likewise.
     """
-    qmin, qmax = LIMITS[dtype]
     order, factor = _factor(moments.astype(np.float64), noise)
     # One row an input: rows are contiguous, and each is rounded as a whole.
     wanted = np.take_along_axis(weights.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
@@ -39,7 +38,7 @@ def round_with_feedback(
         for row in range(start, stop):
             fed_back = factor[:, None, start:row, row] @ errors[:, start:row]
             step, zero = scale[:, row], zero_point[:, row]
-            steps = np.clip(np.rint((block[:, row - start] - fed_back[:, 0]) / step) + zero, qmin, qmax)
+            steps = to_levels(block[:, row - start] - fed_back[:, 0], step, zero, dtype)
             integers[:, row] = steps
             errors[:, row] = (steps - zero) * step - wanted[:, row]
     result = np.empty_like(integers)

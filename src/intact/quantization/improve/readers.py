@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.numbers.grid import LIMITS
+from intact.numbers.integer_types import limits
 from intact.quantization.improve.linear_layers import Convolution, Linear, MatrixProduct, linear
 from intact.results import WeightPlan
 
@@ -75,7 +75,7 @@ class Reader:
 
 def rounding_noise(dtype: str, largest: np.ndarray) -> np.ndarray:
     """The mean square that rounding to a symmetric grid as large as `largest` adds."""
-    qmin, qmax = LIMITS[dtype]
+    qmin, qmax = limits(dtype)
     return np.asarray((2 * largest / (qmax - qmin)) ** 2 / 12)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
+from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.resolve import Resolved
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import Linear, Moments
 from intact.quantization.improve.study import Study
-from intact.results import Encoding, QuantPlan, WeightPlan
+from intact.results import QuantPlan, WeightPlan
 
 
 def round_weights(resolved: Resolved, studies: Sequence[Study], progress: Callable[[], None]) -> Resolved:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from intact.numbers.grid import LIMITS
+from intact.numbers.encoding import Encoding, round_to_grid
 from intact.quantization.calibration.ranges.auto import WORTH_CLIPPING
 from intact.quantization.improve.effort import NORMAL, Depth
 from intact.quantization.improve.linear_layers import Linear, Moments, linear
-from intact.results import Encoding, QuantPlan, WeightPlan
+from intact.results import QuantPlan, WeightPlan
 
 # Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
 _TRIAL_COLUMNS = 64
@@ -111,11 +111,3 @@ def _worth_it(disturbance: np.ndarray) -> int:
     """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
     best = int(np.argmin(disturbance))
     return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
-
-
-def round_to_grid(values: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """float32 values moved to the nearest point of a grid with one scale."""
-    qmin, qmax = LIMITS[encoding.dtype]
-    scale, zero = np.float32(encoding.scale), np.float32(encoding.zero_point)
-    rounded: np.ndarray = (np.clip(np.rint(values / scale) + zero, qmin, qmax) - zero) * scale
-    return rounded

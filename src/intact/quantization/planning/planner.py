@@ -11,11 +11,12 @@ import onnx_ir as ir
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.model import query
 from intact.model.garbage_pause import no_collection
+from intact.numbers.integer_types import bits
 from intact.quantization.planning import unmet
 from intact.quantization.planning.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
-from intact.targets.spec import Slot, Target, bits
+from intact.targets.spec import Slot, Target
 
 # They divide by the size of what they read, so that cutting off its largest values would shift every other.
 NORMALIZATIONS = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from intact.numbers.decibels import sqnr_db
 from intact.quantization.calibration.ranges import range_of
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
@@ -119,7 +120,7 @@ def _ratio(sketch: Sketch, grid: PlannedGrid) -> float:
     bulk = order[np.cumsum(counts[order]) <= (1 - _OUTLIERS) * sketch.count]
     power = float(np.sum(counts[bulk] / sketch.count * values[bulk] ** 2))
     error = float(mean_squared_error(sketch, [_range(sketch, grid)], grid)[0])
-    return float(10 * np.log10(power / error)) if power > 0 and error > 0 else np.inf
+    return sqnr_db(power, error) if power > 0 and error > 0 else np.inf
 
 
 def _range(sketch: Sketch, grid: PlannedGrid) -> Range:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.errors import TargetError
+from intact.numbers.integer_types import bits
 from intact.results import QuantPlan
 from intact.settings.config import QuantConfig
-from intact.targets.spec import OpSpec, Signature, Target, bits
+from intact.targets.spec import OpSpec, Signature, Target
 
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 

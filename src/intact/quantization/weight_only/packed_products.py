@@ -14,7 +14,8 @@ import onnx_ir as ir
 from intact.errors import ModelError, SettingsError, TargetError
 from intact.events import Events, Silence
 from intact.model import edit, query
-from intact.numbers import grid
+from intact.numbers import encoding as arithmetic
+from intact.numbers.integer_types import limits
 from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
 from intact.quantization.improve.effort import DEPTHS, Depth
@@ -113,11 +114,12 @@ def encode(
     outputs, inputs = matrix.shape
     padded = np.pad(matrix.astype(np.float64), ((0, 0), (0, -inputs % size)))
     blocks = padded.reshape(-1, size)
-    encoding = grid.encode(blocks.min(axis=1), blocks.max(axis=1), dtype, symmetric=symmetric, axis=0)
+    encoding = arithmetic.encode(blocks.min(axis=1), blocks.max(axis=1), dtype, symmetric=symmetric, axis=0)
     if refine and dtype in COARSE:
         encoding = least_error_scales(blocks, encoding)
-    low, high = grid.LIMITS[dtype]
-    levels = (grid.quantize(blocks, encoding) - low).reshape(outputs, -1, size)
+    low, high = limits(dtype)
+    integers = arithmetic.quantize(blocks, encoding, precision=np.float64).astype(np.int64)
+    levels = (integers - low).reshape(outputs, -1, size)
     if moments is not None and moments.rows:
         spread = (np.repeat(values, size).reshape(outputs, -1) for values in (encoding.scale, encoding.zero_point))
         scale, zero_point = (values[None, :, :inputs] for values in spread)

@@ -83,9 +83,6 @@ class FuseHardSwish(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FuseGelu(), FuseTanhGelu(), FuseHardSwish())
-
-
 def _times(op: Patterns, value: Any, factor: float) -> Any:
     return op.Mul(value, op.constant(factor, rtol=_RTOL))
 

@@ -83,9 +83,6 @@ class FoldShift(Rule):
         return np.ones(1), shift if root.op_type == "Add" else -shift
 
 
-RULES: tuple[Rule, ...] = (FoldBatchNorm(), FoldScale(), FoldShift())
-
-
 def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Any:
     return op.node(_LINEAR, x, op.constant(w), op.constant(b), _name="linear")
 

@@ -144,16 +144,6 @@ class DropNanGuard(Rule):
         return softmax.outputs[0]
 
 
-RULES: tuple[Rule, ...] = (
-    FillInverted(),
-    FillMasked(),
-    FillUnlessLive(),
-    BoundMask(),
-    BoundConstantMask(),
-    DropNanGuard(),
-)
-
-
 def _array(value: ir.Value) -> np.ndarray:
     array = query.constant(value)
     assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"

@@ -48,6 +48,3 @@ class MulByInverse(Rule):
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
         result: ir.Value = op.Div(a, b)
         return result
-
-
-RULES: tuple[Rule, ...] = (ReciprocalAsDiv(), MulByInverse())

@@ -79,6 +79,3 @@ def output_keeps_name(x: ir.Value, node: ir.Node) -> str | None:
     if not output.is_graph_output() or edit.can_be_renamed(x, node.graph):
         return None
     return f"graph output {output.name!r} and {query.describe(x)} need a name each"
-
-
-RULES: tuple[Rule, ...] = (DropIdentity(), DropDropout(), DropNeutralConstant())

@@ -21,6 +21,26 @@ _INDEX_INPUT = {"Gather": 1, "GatherND": 1, "GatherElements": 1, "ScatterND": 1,
 _LONGEST_CHAIN = 12
 
 
+class DropNeutralOperand(Rule):
+    """a ∧ true = a and a ∨ false = a, in the shape of the result."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, a: Var, c: Var) -> Any:
+        return op.node(("And", "Or"), a, op.constant(c), _name="root")
+
+    def check(self, c: ir.Value, root: ir.Node) -> str | None:
+        neutral = root.op_type == "And"
+        if not (query.constant(c) == neutral).all():  # type: ignore[union-attr]
+            return f"{query.describe(c)} is not {str(neutral).lower()} throughout"
+        return "the shape of the result is unknown" if query.static_shape(root.outputs[0]) is None else None
+
+    def rewrite(self, op: Builder, a: ir.Value, root: ir.Node) -> ir.Value:
+        shape = op.constant(np.array(query.static_shape(root.outputs[0]), np.int64), "shape")
+        result: ir.Value = op.Expand(a, shape)
+        return result
+
+
 class CastAnd(Rule):
     """Cast(a ∧ b) = Cast(a) · Cast(b)."""
 
@@ -141,38 +161,6 @@ class CastProduct(Rule):
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
         result: ir.Value = op.Mul(_cast(op, a, root), _cast(op, b, root))
         return result
-
-
-class DropNeutralOperand(Rule):
-    """a ∧ true = a and a ∨ false = a, in the shape of the result."""
-
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, a: Var, c: Var) -> Any:
-        return op.node(("And", "Or"), a, op.constant(c), _name="root")
-
-    def check(self, c: ir.Value, root: ir.Node) -> str | None:
-        neutral = root.op_type == "And"
-        if not (query.constant(c) == neutral).all():  # type: ignore[union-attr]
-            return f"{query.describe(c)} is not {str(neutral).lower()} throughout"
-        return "the shape of the result is unknown" if query.static_shape(root.outputs[0]) is None else None
-
-    def rewrite(self, op: Builder, a: ir.Value, root: ir.Node) -> ir.Value:
-        shape = op.constant(np.array(query.static_shape(root.outputs[0]), np.int64), "shape")
-        result: ir.Value = op.Expand(a, shape)
-        return result
-
-
-RULES: tuple[Rule, ...] = (
-    DropNeutralOperand(),
-    CastAnd(),
-    CastOr(),
-    CastNot(),
-    CastMove(),
-    CastTruth(),
-    CastFalsehood(),
-    CastProduct(),
-)
 
 
 def mark(value: ir.Value, what: str) -> ir.Value:

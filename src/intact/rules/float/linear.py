@@ -77,9 +77,6 @@ class MakeGemm(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FoldFloatGemmFactors(), TransposeGemmInput(), MakeGemm())
-
-
 def _scaled(value: ir.Value | None, factor: float) -> np.ndarray | None:
     array = query.constant(value)
     if array is None:

@@ -21,6 +21,24 @@ _BROADCASTING = ("Add", "Sub", "Mul", "Div", "And", "Or", "Equal")
 _MOST_INDICES = 1 << 20
 
 
+class DropReshape(Rule):
+    """Reshape(x, shape of x) = x, and the same for Flatten, Squeeze, Unsqueeze and Expand."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Any:
+        return op.node((*_RESHAPES, "Expand"), x, shape, _name="root")
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        before, after = query.static_shape(x), query.static_shape(root.outputs[0])
+        if before is None or before != after:
+            return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
 class MergeReshapes(Rule):
     """Reshape(Reshape(x, a), b) = Reshape(x, b), and the same for Flatten, Squeeze and Unsqueeze."""
 
@@ -36,18 +54,18 @@ class MergeReshapes(Rule):
         return _reshape(op, x, _static(root.outputs[0]))
 
 
-class DropReshape(Rule):
-    """Reshape(x, shape of x) = x, and the same for Flatten, Squeeze, Unsqueeze and Expand."""
+class DropTranspose(Rule):
+    """Transpose(x, 0 1 2 …) = x."""
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Any:
-        return op.node((*_RESHAPES, "Expand"), x, shape, _name="root")
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return op.Transpose(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        before, after = query.static_shape(x), query.static_shape(root.outputs[0])
-        if before is None or before != after:
-            return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
+        perm = _perm(root)
+        if not perm or perm != tuple(range(len(perm))):
+            return f"axes change places: {list(perm)}"
         return output_keeps_name(x, root)
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
@@ -68,24 +86,6 @@ class MergeTransposes(Rule):
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, second: ir.Node) -> ir.Value:
         result: ir.Value = op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
         return result
-
-
-class DropTranspose(Rule):
-    """Transpose(x, 0 1 2 …) = x."""
-
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
-        return op.Transpose(x, _name="root")
-
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        perm = _perm(root)
-        if not perm or perm != tuple(range(len(perm))):
-            return f"axes change places: {list(perm)}"
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
 
 
 class MergeReshapedTranspose(Rule):
@@ -236,21 +236,6 @@ class DelayExpand(Rule):
         swapped = root.inputs[0] is c
         inner = op.node(root.op_type, *((c, x) if swapped else (x, c)))
         return _expand(op, inner, _static(root.outputs[0]))
-
-
-RULES: tuple[Rule, ...] = (
-    DropReshape(),
-    MergeReshapes(),
-    DropTranspose(),
-    MergeTransposes(),
-    MergeReshapedTranspose(),
-    GatherInOrder(),
-    DropCast(),
-    DropSlice(),
-    DropConcat(),
-    DropExpand(),
-    DelayExpand(),
-)
 
 
 def _static(value: ir.Value) -> tuple[int, ...]:

@@ -98,6 +98,7 @@ class FuseRmsNorm(Rule):
 
     exactness = BOUNDED
     creates = (("", "RMSNormalization"),)
+    is_rare = True
 
     def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Any:
         square = op.any_of(op.Pow(x, 2.0), op.Mul(x, x))
@@ -121,12 +122,6 @@ class FuseRmsNorm(Rule):
         op.needs_opset(_RMS_OPSET)
         result: ir.Value = op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
         return result
-
-
-RULES: tuple[Rule, ...] = (FuseLayerNorm(), ScaleLayerNorm(), ShiftLayerNorm())
-
-RARE: tuple[Rule, ...] = (FuseRmsNorm(),)
-"""Rules for operators that few targets have: used only where a target says that it does."""
 
 
 def _array(value: ir.Value) -> np.ndarray:

@@ -9,39 +9,21 @@ import onnx_ir as ir
 from intact.matching.rewriter import Rewritten, Rule, apply
 from intact.model import edit, normalize, shapes
 from intact.results import Application, Refusal
-from intact.rules.float import (
-    activation,
-    affine_folding,
-    attention_mask,
-    constant_folding,
-    division,
-    duplicates,
-    identity,
-    indicator,
-    linear,
-    moves,
-    normalization,
-    pads,
-    scalar_factors,
-    space,
+from intact.rules import discovery
+from intact.rules import float as float_rules
+from intact.rules.float import constant_folding, duplicates
+
+# The order in which rules are tried at a node. A file that is not named here comes after those that are.
+ORDER = (
+    *("identity", "space", "moves", "attention_mask", "indicator", "pads", "affine_folding", "scalar_factors"),
+    *("division", "linear", "normalization", "activation"),
 )
 
-RULES: tuple[Rule, ...] = (
-    *identity.RULES,
-    *space.RULES,
-    *moves.RULES,
-    *attention_mask.RULES,
-    *indicator.RULES,
-    *pads.RULES,
-    *affine_folding.RULES,
-    *scalar_factors.RULES,
-    *division.RULES,
-    *linear.RULES,
-    *normalization.RULES,
-    *activation.RULES,
-)
+_ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]
 
-RARE: tuple[Rule, ...] = normalization.RARE
+RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare)
+
+RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare)
 
 
 def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) -> Rewritten:

@@ -69,9 +69,6 @@ class PadMaxPool(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (PadConv(), PadAveragePool(), PadMaxPool())
-
-
 def _pad(op: Patterns, x: Var, pads: Var, value: Var | None, axes: Var | None) -> Any:
     constants = [op.constant(item) for item in (pads, value, axes)]
     return op.Pad(x, *constants, _name="pad")

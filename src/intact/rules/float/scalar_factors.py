@@ -81,9 +81,6 @@ class ScaleOperand(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (ScaleMatMul(), ScaleBeforeMove(), ScaleOperand())
-
-
 def _factor(c: ir.Value, root: ir.Node) -> float:
     number = float(query.scalar(c) or 0.0)
     return number if root.op_type == "Mul" else 1 / number

@@ -64,9 +64,6 @@ class FuseDepthToSpace(Rule):
         return result
 
 
-RULES: tuple[Rule, ...] = (FuseSpaceToDepth(), FuseDepthToSpace())
-
-
 def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]) -> Any:
     first = op.Reshape(x, inner, _name="first")
     return op.Reshape(op.Transpose(first, _attrs={"perm": perm}, _name="transpose"), outer, _name="root")

@@ -13,11 +13,11 @@ from intact.errors import GateFailed
 from intact.matching import rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
+from intact.numbers.decibels import sqnr_db
 from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair
-from intact.rules.quantized.symmetric import RequantizeWeight
 from intact.runtime import ort_cpu
 
 Feeds = Mapping[str, np.ndarray]
@@ -72,7 +72,7 @@ def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Se
 
 def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict[str, str]:
     """The layers that would keep less than 40 dB of their results on `rows` with a requantized weight, and how much."""
-    if not any(isinstance(rule, RequantizeWeight) for rule in rules):
+    if not any(rule.exactness is NEAR for rule in rules):
         return {}
     seen = witness.of(model, rules)
     near = dataclasses.replace(seen, pairs=tuple(p for p in seen.pairs if p.application.exactness == NEAR))
@@ -85,7 +85,7 @@ def lossy(model: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> dict
 
 def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, ...]:
     """The rules, of which none requantizes the weight of these layers, for the reasons given."""
-    return tuple(rule.except_at(layers) if isinstance(rule, RequantizeWeight) else rule for rule in rules)
+    return tuple(rule.sparing(layers) if rule.exactness is NEAR else rule for rule in rules)
 
 
 def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
@@ -97,11 +97,12 @@ def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
         tensors = session.run(row)
         for pair in seen.pairs:
             powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
-    return {pair: _decibels(*found) for pair, found in powers.items()}
+    return {pair: _kept_db(*found) for pair, found in powers.items()}
 
 
-def _decibels(signal: float, noise: float) -> float:
-    return np.inf if noise == 0 else float(10 * np.log10(max(signal, 1e-300) / noise))
+def _kept_db(signal: float, noise: float) -> float:
+    """The SQNR in dB; where there is no signal a number that JSON can hold."""
+    return sqnr_db(max(float(signal), 1e-300), float(noise))
 
 
 def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
@@ -122,7 +123,7 @@ def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, f
                 raise _broken(pair.application, f"a tensor moves by {steps:g} steps")
             moved[pair.application.rule] = max(moved[pair.application.rule], steps)
     for pair, found in powers.items():
-        kept = _decibels(*found)
+        kept = _kept_db(*found)
         if not kept >= LEAST_NEAR_SQNR:
             raise _broken(pair.application, f"a tensor keeps {kept:.1f} dB of {LEAST_NEAR_SQNR:g}")
     return moved
@@ -175,7 +176,7 @@ def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_
             powers[name] += _powers(reference, found[name])
             largest[name] = max(largest[name], float(_difference(reference, found[name]).max(initial=0.0)))
     steps = {value.name: _output_step(value) for value in before.graph.outputs}
-    return [_Change(_decibels(*powers[name]), move / steps[name]) for name, move in largest.items() if move > 0]
+    return [_Change(_kept_db(*powers[name]), move / steps[name]) for name, move in largest.items() if move > 0]
 
 
 def _output_step(value: ir.Value) -> float:

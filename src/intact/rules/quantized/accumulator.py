@@ -11,7 +11,7 @@ from intact.matching.builder import Builder
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, not_one_grid, output_operand
+from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, limits, not_one_grid, output_operand
 from intact.rules.quantized.tail import Head, Tail
 
 # What float32 may add to the rounding of a value on an 8-bit grid, in steps of it, with room to spare.
@@ -82,7 +82,7 @@ def accumulator(node: ir.Node) -> Accumulator | str:
 def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest Σ x·w of each channel; padding is x = 0, which lies between."""
     assert x.dtype is not None, "grids are checked first"
-    ends = np.array([int(x.dtype.min) - x.zero, int(x.dtype.max) - x.zero])
+    ends = np.array(limits(x.dtype)) - x.zero
     rows = w.reshape(len(w), -1)
     up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
     return up * ends[0] + down * ends[1], up * ends[1] + down * ends[0]
@@ -146,7 +146,7 @@ def _critical(acc: Accumulator) -> np.ndarray:
     From one border to the next the result of rounding twice stays, and that of rounding once only rises.
     """
     assert acc.y.dtype is not None and acc.y.step is not None, "grids are checked first"
-    borders = np.arange(int(acc.y.dtype.min), int(acc.y.dtype.max)) - acc.y.zero + 0.5
+    borders = np.arange(*limits(acc.y.dtype)) - acc.y.zero + 0.5
     exact = borders * (acc.y.step / acc.steps().astype(np.float64))[:, None]
     # Beyond 24 bits float32 holds every second integer only, then every fourth …
     spacing = np.maximum(1, np.exp2(np.ceil(np.log2(np.abs(exact) + 1)) - 23))

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.numbers import integer
-from intact.rules.quantized.operand import dq_operand
+from intact.model.node_encodings import constant_behind
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
@@ -24,18 +23,6 @@ class Affine:
     def then(self, other: Affine) -> Affine:
         """This map, and `other` of its result."""
         return Affine(self.factor * other.factor, self.shift * other.factor + other.shift)
-
-
-def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The array behind a constant, or behind a DequantizeLinear of constants, or None for anything else."""
-    producer = None if value is None else value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear":
-        return query.constant(value)
-    q, scale, zero_point = (query.constant(query.input_(producer, index)) for index in range(3))
-    if q is None or scale is None or (zero_point is None and query.input_(producer, 2) is not None):
-        return None
-    operand = dq_operand(producer)
-    return integer.dequantize(q, scale, zero_point, axis=operand.axis, block_size=operand.block_size)
 
 
 def per_channel(
@@ -57,7 +44,7 @@ def of_node(node: ir.Node, channels: int, rank: int, axis: int = 1) -> Affine | 
     """What an Add, Sub, Mul, Div or BatchNormalization does to each channel; text says why it is no such map."""
     if node.op_type == "BatchNormalization":
         return _of_norm(node)
-    found = [constant_of(value) for value in node.inputs]
+    found = [constant_behind(value) for value in node.inputs]
     index = 1 if found[1] is not None or node.op_type in ("Sub", "Div") else 0
     numbers = per_channel(node.inputs[index], found[index], channels, rank, axis)
     if isinstance(numbers, str):
@@ -76,7 +63,7 @@ def run(node: ir.Node, x: np.ndarray, rank: int, axis: int = 1) -> np.ndarray:
         # The kernel folds the statistics into one multiplication and one addition.
         factor = gamma / np.sqrt(var + np.float32(query.float_(node, "epsilon", 1e-5)))
         return np.asarray(x * factor + (beta - mean * factor), np.float32)
-    found = [constant_of(value) for value in node.inputs]
+    found = [constant_behind(value) for value in node.inputs]
     index = 1 if found[1] is not None or node.op_type in ("Sub", "Div") else 0
     numbers = per_channel(node.inputs[index], found[index], len(x), rank, axis)
     assert not isinstance(numbers, str), f"the constant was checked: {numbers}"

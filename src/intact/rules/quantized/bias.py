@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.rules.quantized import accumulator, affine, tail
 from intact.rules.quantized.operand import MICROSOFT, quantized
 from intact.rules.quantized.tail import Head, Tail
@@ -89,6 +89,3 @@ class FoldNorm(FoldArithmetic):
 
     def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
         return quantized(op, op.BatchNormalization(self._read_back(op), gamma, beta, mean, var), "last")
-
-
-RULES: tuple[Rule, ...] = (FoldQLinearAdd(), FoldQLinearMul(), FoldRequantize(), FoldArithmetic(), FoldNorm())

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
-from intact.matching.rewriter import EXACT, Rule
+from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.rules.quantized.operand import INT8, UINT8
 from intact.rules.quantized.product import Product, matches, not_constant, product
@@ -85,6 +85,3 @@ def _other_kernel(found: Product) -> str | None:
 
 def _with_channels(shape: ir.Shape | None, channels: int) -> ir.Shape | None:
     return None if shape is None else ir.Shape([shape[0], channels, *shape[2:]])
-
-
-RULES: tuple[Rule, ...] = (PadChannels(),)

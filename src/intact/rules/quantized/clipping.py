@@ -68,6 +68,3 @@ def _does_not_clip(
         if beyond.any():
             return f"{end} is level {int(level.reshape(-1)[0])} of the grid, whose {name} is {limit}"
     return None
-
-
-RULES = (AbsorbRelu(), AbsorbClip())

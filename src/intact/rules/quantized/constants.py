@@ -9,10 +9,12 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized.operand import Operand, q_operand, type_name
+
+FAMILY = "folding"
 
 _TYPES = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16)
 
@@ -40,7 +42,7 @@ class QuantizeConstant(LocalRule):
         levels, array = q_operand(last), query.constant(c)
         scales, zeros = (query.constant(value) for value in levels.grid(op))
         assert array is not None and scales is not None and zeros is not None, "the constants were checked"
-        integers = integer.quantize(array, scales, zeros, axis=levels.axis, block_size=levels.block_size)
+        integers = integer.quantize_linear(array, scales, zeros, axis=levels.axis, block_size=levels.block_size)
         return op.constant(integers, "integers")
 
 
@@ -50,6 +52,3 @@ def _not_constant(levels: Operand) -> str | None:
         return "scale or zero point is computed, not constant"
     # Written so that NaN is refused as well.
     return None if ((scales > 0) & np.isfinite(scales)).all() else "a scale is not a positive number"
-
-
-RULES: tuple[Rule, ...] = (QuantizeConstant(),)

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
+from intact.model.node_encodings import constant_behind
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
 from intact.rules.quantized.operand import (
@@ -23,6 +24,8 @@ from intact.rules.quantized.operand import (
     q_operand,
     quantized,
 )
+
+FAMILY = "bias"
 
 
 class FoldArithmeticIntoConv(LocalRule):
@@ -53,9 +56,6 @@ class FoldNormIntoConv(FoldArithmeticIntoConv):
         return quantized(op, op.BatchNormalization(_conv(op), gamma, beta, mean, var, _name="node"), "last")
 
 
-RULES: tuple[Rule, ...] = (FoldArithmeticIntoConv(), FoldNormIntoConv())
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folded:
     """A bias in steps of the accumulator, and the scales of the weight where they change."""
@@ -82,7 +82,7 @@ def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
         return found
     bias = np.zeros(shape[0])
     if query.input_(conv, 2) is not None:
-        given = affine.constant_of(conv.inputs[2])
+        given = constant_behind(conv.inputs[2])
         if given is None:
             return "the bias is computed, not constant"
         bias = given.astype(np.float64)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import integer_layers
@@ -29,6 +29,8 @@ from intact.rules.quantized.operand import (
     quantized,
 )
 from intact.rules.quantized.product import DistinctRule, Product, centred, matches, not_distinct, product
+
+FAMILY = "zero_points"
 
 FLOAT = ir.DataType.FLOAT
 WHOLE_IN_FLOAT32 = 2**24
@@ -155,6 +157,3 @@ def _one(op: Builder) -> ir.Value:
 def _beside_positions(found: Product) -> list[int]:
     """The shape in which one number for each output channel broadcasts over the positions of a convolution."""
     return [-1, *[1] * (centred(found).ndim - 2)]
-
-
-RULES: tuple[Rule, ...] = (ConvThroughFloat(), ConvIntegerThroughFloat(), DepthwiseToQLinear())

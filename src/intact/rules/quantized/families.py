@@ -1,4 +1,4 @@
-"""Rules for quantized graphs, one family a file, and the stage that applies those that a target asks for."""
+"""Rules for quantized graphs, by family, and the stage that applies those that a target asks for."""
 
 from __future__ import annotations
 
@@ -15,45 +15,21 @@ from intact.matching import explanation, rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
 from intact.results import Application, Refusal
-from intact.rules.quantized import (
-    bias,
-    channels,
-    clipping,
-    constants,
-    conv_bias,
-    folding,
-    fully_connected,
-    gemm,
-    integer_forms,
-    matmul_integer,
-    movement,
-    moves_to_qdq,
-    norms,
-    padding,
-    qgemm,
-    scaling,
-    to_qdq,
-    to_qlinear,
-    zero_points,
-)
+from intact.rules import discovery, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.registry import load_target
 from intact.targets.spec import Forms, Target
 
-FAMILIES: Mapping[str, tuple[Rule, ...]] = {
-    "folding": (*constants.RULES, *folding.RULES),
-    "scaling": scaling.RULES,
-    "clipping": clipping.RULES,
-    "movement": (*movement.RULES, *padding.RULES),
-    "bias": (*bias.RULES, *conv_bias.RULES),
-    "integer_forms": integer_forms.RULES,
-    "gemm": (*gemm.RULES, *qgemm.RULES, *matmul_integer.RULES, *fully_connected.RULES),
-    "to_qlinear": to_qlinear.RULES,
-    "to_qdq": (*to_qdq.RULES, *moves_to_qdq.RULES),
-    "zero_points": zero_points.RULES,
-    "channels": channels.RULES,
-    "norms": norms.RULES,
-}
+# The order in which rules are tried at a node where a table names their whole family, and that of the documentation.
+# A file that is not named here comes after those that are.
+ORDER = (
+    *("constants", "folding", "scaling", "clipping", "movement", "padding", "bias", "conv_bias"),
+    *("integer_forms", "signs", "operator_signs", "gemm", "qgemm", "matmul_integer", "fully_connected"),
+    *("to_qlinear", "to_qdq", "moves_to_qdq", "zero_points", "depthwise", "input_copies", "symmetric"),
+    *("channels", "norms"),
+)
+
+FAMILIES: Mapping[str, tuple[Rule, ...]] = discovery.families_of(quantized, ORDER)
 
 # What `conversion` applies: operators in the other form, and what stands in the way of that.
 CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
 
@@ -105,15 +105,6 @@ class MergeEqualDequantizers(LocalRule):
     def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
         merged = op.DequantizeLinear(x, s, z, **first.attributes)
         return merged, merged
-
-
-RULES: tuple[Rule, ...] = (
-    DropSelfRequantize(),
-    SkipRequantize(),
-    MergeRequantize(),
-    MergeEqualQuantizers(),
-    MergeEqualDequantizers(),
-)
 
 
 def _chain(op: Patterns, x: Any) -> Any:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations, integer_layers, stacks
 from intact.rules.quantized.operand import (
@@ -21,6 +21,8 @@ from intact.rules.quantized.operand import (
     q_operand,
     quantized,
 )
+
+FAMILY = "gemm"
 
 
 class MatMulToFullyConnected(LocalRule):
@@ -93,9 +95,6 @@ class StackToFullyConnected(LocalRule):
         levels = op.QuantizeLinear(result, *output.grid(op))
         back = stacks.in_shape(op, op.DequantizeLinear(levels, *output.grid(op)), shape)
         return op.QuantizeLinear(back, *output.grid(op))
-
-
-RULES: tuple[Rule, ...] = (MatMulToFullyConnected(), StackToFullyConnected())
 
 
 def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:

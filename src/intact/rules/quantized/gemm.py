@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import BOUNDED, EXACT, LocalRule, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid
@@ -73,9 +73,6 @@ class FoldGemmTranspose(LocalRule):
         turned = op.Transpose(a.inputs[0], perm=[1, 0])
         kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
         return op.Gemm(op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, **kept)
-
-
-RULES: tuple[Rule, ...] = (FoldGemmFactors(), FoldGemmTranspose())
 
 
 def _factors(gemm: ir.Node) -> tuple[float, float]:

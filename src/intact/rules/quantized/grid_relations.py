@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.numbers import integer
+from intact.numbers import encoding
+from intact.numbers.encoding import Encoding
 from intact.rules.quantized.operand import Operand, limits
 
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
@@ -87,13 +88,19 @@ def every_level(operand: Operand) -> np.ndarray:
 
 def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
     """What a DQ node with one scale makes of integers."""
-    return integer.dequantize(q, np.float32(_step(grid)), np.asarray(grid.zero))
+    return encoding.dequantize(q, _encoding(grid))
 
 
 def quantize(x: np.ndarray, grid: Operand) -> np.ndarray:
     """What a Q node with one scale makes of floats."""
     assert grid.dtype is not None, "types are checked first"
-    return integer.quantize(x, np.float32(_step(grid)), np.asarray(grid.zero).astype(grid.dtype.numpy()))
+    return encoding.quantize(x, _encoding(grid)).astype(grid.dtype.numpy())
+
+
+def _encoding(operand: Operand) -> Encoding:
+    """The grid of an operand with one scale."""
+    assert operand.dtype is not None, "types are checked first"
+    return Encoding(operand.dtype.name.lower(), np.array(_step(operand), np.float32), np.array(operand.zero))
 
 
 def _step(operand: Operand) -> float:

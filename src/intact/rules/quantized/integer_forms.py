@@ -9,14 +9,15 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
-from intact.rules.quantized import operator_signs, signs
+from intact.rules.quantized import grid_relations
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
     dq_operand,
+    limits,
     not_one_grid,
     not_one_type,
     q_operand,
@@ -69,16 +70,14 @@ def _not_clipped(grid: Operand, low: float | None, high: float | None) -> str | 
 def _ends(grid: Operand, low: float | None, high: float | None) -> tuple[int | None, int | None]:
     """The levels of the ends of a clip, None where the grid ends no later."""
     assert grid.dtype is not None, "types are checked first"
-    least, greatest = int(grid.dtype.min), int(grid.dtype.max)
+    least, greatest = limits(grid.dtype)
     bottom, top = (None if end is None else _level(grid, end) for end in (low, high))
     return None if bottom is None or bottom <= least else bottom, None if top is None or top >= greatest else top
 
 
 def _level(grid: Operand, value: float) -> int:
     """The level of a value, saturated."""
-    assert grid.dtype is not None, "types are checked first"
-    level = np.rint(np.float32(value) / np.float32(grid.step)) + grid.zero
-    return int(np.clip(level, int(grid.dtype.min), int(grid.dtype.max)))
+    return int(grid_relations.quantize(np.asarray(value), grid))
 
 
 def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
@@ -87,8 +86,8 @@ def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float |
     levels: ir.Value = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
     levels.dtype, levels.shape = grid.dtype, y.outputs[0].shape
     ends = _ends(grid, low, high)
-    limits = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
-    result: ir.Value = op.Clip(levels, *limits)
+    cuts = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
+    result: ir.Value = op.Clip(levels, *cuts)
     return result
 
 
@@ -114,6 +113,3 @@ class SubToAdd(LocalRule):
         zero = op.constant(np.invert(np.array(second.zero, second.dtype.numpy())), "zero_point")
         negative = op.DequantizeLinear(turned, second.scale, zero)
         return op.QuantizeLinear(op.Add(a.outputs[0], negative), *y.inputs[1:], **y.attributes)
-
-
-RULES: tuple[Rule, ...] = (ReluToIntegerClip(), ClipToIntegerClip(), SubToAdd(), *signs.RULES, *operator_signs.RULES)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
-from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, type_name
+from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, limits, type_name
 
 # So many whole numbers float32 tells apart.
 FLOAT32_LEVELS = 2**24
@@ -104,12 +104,12 @@ def saturates(x: Operand, w: Operand, channel_axis: int, grid: Operand) -> str |
     """Why the grid may cut a product off: it does not hold every accumulator that the integers of `x` can give."""
     assert x.dtype is not None and grid.dtype is not None and grid.step is not None, "grids are checked first"
     centred = w.centred()
-    ends = int(x.dtype.min) - x.zero, int(x.dtype.max) - x.zero
+    ends = [limit - x.zero for limit in limits(x.dtype)]
     others = tuple(index for index in range(centred.ndim) if index != channel_axis % centred.ndim)
     low, high = (
         pick(centred * ends[0], centred * ends[1]).sum(axis=others) * step(x, w) for pick in (np.minimum, np.maximum)
     )
-    least, greatest = (int(limit) - grid.zero for limit in (grid.dtype.min, grid.dtype.max))
+    least, greatest = (limit - grid.zero for limit in limits(grid.dtype))
     if (low >= (least - 0.5) * grid.step).all() and (high <= (greatest + 0.5) * grid.step).all():
         return None
     return (

@@ -32,6 +32,8 @@ from intact.rules.quantized.operand import (
 )
 from intact.rules.quantized.product import product
 
+FAMILY = "gemm"
+
 
 class MatMulToFloat(Rule):
     """DQ(a) · DQ(b) = MatMulIntegerToFloat(a, b), up to float rounding."""
@@ -146,9 +148,6 @@ class QLinearMatMulToInteger(LocalRule):
         step = op.constant(integer_layers.like(b.scale, integer_layers.step(a, b)), "step")
         real = op.Mul(op.Cast(accumulator, to=int(ir.DataType.FLOAT)), step)
         return op.QuantizeLinear(real, *matmul.inputs[6:8])
-
-
-RULES: tuple[Rule, ...] = (MatMulToFloat(), MatMulIntegerToFloat(), AddToMatMulToFloat(), QLinearMatMulToInteger())
 
 
 def _goes_to_a_grid(value: ir.Value) -> bool:

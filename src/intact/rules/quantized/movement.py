@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
@@ -78,39 +78,6 @@ class MoveIntegers(MovementRule):
         return _moved(op, move, dq_operand(first))
 
 
-class DequantizeAfterMove(MovementRule):
-    """move(DQ(x, s, z)) = DQ(move(x), s, z), unless the move makes the tensor larger."""
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
-        return self._moves(op, op.DequantizeLinear(x, s, z, _name="first"))
-
-    def check(self, x: ir.Value, first: ir.Node, move: ir.Node) -> str | None:
-        if query.is_constant(x):
-            return f"{x.name!r} is constant"
-        return self._no_kernel(move, dq_operand(first)) or _grows(move.inputs[0], move.outputs[0])
-
-    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return op.DequantizeLinear(_moved(op, move, dq_operand(first)), *first.inputs[1:], **first.attributes)
-
-
-class QuantizeBeforeMove(MovementRule):
-    """Q(move(x), s, z) = move(Q(x, s, z)), unless the move makes the tensor smaller without looking at its values."""
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
-        return quantized(op, self._moves(op, x), "last")
-
-    def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
-        if query.is_constant(x):
-            return f"{x.name!r} is constant"
-        doubt = self._no_kernel(move, q_operand(last))
-        return doubt or (None if move.op_type == "MaxPool" else _grows(move.outputs[0], x))
-
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
-        quantized_before = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        quantized_before.dtype, quantized_before.shape = q_operand(last).dtype, x.shape
-        return _moved(op, move, q_operand(last)._replace(q=quantized_before))
-
-
 class ConcatIntegers(MovementRule):
     """Concat(DQ(x₁, s, z), DQ(x₂, s, z), …) = DQ(Concat(x₁, x₂, …), s, z)."""
 
@@ -155,13 +122,37 @@ class TransposeWeight(LocalRule):
         return op.DequantizeLinear(turned, *first.inputs[1:], **attributes)
 
 
-RULES: tuple[Rule, ...] = (
-    MoveIntegers(),
-    ConcatIntegers(),
-    TransposeWeight(),
-    DequantizeAfterMove(),
-    QuantizeBeforeMove(),
-)
+class DequantizeAfterMove(MovementRule):
+    """move(DQ(x, s, z)) = DQ(move(x), s, z), unless the move makes the tensor larger."""
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+        return self._moves(op, op.DequantizeLinear(x, s, z, _name="first"))
+
+    def check(self, x: ir.Value, first: ir.Node, move: ir.Node) -> str | None:
+        if query.is_constant(x):
+            return f"{x.name!r} is constant"
+        return self._no_kernel(move, dq_operand(first)) or _grows(move.inputs[0], move.outputs[0])
+
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
+        return op.DequantizeLinear(_moved(op, move, dq_operand(first)), *first.inputs[1:], **first.attributes)
+
+
+class QuantizeBeforeMove(MovementRule):
+    """Q(move(x), s, z) = move(Q(x, s, z)), unless the move makes the tensor smaller without looking at its values."""
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        return quantized(op, self._moves(op, x), "last")
+
+    def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
+        if query.is_constant(x):
+            return f"{x.name!r} is constant"
+        doubt = self._no_kernel(move, q_operand(last))
+        return doubt or (None if move.op_type == "MaxPool" else _grows(move.outputs[0], x))
+
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
+        quantized_before = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+        quantized_before.dtype, quantized_before.shape = q_operand(last).dtype, x.shape
+        return _moved(op, move, q_operand(last)._replace(q=quantized_before))
 
 
 def _moved(op: Builder, move: ir.Node, x: Operand) -> Any:

@@ -9,12 +9,14 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.movement import MovementRule, computes
 from intact.rules.quantized.operand import Operand, dq_operand, not_one_grid, q_operand, quantized
 from intact.rules.quantized.to_qdq import dequantize
+
+FAMILY = "to_qdq"
 
 
 class _Around(LocalRule):
@@ -170,14 +172,3 @@ class MoveConstantToQdq(LocalRule):
         levels = op.QuantizeLinear(moved, *dq_operand(back).grid(op))
         levels.dtype, levels.shape = dq_operand(back).dtype, move.outputs[0].shape
         return op.DequantizeLinear(levels, *back.inputs[1:], **back.attributes)
-
-
-RULES: tuple[Rule, ...] = (
-    MoveToQdq(),
-    InterpolateToQdq(),
-    ConcatIntegersToQdq(),
-    ClipToQdq(),
-    PadToQdq(),
-    SplitToQdq(),
-    MoveConstantToQdq(),
-)

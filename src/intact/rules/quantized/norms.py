@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
-from intact.matching.rewriter import EXACT, LocalRule, Rule
+from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, not_one_grid, type_name
 from intact.rules.quantized.signs import shifted, shifted_zero
@@ -42,6 +42,3 @@ class UnsignNormScale(LocalRule):
         turned = op.DequantizeLinear(integers, levels.scale, shifted_zero(op, levels))
         attributes: dict[str, Any] = dict(norm.attributes)
         return op.LayerNormalization(norm.inputs[0], turned, bias, **attributes)
-
-
-RULES: tuple[Rule, ...] = (UnsignNormScale(),)

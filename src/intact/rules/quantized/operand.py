@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +10,11 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
 from intact.model import query
+from intact.numbers import integer_types
+from intact.numbers.encoding import along
 
 UINT8, INT8, INT32 = ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT32
-INT32_MAX = 2**31 - 1
+INT32_MAX = integer_types.limits("int32")[1]
 MICROSOFT = "com.microsoft"
 
 
@@ -62,11 +63,7 @@ class Operand(NamedTuple):
         """The constant integers minus their zero points."""
         integers = query.constant(self.q)
         assert integers is not None, f"{self.q.name!r} is constant where this is asked"
-        zeros = self.zeros()
-        if zeros.size == 1:
-            return np.asarray(integers.astype(np.int64) - zeros[0])
-        shape = [-1 if index == self.axis % integers.ndim else 1 for index in range(integers.ndim)]
-        return np.asarray(integers.astype(np.int64) - zeros.reshape(shape))
+        return np.asarray(integers.astype(np.int64) - along(self.zeros(), integers.shape, self.axis))
 
     def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Scale and zero point as integer kernels want them: one number as a scalar, and a zero point in any case."""
@@ -83,10 +80,9 @@ class Operand(NamedTuple):
         return self.q, *self.grid(op)
 
 
-@cache
 def limits(dtype: ir.DataType) -> tuple[int, int]:
     """The least and the greatest integer of a type."""
-    return int(dtype.min), int(dtype.max)
+    return integer_types.limits(dtype.name.lower())
 
 
 def dequantized(op: Patterns, name: str) -> Any:

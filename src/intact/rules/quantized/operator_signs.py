@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import OpKey, Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
@@ -33,6 +33,8 @@ from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, matches, prod
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 from intact.rules.quantized.signs import not_shifted, shifted, shifted_zero
 from intact.targets.spec import Forms
+
+FAMILY = "integer_forms"
 
 Place: TypeAlias = tuple[int, int, int]
 """The inputs of an operator that are the integers, the scale and the zero point of one operand."""
@@ -319,13 +321,3 @@ class SignSecondOperand(SaturationRule):
         place = _layout(node).weight
         assert place is not None, f"{node.op_type} is a product"
         return _like(op, node, {**dict(enumerate(node.inputs)), place[0]: value, place[2]: zero_point})
-
-
-RULES: tuple[Rule, ...] = (
-    UnsignProduct(),
-    UnsignOperator(),
-    UnsignConcat(),
-    SignWeight(),
-    UnsignWeight(),
-    SignSecondOperand(),
-)

@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import Rule
 from intact.model import query
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.movement import MovementRule
 from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
+
+FAMILY = "movement"
 
 
 class PadRule(MovementRule):
@@ -82,10 +83,3 @@ class SplitIntegers(MovementRule):
         for part, before in zip(parts, move.outputs, strict=True):
             part.dtype, part.shape = dq_operand(first).dtype, before.shape
         return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
-
-
-RULES: tuple[Rule, ...] = (
-    PadIntegers(),
-    QuantizeBeforePad(),
-    SplitIntegers(),
-)

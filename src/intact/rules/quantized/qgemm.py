@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import accumulator, affine, integer_layers, stacks, tail
 from intact.rules.quantized.accumulator import Accumulator
@@ -34,6 +34,8 @@ from intact.rules.quantized.stacks import Shape
 from intact.rules.quantized.tail import Head, Tail
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
+
+FAMILY = "gemm"
 
 
 class _AfterQLinearMatMul(TargetRule):
@@ -149,9 +151,6 @@ class MatMulAddToQGemm(LocalRule):
         added = integer_layers.bias_constant(op, bias, left, right, -1)
         shape = stacks.result_shape(left.q, right, y)
         return _qgemm(op, left, right, added, q_operand(y).grid(op), shape)
-
-
-RULES: tuple[Rule, ...] = (QLinearMatMulToQGemm(), FoldArithmeticIntoQGemm(), MatMulAddToQGemm())
 
 
 def _shape_behind(matmul: ir.Node, reshape: ir.Node | None, last: ir.Node) -> Shape | None:

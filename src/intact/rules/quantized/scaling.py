@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, not_one_grid, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
@@ -21,10 +21,8 @@ _WHOLE = 1e-3
 GELU = "the factor is part of a Gelu, which ONNX Runtime computes in one node as long as all of it is there"
 
 
-class FoldScaleIntoQuantize(LocalRule):
-    """Q(c·x, s, z) = Q(x, s/c, z) within one step, and the same for a division by c, for c > 0."""
-
-    exactness = WITHIN_ONE_STEP
+class _IntoQuantize(LocalRule):
+    """What the rules for a factor before Q share."""
 
     def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
@@ -38,10 +36,11 @@ class FoldScaleIntoQuantize(LocalRule):
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
+        """Why the constant is none that the rule takes."""
         return _not_positive(c, other)
 
 
-class FoldPowerOfTwoIntoQuantize(FoldScaleIntoQuantize):
+class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
     """Q(c·x, s, z) = Q(x, s/c, z) where c is a power of two: float32 loses nothing."""
 
     exactness = EXACT
@@ -50,10 +49,8 @@ class FoldPowerOfTwoIntoQuantize(FoldScaleIntoQuantize):
         return _not_positive(c, other) or _not_a_power_of_two(c)
 
 
-class FoldScaleIntoDequantize(LocalRule):
-    """c·DQ(x, s, z) = DQ(x, c·s, z) up to float rounding, far less than a step, for c > 0."""
-
-    exactness = WITHIN_ONE_STEP
+class _IntoDequantize(LocalRule):
+    """What the rules for a factor behind DQ share."""
 
     def pattern(self, op: Patterns, c: Var) -> Any:
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
@@ -67,10 +64,11 @@ class FoldScaleIntoDequantize(LocalRule):
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
+        """Why the constant is none that the rule takes."""
         return _not_positive(c, other)
 
 
-class FoldPowerOfTwoIntoDequantize(FoldScaleIntoDequantize):
+class FoldPowerOfTwoIntoDequantize(_IntoDequantize):
     """c·DQ(x, s, z) = DQ(x, c·s, z) where c is a power of two: float32 loses nothing."""
 
     exactness = EXACT
@@ -97,6 +95,18 @@ class FoldShiftIntoDequantize(LocalRule):
         return op.DequantizeLinear(first.inputs[0], first.inputs[1], zero, **first.attributes)
 
 
+class FoldScaleIntoQuantize(_IntoQuantize):
+    """Q(c·x, s, z) = Q(x, s/c, z) within one step, and the same for a division by c, for c > 0."""
+
+    exactness = WITHIN_ONE_STEP
+
+
+class FoldScaleIntoDequantize(_IntoDequantize):
+    """c·DQ(x, s, z) = DQ(x, c·s, z) up to float rounding, far less than a step, for c > 0."""
+
+    exactness = WITHIN_ONE_STEP
+
+
 class FoldShiftIntoQuantize(LocalRule):
     """Q(x + k·s, s, z) = Q(x, s, z + k) within one step: only ties may round to the other side."""
 
@@ -112,16 +122,6 @@ class FoldShiftIntoQuantize(LocalRule):
         zero = op.constant(_moved_zero(q_operand(last), _shift(shift, c)), "zero_point")
         attributes = {name: item for name, item in last.attributes.items() if name != "output_dtype"}
         return op.QuantizeLinear(x, last.inputs[1], zero, **attributes)
-
-
-RULES: tuple[Rule, ...] = (
-    FoldPowerOfTwoIntoQuantize(),
-    FoldPowerOfTwoIntoDequantize(),
-    FoldShiftIntoDequantize(),
-    FoldScaleIntoQuantize(),
-    FoldScaleIntoDequantize(),
-    FoldShiftIntoQuantize(),
-)
 
 
 def _ends_gelu(x: ir.Value) -> bool:
@@ -206,7 +206,7 @@ def _no_room(operand: Operand, amount: float) -> str | None:
     if not abs(steps - round(steps)) <= _WHOLE:
         return f"the constant is {steps:.6g} steps of {operand.step:.6g}, not a whole number"
     zero = operand.zero + round(steps)
-    low, high = int(operand.dtype.min), int(operand.dtype.max)
+    low, high = limits(operand.dtype)
     return None if low <= zero <= high else f"the zero point would be {zero}, outside of {low} to {high}"
 
 
@@ -221,6 +221,6 @@ def _differs_somewhere(operand: Operand, amount: float) -> str | None:
     """Why DQ(x) + amount is not the same float as DQ with the zero point moved, for every integer of the type."""
     levels, step = grid_relations.every_level(operand), np.float32(operand.step)
     added = grid_relations.dequantize(levels, operand) + np.float32(amount)
-    moved = integer.dequantize(levels, step, _moved_zero(operand, -amount))
+    moved = integer.dequantize_linear(levels, step, _moved_zero(operand, -amount))
     differing = int((added != moved).sum())
     return f"float32 rounds the sum differently for {differing} of {levels.size} integers" if differing else None

@@ -20,11 +20,32 @@ from intact.rules.quantized.movement import MovementRule, computes
 from intact.rules.quantized.operand import INT8, UINT8, Operand, dq_operand, not_one_grid, q_operand, quantized
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 
+FAMILY = "integer_forms"
+
 # The axis of the output channels in the weight of a float operator.
 _LINEAR = {"Conv": 0, "MatMul": -1, "Gemm": 1}
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Concat", "Where")
 # What does the same to integers wherever zero is: it moves them, or cuts them at limits that move along.
 _ORDERED = (*MovementRule.ops, "Clip")
+
+
+class JoinShiftedGrids(LocalRule):
+    """Q(DQ(Q(x, t, y), s, z), s, z ± 128) = Q(x, t, y ± 128): a conversion to the other sign is part of Q."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns, x: Var) -> Any:
+        first = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="first")
+        back = op.DequantizeLinear(first, Var("s"), Var("z"), _shared=True, _name="back")
+        return quantized(op, back, "last")
+
+    def check(self, first: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        before, after = dq_operand(back), q_operand(last)
+        doubt = not_one_grid(source=q_operand(first), first=before, second=after)
+        return doubt or not_shifted(before, after)
+
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
+        return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, q_operand(first)))
 
 
 class UnsignActivation(SaturationRule):
@@ -167,25 +188,6 @@ def _reads_unsigned(node: ir.Node) -> bool:
     )
 
 
-class JoinShiftedGrids(LocalRule):
-    """Q(DQ(Q(x, t, y), s, z), s, z ± 128) = Q(x, t, y ± 128): a conversion to the other sign is part of Q."""
-
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
-        first = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="first")
-        back = op.DequantizeLinear(first, Var("s"), Var("z"), _shared=True, _name="back")
-        return quantized(op, back, "last")
-
-    def check(self, first: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-        before, after = dq_operand(back), q_operand(last)
-        doubt = not_one_grid(source=q_operand(first), first=before, second=after)
-        return doubt or not_shifted(before, after)
-
-    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
-        return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, q_operand(first)))
-
-
 def not_shifted(before: Operand, after: Operand) -> str | None:
     """Why two grids are not the same numbers in the other sign."""
     if {before.dtype, after.dtype} != {UINT8, INT8}:
@@ -210,11 +212,3 @@ def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
         scale = query.constant(grid.scale)
         zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy())
     return op.constant(shifted(zeros), "zero_point")
-
-
-RULES: tuple[Rule, ...] = (
-    JoinShiftedGrids(),
-    UnsignActivation(),
-    UnsignMovedActivation(),
-    UnsignConstant(),
-)

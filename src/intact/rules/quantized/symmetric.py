@@ -6,7 +6,6 @@ The form is that of NPU providers: each operator with Q/DQ nodes of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,13 +14,17 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import BOUNDED, EXACT, NEAR, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
+from intact.numbers.decibels import decibels
+from intact.numbers.integer_types import middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
 from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
 from intact.rules.quantized.target_rule import TargetRule
-from intact.targets.spec import Forms, middle
+from intact.targets.spec import Forms
+
+FAMILY = "zero_points"
 
 WEIGHT_SQNR = "intact.weight_sqnr_db"
 """Metadata key of an operator: the SQNR in dB of each channel of its weight, as JSON, after requantization."""
@@ -148,19 +151,9 @@ class RequantizeWeight(_LayerRule):
 
     exactness = NEAR
 
-    def __init__(self, zero_points: str = "middle", lossy: Mapping[str, str] | None = None) -> None:
-        super().__init__(zero_points)
-        self.lossy = lossy or {}
-
-    def except_at(self, lossy: Mapping[str, str]) -> Self:
-        """The same rule, which leaves these nodes alone, for the reasons given."""
-        return type(self)(self.zero_points, {**self.lossy, **lossy})
-
     def doubt(self, layer: _Layer) -> str | None:
-        if (layer.node.name or "") in self.lossy:
-            return self.lossy[layer.node.name or ""]
         kept = _sqnr(layer.w, layer.channel_axis)
-        noise = -10 * np.log10(_total_noise(layer.w, layer.channel_axis))
+        noise = -decibels(_total_noise(layer.w, layer.channel_axis))
         if noise < LEAST_SQNR:
             return f"a symmetric weight keeps {noise:.1f} dB (least channel {kept.min():.1f}), not {LEAST_SQNR:g}"
         steps, channels = _bias_steps(layer), integer_layers.channel_count(layer.w, layer.channel_axis)
@@ -260,7 +253,8 @@ def _noise(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 def _sqnr(weight: Operand, axis: int) -> np.ndarray:
     """How far apart each channel of a weight and its symmetric form are, in dB; 200 where they are the same."""
     signal, noise = _noise(weight, axis)
-    return np.asarray(10 * np.log10(np.maximum(signal, 1e-20 * signal.max()) / np.maximum(noise, 1e-20 * signal.max())))
+    least = 1e-20 * signal.max()
+    return np.asarray(decibels(np.maximum(signal, least) / np.maximum(noise, least)))
 
 
 def _total_noise(weight: Operand, axis: int) -> float:
@@ -287,6 +281,3 @@ def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> Any:
     integers = np.clip(np.rint(levels), -INT32_MAX, INT32_MAX).astype(np.int32)
     zeros = op.constant(np.zeros(channels, np.int32), "bias_zero_point")
     return op.DequantizeLinear(op.constant(integers, "bias"), op.constant(steps, "bias_scale"), zeros, axis=0)
-
-
-RULES: tuple[Rule, ...] = (AbsorbDequantized(), RequantizeWeight(), DuplicateDequantizedInput())

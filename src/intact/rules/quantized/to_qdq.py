@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, input_operand, output_operand
@@ -264,24 +264,6 @@ class WhereToQdq(_FromQLinear):
     def rewrite(self, op: Builder, node: ir.Node) -> Any:
         operands = (dequantize(op, input_operand(node, index)) for index in (1, 4))
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
-
-
-RULES: tuple[Rule, ...] = (
-    ConvToQdq(),
-    MatMulToQdq(),
-    GemmToQdq(),
-    MatMulToFloatToQdq(),
-    AddToQdq(),
-    MulToQdq(),
-    SigmoidToQdq(),
-    LeakyReluToQdq(),
-    SoftmaxToQdq(),
-    AveragePoolToQdq(),
-    GlobalAveragePoolToQdq(),
-    ReduceMeanToQdq(),
-    ConcatToQdq(),
-    WhereToQdq(),
-)
 
 
 def _computed_scales(node: ir.Node, *operands: Operand) -> str | None:

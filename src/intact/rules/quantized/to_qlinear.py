@@ -8,15 +8,16 @@ and 4 bits have no integer form and stay as they are; so does what ONNX Runtime'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns
-from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, snake_case
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
@@ -150,100 +151,46 @@ def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.
     return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
 
 
-class _ElementwiseToQLinear(LocalRule):
-    """Two operands, one type, single scales: op_type and the integer operator are set by the rules below."""
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """An operator whose integer kernel takes its operands, each with a grid, and the grid of the output.
 
-    exactness = WITHIN_ONE_STEP
-    op_type: ClassVar[str]
+    `doubt` says why the kernel does not do what a node does: it gets the node, its operands and the output.
+    `attributes` are those of the operator that the kernel has, `fixed` those that it has besides.
+    """
 
-    def pattern(self, op: Patterns) -> Any:
-        return quantized(op, op.node(self.op_type, dequantized(op, "a"), dequantized(op, "b")), "y")
+    op: str
+    doubt: Callable[..., str | None]
+    operands: tuple[str, ...] = ("input",)
+    attributes: tuple[str, ...] = ()
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    where: str = ""
 
-    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
-        return not_one_type(**operands) or not_one_grid(**operands)
-
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
-        operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
-        return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT)
-
-
-class AddToQLinear(_ElementwiseToQLinear):
-    """Q(Add(DQ(a), DQ(b))) = QLinearAdd(a, b)."""
-
-    op_type = "Add"
-    creates = ((MICROSOFT, "QLinearAdd"),)
-
-    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        return super().check(a, b, y) or integer_layers.added_in_float(q_operand(y), dq_operand(a), dq_operand(b))
+    @property
+    def equation(self) -> str:
+        """The claim, as the documentation shows it."""
+        names = ("x",) if len(self.operands) == 1 else ("a", "b")
+        floats = ", ".join(f"DQ({name})" for name in names)
+        return f"Q({self.op}({floats})) = QLinear{self.op}({', '.join(names)}){self.where}."
 
 
-class MulToQLinear(_ElementwiseToQLinear):
-    """Q(Mul(DQ(a), DQ(b))) = QLinearMul(a, b)."""
-
-    op_type = "Mul"
-    creates = ((MICROSOFT, "QLinearMul"),)
-
-    def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
-        doubt = super().check(a, b, y)
-        return doubt or integer_layers.beyond_int32(
-            q_operand(y), integer_layers.extent(dq_operand(a)) * integer_layers.extent(dq_operand(b))
-        )
+def _no_doubt(node: ir.Node, x: Operand, y: Operand) -> str | None:
+    return None
 
 
-class _UnaryToQLinear(LocalRule):
-    """One operand and single scales: the operator, and those of its attributes that the kernel has."""
-
-    exactness = WITHIN_ONE_STEP
-    op_type: ClassVar[str]
-    attributes: ClassVar[tuple[str, ...]] = ()
-    fixed: ClassVar[Mapping[str, int]] = {}
-
-    def pattern(self, op: Patterns) -> Any:
-        return quantized(op, op.node(self.op_type, dequantized(op, "x"), _name="node"), "y")
-
-    def check(self, x: ir.Node, y: ir.Node, node: ir.Node) -> str | None:
-        operands = {"input": dq_operand(x), "output": q_operand(y)}
-        return not_one_type(**operands) or not_one_grid(**operands) or self.doubt(node, **operands)
-
-    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
-        """Why the kernel does not do what the node does."""
-        return None
-
-    def rewrite(self, op: Builder, x: ir.Node, y: ir.Node, node: ir.Node) -> Any:
-        kept: dict[str, Any] = {name: node.attributes[name] for name in self.attributes if name in node.attributes}
-        operands = *dq_operand(x).triple(op), *q_operand(y).grid(op)
-        return op.node(f"QLinear{self.op_type}", *operands, _domain=MICROSOFT, **{**kept, **self.fixed})
+def _inexact_add(node: ir.Node, a: Operand, b: Operand, y: Operand) -> str | None:
+    return integer_layers.added_in_float(y, a, b)
 
 
-class SigmoidToQLinear(_UnaryToQLinear):
-    """Q(Sigmoid(DQ(x))) = QLinearSigmoid(x)."""
-
-    op_type = "Sigmoid"
-    creates = ((MICROSOFT, "QLinearSigmoid"),)
+def _large_product(node: ir.Node, a: Operand, b: Operand, y: Operand) -> str | None:
+    return integer_layers.beyond_int32(y, integer_layers.extent(a) * integer_layers.extent(b))
 
 
-class LeakyReluToQLinear(_UnaryToQLinear):
-    """Q(LeakyRelu(DQ(x))) = QLinearLeakyRelu(x)."""
-
-    op_type = "LeakyRelu"
-    attributes = ("alpha",)
-    creates = ((MICROSOFT, "QLinearLeakyRelu"),)
-
-
-class SoftmaxToQLinear(_UnaryToQLinear):
-    """Q(Softmax(DQ(x))) = QLinearSoftmax(x) where 1/y_scale is a whole number: the kernel rounds it down."""
-
-    op_type = "Softmax"
-    fixed: ClassVar[Mapping[str, int]] = {"opset": 13}
-    attributes = ("axis",)
-    creates = ((MICROSOFT, "QLinearSoftmax"),)
-
-    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
-        levels = 1.0 / np.float64(output.step or 1.0)
-        if levels != 256.0:
-            return f"1/y_scale is {levels:.6g}: the kernel is right for 256 only"
-        return softmax_of_one(node)
+def _wrong_softmax(node: ir.Node, x: Operand, y: Operand) -> str | None:
+    levels = 1.0 / np.float64(y.step or 1.0)
+    if levels != 256.0:
+        return f"1/y_scale is {levels:.6g}: the kernel is right for 256 only"
+    return softmax_of_one(node)
 
 
 def softmax_of_one(node: ir.Node) -> str | None:
@@ -254,18 +201,11 @@ def softmax_of_one(node: ir.Node) -> str | None:
     return "the axis has one element, which the kernel turns into 0" if alone else None
 
 
-class AveragePoolToQLinear(_UnaryToQLinear):
-    """Q(AveragePool(DQ(x))) = QLinearAveragePool(x)."""
-
-    op_type = "AveragePool"
-    attributes = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
-    creates = ((MICROSOFT, "QLinearAveragePool"),)
-
-    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
-        spread = query.ints(node, "dilations")
-        if any(step != 1 for step in spread):
-            return f"the kernel has no dilations, found {spread}"
-        return counts_beyond(node) or integer_layers.beyond_int32(output, integer_layers.extent(input))
+def _other_pool(node: ir.Node, x: Operand, y: Operand) -> str | None:
+    spread = query.ints(node, "dilations")
+    if any(step != 1 for step in spread):
+        return f"the kernel has no dilations, found {spread}"
+    return counts_beyond(node) or integer_layers.beyond_int32(y, integer_layers.extent(x))
 
 
 def counts_beyond(node: ir.Node) -> str | None:
@@ -275,17 +215,11 @@ def counts_beyond(node: ir.Node) -> str | None:
     return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
 
 
-class GlobalAveragePoolToQLinear(_UnaryToQLinear):
-    """Q(GlobalAveragePool(DQ(x))) = QLinearGlobalAveragePool(x)."""
-
-    op_type = "GlobalAveragePool"
-    creates = ((MICROSOFT, "QLinearGlobalAveragePool"),)
-
-    def doubt(self, node: ir.Node, input: Operand, output: Operand) -> str | None:
-        rank = query.rank(input.q)
-        if rank is None or rank < 3:
-            return f"the kernel wants rank 3 or more, found {rank}"
-        return integer_layers.added_in_float(output, input) or _out_of_proportion(input, output)
+def _other_mean(node: ir.Node, x: Operand, y: Operand) -> str | None:
+    rank = query.rank(x.q)
+    if rank is None or rank < 3:
+        return f"the kernel wants rank 3 or more, found {rank}"
+    return integer_layers.added_in_float(y, x) or _out_of_proportion(x, y)
 
 
 def _out_of_proportion(input: Operand, output: Operand) -> str | None:
@@ -297,6 +231,60 @@ def _out_of_proportion(input: Operand, output: Operand) -> str | None:
     if ratio / most >= 2**-32 and ratio / least < 256:
         return None
     return f"x_scale is {ratio:.6g} times y_scale: the kernel takes 2^-32 to 256 times the number of elements"
+
+
+_PAIR = ("first", "second")
+_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+_WHOLE = " where 1/y_scale is a whole number: the kernel rounds it down"
+
+ROWS = (
+    KernelRow("Add", _inexact_add, _PAIR),
+    KernelRow("Mul", _large_product, _PAIR),
+    KernelRow("Sigmoid", _no_doubt),
+    KernelRow("LeakyRelu", _no_doubt, attributes=("alpha",)),
+    KernelRow("Softmax", _wrong_softmax, attributes=("axis",), fixed={"opset": 13}, where=_WHOLE),
+    KernelRow("AveragePool", _other_pool, attributes=_POOL),
+    KernelRow("GlobalAveragePool", _other_mean),
+)
+
+
+class KernelToQLinear(LocalRule):
+    """Q(op(DQ(x), …)) = QLinear_op(x, …): a rule for each of `ROWS`, with one type and single scales."""
+
+    exactness = WITHIN_ONE_STEP
+
+    def __init__(self, row: KernelRow) -> None:
+        self.row = row
+        self.name = snake_case(f"{row.op}ToQLinear")
+        self.creates = ((MICROSOFT, f"QLinear{row.op}"),)
+        self.__doc__ = row.equation
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        return tuple(cls(row) for row in ROWS)
+
+    def pattern(self, op: Patterns) -> Any:
+        operands = [dequantized(op, name) for name in self.row.operands]
+        return quantized(op, op.node(self.row.op, *operands, _name="node"), "y")
+
+    def check(self, node: ir.Node, y: ir.Node) -> str | None:
+        operands, output = self._operands(node), q_operand(y)
+        everything = {**operands, "output": output}
+        return (
+            not_one_type(**everything) or not_one_grid(**everything) or self.row.doubt(node, *operands.values(), output)
+        )
+
+    def rewrite(self, op: Builder, node: ir.Node, y: ir.Node) -> Any:
+        kept: dict[str, Any] = {name: node.attributes[name] for name in self.row.attributes if name in node.attributes}
+        inputs = [value for operand in self._operands(node).values() for value in operand.triple(op)]
+        grid = q_operand(y).grid(op)
+        return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, **{**kept, **self.row.fixed})
+
+    def _operands(self, node: ir.Node) -> dict[str, Operand]:
+        """What the node reads, by the names of the row."""
+        sources = [None if value is None else value.producer() for value in node.inputs]
+        found = zip(self.row.operands, sources, strict=True)
+        return {name: dq_operand(source) for name, source in found if source is not None}
 
 
 class ConcatToQLinear(LocalRule):
@@ -333,20 +321,3 @@ class WhereToQLinear(LocalRule):
     def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
         operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
         return op.QLinearWhere(condition, *operands, _domain=MICROSOFT)
-
-
-RULES: tuple[Rule, ...] = (
-    ConvToQLinear(),
-    MatMulToQLinear(),
-    GemmToQGemm(),
-    GemmToFloatQGemm(),
-    AddToQLinear(),
-    MulToQLinear(),
-    SigmoidToQLinear(),
-    LeakyReluToQLinear(),
-    SoftmaxToQLinear(),
-    AveragePoolToQLinear(),
-    GlobalAveragePoolToQLinear(),
-    ConcatToQLinear(),
-    WhereToQLinear(),
-)

@@ -10,13 +10,16 @@ import onnx_ir as ir
 
 from intact.matching.rewriter import Rewritten
 from intact.model import query
-from intact.rules.quantized import zero_points
+from intact.rules.discovery import rules_of
+from intact.rules.quantized import depthwise, input_copies, symmetric, zero_points
 from intact.rules.quantized.operand import Operand, dq_operand
 from intact.rules.quantized.product import CONVOLUTIONS, not_distinct, product
 from intact.rules.quantized.symmetric import WEIGHT_SQNR, DuplicateDequantizedInput, RequantizeWeight
 from intact.targets.spec import Target
 
-_NAMES = frozenset(rule.name for rule in zero_points.RULES)
+_NAMES = frozenset(
+    rule.name for module in (zero_points, depthwise, input_copies, symmetric) for rule in rules_of(module)
+)
 
 
 def notes(rewritten: Rewritten, target: Target) -> list[str]:

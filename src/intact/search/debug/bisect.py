@@ -361,7 +361,7 @@ class Comparison:
                 computed_db=shown(tensor.own),
                 grid_db=shown(worst.difference) if worst is not None else None,
                 expected_db=worst.expected_db if worst is not None else None,
-                grid_type=worst.grid.dtype.name.lower() if worst is not None else None,
+                grid_type=worst.grid.dtype if worst is not None else None,
                 grid_range=worst.grid.range() if worst is not None else None,
                 seen_range=(worst.low, worst.high) if worst is not None else None,
                 accumulated_db=accumulated,

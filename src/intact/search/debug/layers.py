@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 
 from intact.model.activation_grids import ActivationGrid
+from intact.numbers.decibels import decibels as to_db
+from intact.numbers.decibels import sqnr_db
 from intact.verification.compare import GREATEST, Difference
 
 Rows = list[np.ndarray]
@@ -66,7 +68,7 @@ class Loss:
         """The SQNR of the narrowest grid of this type over the range of the tensor, if it is spread evenly."""
         step = (self.high - self.low) / self.grid.levels()
         noise = self.difference.elements * step * step / 12
-        return 10 * math.log10(self.difference.signal / noise) if noise > 0 and self.difference.signal > 0 else None
+        return sqnr_db(self.difference.signal, noise) if noise > 0 and self.difference.signal > 0 else None
 
     @property
     def too_much(self) -> bool:
@@ -134,4 +136,4 @@ def shown(difference: Difference | None) -> float | None:
 def together(parts: Iterable[Difference]) -> float | None:
     """The SQNR of errors that add up, each against its own signal."""
     share = sum(10 ** (-max(decibels(part), -300.0) / 10) for part in parts)
-    return -10 * math.log10(share) if share > 0 else None
+    return -to_db(share) if share > 0 else None

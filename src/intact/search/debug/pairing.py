@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.model import query
 from intact.model.activation_grids import base_of
-from intact.numbers import integer
+from intact.model.node_encodings import constant_behind
 
 # What quantizers append to the name of a tensor that they put on a grid: intact, and ONNX Runtime.
 _ON_A_GRID = re.compile(r"_((de)?quantized|(Quantize|Dequantize)Linear_Output)(_\d+)?$")
@@ -114,7 +114,7 @@ def _likeness(node: ir.Node, other: ir.Node) -> float:
     """The cosine between the constants of two nodes, which no wrong scale changes."""
     total = 0.0
     for left, right in zip(node.inputs, other.inputs, strict=True):
-        a, b = dequantized(left), dequantized(right)
+        a, b = constant_behind(left), constant_behind(right)
         if a is None or b is None or a.dtype.kind != "f" or a.shape != b.shape:
             continue
         a, b = a.astype(np.float64), b.astype(np.float64)
@@ -125,18 +125,5 @@ def _likeness(node: ir.Node, other: ir.Node) -> float:
 
 def _shape_of(value: ir.Value) -> tuple[int, ...] | None:
     """The shape of a constant, or of what is dequantized from one; None for what is computed."""
-    array = dequantized(value)
+    array = constant_behind(value)
     return None if array is None else array.shape
-
-
-def dequantized(value: ir.Value | None) -> np.ndarray | None:
-    """The array behind a constant or a dequantized constant, or None for anything else."""
-    producer = value.producer() if value is not None else None
-    if producer is None or producer.op_type != "DequantizeLinear":
-        return query.constant(value)
-    parts = [query.constant(part) for part in producer.inputs]
-    if parts[0] is None or parts[1] is None:
-        return None
-    zero_point = parts[2] if len(parts) > 2 else None
-    axis, block = query.int_(producer, "axis", 1), query.int_(producer, "block_size", 0)
-    return integer.dequantize(parts[0], parts[1], zero_point, axis=axis, block_size=block)

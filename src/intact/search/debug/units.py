@@ -82,7 +82,7 @@ class Units:
 
     def _type_written(self, value: ir.Value) -> str:
         grid = self.grids.get(value.name or "")
-        return grid.dtype.name.lower() if grid is not None else _plain_type(value)
+        return grid.dtype if grid is not None else _plain_type(value)
 
 
 def _type_read(value: ir.Value) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from intact.search.mixed import groups, precisions, sensitivity, unseen
 from intact.search.mixed.bill import Bill, bill
 from intact.search.mixed.cost import Prices, work
 from intact.search.mixed.groups import FLOAT, Structure
-from intact.search.mixed.ladder import Assignment, Ladder
+from intact.search.mixed.ladder import Assignment, Ladder, predicted_db
 from intact.search.mixed.sensitivity import Alone
 from intact.settings.config import BuildConfig, QuantConfig, TensorOverride
 from intact.targets.spec import Level
@@ -52,8 +51,7 @@ class Curve:
     def sensitivity(self, count: int) -> tuple[Sensitivity, ...]:
         """The groups that cost the most accuracy by themselves, worst first."""
         return tuple(
-            Sensitivity(self.found.groups[alone.group].nodes, -10 * math.log10(max(alone.noise, 1e-14)))
-            for alone in self.alone[:count]
+            Sensitivity(self.found.groups[alone.group].nodes, predicted_db(alone.noise)) for alone in self.alone[:count]
         )
 
     def below(self, start: Assignment, allowed: float) -> Assignment:

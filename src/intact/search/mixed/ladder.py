@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from intact.numbers.decibels import decibels
 from intact.search.mixed.cost import Prices
 from intact.search.mixed.groups import FLOAT
 from intact.search.mixed.sensitivity import Noises
@@ -19,6 +20,15 @@ _OF_WEIGHT = {"int8": 0, "int16": 1, "float": 2}
 
 Levels = tuple[int, ...]
 Change = Mapping[int, int]
+
+
+LEAST_NOISE = 1e-14
+"""The share of the signal that float32 arithmetic itself makes noise."""
+
+
+def predicted_db(noise: float) -> float:
+    """The SQNR of noise that is a share of the signal, at most that of float32 arithmetic."""
+    return -decibels(max(noise, LEAST_NOISE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Assignment:
     @property
     def predicted_db(self) -> float:
         """The SQNR expected, at most that of float32 arithmetic."""
-        return -10 * math.log10(max(self.noise, 1e-14))
+        return predicted_db(self.noise)
 
 
 @dataclass(frozen=True, slots=True)

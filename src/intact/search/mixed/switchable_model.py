@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit
-from intact.results import Encoding
+from intact.numbers.encoding import Encoding
 from intact.search.mixed.segments import Segments
 
 Feeds = Mapping[str, np.ndarray]

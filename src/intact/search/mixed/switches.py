@@ -10,9 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
-from intact.numbers import grid
+from intact.numbers.encoding import Encoding, dequantize
 from intact.quantization.calibration.resolve import Resolved
-from intact.results import Encoding
 from intact.search.mixed.groups import GroupedTensor, Structure
 from intact.search.mixed.switchable_model import ProbeModel
 from intact.search.mixed.unseen import Beyond
@@ -70,7 +69,7 @@ def put_switches(
 
 def _rounded(values: np.ndarray, encoding: Encoding, integers: np.ndarray, noise: float) -> np.ndarray:
     """Weights on a grid, or as much nearer to what they were as leaves a share of the noise."""
-    error = grid.dequantize(integers, encoding) - values
+    error = dequantize(integers, encoding, precision=np.float64) - values
     result: np.ndarray = (values + math.sqrt(noise) * error).astype(np.float32)
     return result
 

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import Dataset
-from intact.numbers.grid import LIMITS
+from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.observe import watch
 from intact.quantization.calibration.resolve import Resolved, resolve
 from intact.quantization.calibration.sketch import Sketch
-from intact.results import Encoding, QuantPlan
+from intact.results import QuantPlan
 from intact.search.mixed.switchable_model import Feeds
 from intact.verification.compare import Difference
 
@@ -105,8 +105,8 @@ def _finer(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Mapp
 
 
 def _span(encoding: Encoding) -> Span:
-    low, high = ((limit - int(encoding.zero_point)) * float(encoding.scale) for limit in LIMITS[encoding.dtype])
-    return low, high
+    low, high = encoding.ends()
+    return float(low), float(high)
 
 
 @dataclass(slots=True)

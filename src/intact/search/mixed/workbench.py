@@ -8,11 +8,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from intact import data
 from intact.errors import TargetError
 from intact.events import Log, Silence
+from intact.numbers.decibels import decibels
 from intact.pipeline import acceptance, execution, preparation, stages
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
@@ -155,7 +154,7 @@ def _gap_db(gate: Gate) -> float | None:
     if gate.name == "min_sqnr":
         return gate.limit - gate.value
     # Small noise takes half its share of the signal from the cosine.
-    return float(10 * np.log10(max(1 - gate.value, 1e-12) / max(1 - gate.limit, 1e-12)))
+    return decibels(max(1 - gate.value, 1e-12) / max(1 - gate.limit, 1e-12))
 
 
 def _surplus(gates: Sequence[Gate]) -> float:

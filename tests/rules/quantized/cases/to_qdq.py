@@ -82,14 +82,14 @@ CASES: dict[str, Generator] = {
         reverse(to_qlinear.GemmToQGemm(), forward.gemm), reverse(to_qlinear.GemmToFloatQGemm(), forward.float_gemm)
     ),
     "mat_mul_to_float_to_qdq": float_product,
-    "add_to_qdq": reverse(to_qlinear.AddToQLinear(), forward.CASES["add_to_qlinear"]),
-    "mul_to_qdq": reverse(to_qlinear.MulToQLinear(), forward.CASES["mul_to_qlinear"]),
-    "sigmoid_to_qdq": reverse(to_qlinear.SigmoidToQLinear(), forward.CASES["sigmoid_to_qlinear"]),
-    "leaky_relu_to_qdq": reverse(to_qlinear.LeakyReluToQLinear(), forward.CASES["leaky_relu_to_qlinear"]),
-    "softmax_to_qdq": reverse(to_qlinear.SoftmaxToQLinear(), forward.CASES["softmax_to_qlinear"]),
-    "average_pool_to_qdq": reverse(to_qlinear.AveragePoolToQLinear(), forward.CASES["average_pool_to_qlinear"]),
+    "add_to_qdq": reverse(forward.kernel_rule("Add"), forward.CASES["add_to_qlinear"]),
+    "mul_to_qdq": reverse(forward.kernel_rule("Mul"), forward.CASES["mul_to_qlinear"]),
+    "sigmoid_to_qdq": reverse(forward.kernel_rule("Sigmoid"), forward.CASES["sigmoid_to_qlinear"]),
+    "leaky_relu_to_qdq": reverse(forward.kernel_rule("LeakyRelu"), forward.CASES["leaky_relu_to_qlinear"]),
+    "softmax_to_qdq": reverse(forward.kernel_rule("Softmax"), forward.CASES["softmax_to_qlinear"]),
+    "average_pool_to_qdq": reverse(forward.kernel_rule("AveragePool"), forward.CASES["average_pool_to_qlinear"]),
     "global_average_pool_to_qdq": reverse(
-        to_qlinear.GlobalAveragePoolToQLinear(), forward.CASES["global_average_pool_to_qlinear"]
+        forward.kernel_rule("GlobalAveragePool"), forward.CASES["global_average_pool_to_qlinear"]
     ),
     "reduce_mean_to_qdq": reduce_mean,
     "concat_to_qdq": reverse(to_qlinear.ConcatToQLinear(), forward.concat),

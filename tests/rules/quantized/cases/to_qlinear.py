@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from intact.matching import rewriter
+from intact.rules.quantized import to_qlinear
 from tests.rules.proof.harness import Case, Generator, Net, every_level, integers, zero_points
 
 KINDS = ((np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8))
@@ -16,6 +18,11 @@ SHAPES = ((1, 1, 2), (2, 1, 2), (8, 1, 2), (8, 2, 2), (1, 1, 1), (1, 1, 3))
 
 X_SCALE = np.float32(0.02)
 BIASES = ("none", "int32", "int8", "float")
+
+
+def kernel_rule(op: str) -> rewriter.Rule:
+    """The rule of one row of the table."""
+    return to_qlinear.KernelToQLinear(next(row for row in to_qlinear.ROWS if row.op == op))
 
 
 def weight_grid(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.numbers.grid import LIMITS
+from intact.numbers.integer_types import limits
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
@@ -44,7 +44,7 @@ class Entropy:
 
     def _levels(self, seen: Sketch, grid: PlannedGrid) -> int:
         """Steps of the grid on one side of zero: all of them for one-sided values."""
-        qmin, qmax = LIMITS[grid.dtype]
+        qmin, qmax = limits(grid.dtype)
         one_sided = not grid.symmetric and (seen.low >= 0 or seen.high <= 0)
         return max(2, (qmax - qmin + 1) // (1 if one_sided else 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.numbers.grid import LIMITS, encode
+from intact.numbers.encoding import encode
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
@@ -35,6 +35,4 @@ def _distance(moments: np.ndarray, end: np.ndarray) -> np.ndarray:
 def _ends(ranges: list[Range], grid: PlannedGrid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     lows, highs = np.array([r.low for r in ranges]), np.array([r.high for r in ranges])
     encoding = encode(lows, highs, grid.dtype, symmetric=grid.symmetric, axis=0)
-    qmin, qmax = LIMITS[grid.dtype]
-    step = encoding.scale.astype(np.float64)
-    return (qmin - encoding.zero_point) * step, (qmax - encoding.zero_point) * step, step
+    return *encoding.ends(), encoding.scale.astype(np.float64)

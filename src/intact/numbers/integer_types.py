@@ -1,0 +1,35 @@
+"""The integer types of grids, by name: how many bits they have, where they end, and their middle."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+GRID_TYPES = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "int2", "int32")
+"""The types that a grid may have here; tables of targets and files of others know more."""
+
+_NAME = re.compile(r"(u?)int(\d+)")
+
+
+def bits(dtype: str) -> int:
+    """The number of bits of an integer type."""
+    return _parsed(dtype)[1]
+
+
+@cache
+def limits(dtype: str) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    signed, width = _parsed(dtype)
+    return (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
+
+
+def middle(dtype: str) -> int:
+    """The zero point of a symmetric grid: 0 for signed types, half the range for unsigned ones."""
+    least, greatest = limits(dtype)
+    return (least + greatest + 1) // 2
+
+
+def _parsed(dtype: str) -> tuple[bool, int]:
+    found = _NAME.fullmatch(dtype)
+    assert found is not None, f"{dtype!r} is no integer type"
+    return not found[1], int(found[2])
