@@ -119,31 +119,45 @@ def equivalents() -> Mapping[str, str]:
 
 
 def run(drawn: Sequence[Planted], workers: int) -> dict[str, bool]:
-    """Whether each fault is noticed, by key."""
+    """Whether each fault is noticed, by key: first by the tests that import its module, then by those near by."""
     known = _Results(FOLDER / "results.jsonl")
     waiting = [planted for planted in drawn if known.get(planted) is None]
     done = len(drawn) - len(waiting)
+    for is_near in (False, True):
+        unnoticed = []
+        for planted, killed, seconds in _plant(waiting, workers, is_near):
+            if killed or is_near:
+                known.put(planted, killed, seconds)
+                done += 1
+            else:
+                unnoticed.append(planted)
+            verdict = "killed" if killed else "SURVIVED" if is_near else "not noticed so far:"
+            print(f"{done}/{len(drawn)} {verdict} {planted.key}", flush=True)
+        waiting = unnoticed
+    return {planted.key: bool(known.get(planted)) for planted in drawn}
+
+
+def _plant(drawn: Sequence[Planted], workers: int, is_near: bool) -> Iterator[tuple[Planted, bool, float]]:
+    """Every fault, True if a test noticed it, and the seconds of the processor that this took."""
+    waiting = list(drawn)
     running: dict[int, tuple[Planted, float]] = {}
     while waiting or running:
         while waiting and len(running) < workers:
             planted = waiting.pop(0)
-            _control(planted.module, planted.source)
-            work = functools.partial(_survives, planted, tests_for(planted.module))
+            _control(planted.module, planted.source, is_near)
+            work = functools.partial(_survives, planted, tests_for(planted.module, is_near))
             running[child.start(work, CPU_SECONDS)] = planted, time.monotonic()
         for pid, status, seconds in _ended(running):
             planted, _ = running.pop(pid)
             assert os.waitstatus_to_exitcode(status) != child.BROKEN, f"a child broke down at {planted.key}"
-            known.put(planted, status != 0, seconds)
-            done += 1
-            print(f"{done}/{len(drawn)} {'killed' if status else 'SURVIVED'} {planted.key}", flush=True)
+            yield planted, status != 0, seconds
         time.sleep(0.05)
-    return {planted.key: bool(known.get(planted)) for planted in drawn}
 
 
 @functools.cache
-def _control(module: str, source: str) -> None:
+def _control(module: str, source: str, is_near: bool) -> None:
     """Assert that the tests of a module pass, in their order, as long as there is no fault."""
-    tests = tests_for(module)
+    tests = tests_for(module, is_near)
     proof = FOLDER / "control" / f"{module}-{_digest(json.dumps([source, tests]).encode())}"
     if proof.exists():
         return
@@ -183,9 +197,12 @@ def files_for(module: str) -> list[list[Path]]:
 
 
 @functools.cache
-def tests_for(module: str) -> list[list[str]]:
+def tests_for(module: str, is_near: bool) -> list[list[str]]:
     """The tests of a module that pass without a fault, nearest and quickest first, as far as the time goes."""
-    found = [_quickest(files) for files in files_for(module)]
+    own, direct, near = files_for(module)
+    if is_near:
+        return [_quickest(near)]
+    found = [_quickest(own), _quickest(direct)]
     assert any(found), f"no test of {module} passes, or all take longer than {LONGEST_TEST:g} s"
     return found
 
@@ -213,7 +230,7 @@ def _without_fault(path: Path) -> Mapping[str, tuple[bool, float]]:
     found = _rows(answer)
     failing = [name for name, (passed, _) in found.items() if not passed]
     if failing:
-        listed = "\n    ".join(failing)
+        listed = "\n    ".join([*failing[:5], *(["…"] if len(failing) > 5 else [])])
         print(f"left out: {len(failing)} of {len(found)} tests, which fail without a fault\n    {listed}", flush=True)
     return found
 
