@@ -59,14 +59,10 @@ class Chosen:
         items[:] = sorted((item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid])
 
 
-def passes(module: str, tree: ast.Module, stages: Sequence[Sequence[str]]) -> bool:
-    """Whether all tests pass where `module` is what `tree` says; a stage runs only if the one before it passed."""
+def passes(module: str, tree: ast.Module, tests: Sequence[str]) -> bool:
+    """Whether all tests pass, in their order, where `module` is what `tree` says."""
     assert module not in sys.modules, f"{module} is imported already, without a fault"
     sys.meta_path.insert(0, _Faulty(module, tree))
-    return all(_pass(tests) for tests in stages if tests)
-
-
-def _pass(tests: Sequence[str]) -> bool:
     files = list(dict.fromkeys(name.partition("::")[0] for name in tests))
     ended = pytest.main([*OPTIONS, "-x", *files], plugins=[Chosen(tests)])
     return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

@@ -45,6 +45,8 @@ SUBJECTS = (
 LEAST_SCORE = 0.95
 # What one fault may cost, in seconds: of tests without a fault in a stage, of the processor with one, by the clock.
 TEST_SECONDS, CPU_SECONDS, WALL_SECONDS = 10.0, 60, 600
+# Tests of a module's own name, those that import it, and those near by.
+DISTANCES = 3
 # A test that takes the processor longer than this is left out; so many files that import a module are looked at.
 LONGEST_TEST, MOST_FILES = 2.0, 8
 
@@ -119,33 +121,35 @@ def equivalents() -> Mapping[str, str]:
 
 
 def run(drawn: Sequence[Planted], workers: int) -> dict[str, bool]:
-    """Whether each fault is noticed, by key: first by the tests that import its module, then by those near by."""
+    """Whether each fault is noticed, by key; tests farther away are asked about what nearer ones do not notice."""
     known = _Results(FOLDER / "results.jsonl")
     waiting = [planted for planted in drawn if known.get(planted) is None]
     done = len(drawn) - len(waiting)
-    for is_near in (False, True):
-        unnoticed = []
-        for planted, killed, seconds in _plant(waiting, workers, is_near):
-            if killed or is_near:
-                known.put(planted, killed, seconds)
+    for distance in range(DISTANCES):
+        asked = [planted for planted in waiting if tests_for(planted.module, distance)]
+        unnoticed = [planted for planted in waiting if not tests_for(planted.module, distance)]
+        for planted, killed, seconds in _plant(asked, workers, distance):
+            if killed:
+                known.put(planted, True, seconds)
                 done += 1
             else:
                 unnoticed.append(planted)
-            verdict = "killed" if killed else "SURVIVED" if is_near else "not noticed so far:"
-            print(f"{done}/{len(drawn)} {verdict} {planted.key}", flush=True)
+            print(f"{done}/{len(drawn)} {'killed' if killed else 'not noticed:'} {planted.key}", flush=True)
         waiting = unnoticed
+    for planted in waiting:
+        known.put(planted, False, 0.0)
     return {planted.key: bool(known.get(planted)) for planted in drawn}
 
 
-def _plant(drawn: Sequence[Planted], workers: int, is_near: bool) -> Iterator[tuple[Planted, bool, float]]:
-    """Every fault, True if a test noticed it, and the seconds of the processor that this took."""
+def _plant(drawn: Sequence[Planted], workers: int, distance: int) -> Iterator[tuple[Planted, bool, float]]:
+    """Every fault, True if a test at this distance noticed it, and the seconds of the processor that this took."""
     waiting = list(drawn)
     running: dict[int, tuple[Planted, float]] = {}
     while waiting or running:
         while waiting and len(running) < workers:
             planted = waiting.pop(0)
-            _control(planted.module, planted.source, is_near)
-            work = functools.partial(_survives, planted, tests_for(planted.module, is_near))
+            _control(planted.module, planted.source, distance)
+            work = functools.partial(_survives, planted, tests_for(planted.module, distance))
             running[child.start(work, CPU_SECONDS)] = planted, time.monotonic()
         for pid, status, seconds in _ended(running):
             planted, _ = running.pop(pid)
@@ -155,9 +159,9 @@ def _plant(drawn: Sequence[Planted], workers: int, is_near: bool) -> Iterator[tu
 
 
 @functools.cache
-def _control(module: str, source: str, is_near: bool) -> None:
+def _control(module: str, source: str, distance: int) -> None:
     """Assert that the tests of a module pass, in their order, as long as there is no fault."""
-    tests = tests_for(module, is_near)
+    tests = tests_for(module, distance)
     proof = FOLDER / "control" / f"{module}-{_digest(json.dumps([source, tests]).encode())}"
     if proof.exists():
         return
@@ -172,7 +176,7 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _survives(planted: Planted, tests: Sequence[Sequence[str]]) -> bool:
+def _survives(planted: Planted, tests: Sequence[str]) -> bool:
     return child.passes(planted.module, planted.mutant.tree(planted.source), tests)
 
 
@@ -187,7 +191,7 @@ def _ended(running: Mapping[int, tuple[Planted, float]]) -> Iterator[tuple[int, 
 
 
 def files_for(module: str) -> list[list[Path]]:
-    """The test files of a module: that of its name, those that import it, those of its room that import what does."""
+    """The test files of a module: that of its name, those that import it, and those of its room farther away."""
     rings = [*tests_of(module), [], []]
     room, name = module.split(".")[1], f"test_{module.rpartition('.')[2]}"
     own = [path for path in (*rings[0], *rings[1]) if path.stem == name]
@@ -197,17 +201,9 @@ def files_for(module: str) -> list[list[Path]]:
 
 
 @functools.cache
-def tests_for(module: str, is_near: bool) -> list[list[str]]:
-    """The tests of a module that pass without a fault, nearest and quickest first, as far as the time goes."""
-    own, direct, near = files_for(module)
-    if is_near:
-        return [_quickest(near)]
-    found = [_quickest(own), _quickest(direct)]
-    assert any(found), f"no test of {module} passes, or all take longer than {LONGEST_TEST:g} s"
-    return found
-
-
-def _quickest(files: Sequence[Path]) -> list[str]:
+def tests_for(module: str, distance: int) -> list[str]:
+    """The tests at a distance of a module that pass without a fault, quickest first, as far as the time goes."""
+    files = files_for(module)[distance]
     rows = [(taken, name) for path in files for name, (passed, taken) in _without_fault(path).items() if passed]
     chosen, seconds = [], 0.0
     for taken, name in sorted(rows):

@@ -92,7 +92,7 @@ from tests.mutation import child, imports, run
 source = imports.SOURCES.joinpath("intact", "numbers", "grid.py").read_text(encoding="utf-8")
 tests = ["tests/numbers/test_grid.py::test_a_two_bit_grid_uses_its_one_more_negative_step"]
 tree = ast.parse(source.replace(*sys.argv[1:]))
-print(run.wait(child.start(lambda: child.passes("intact.numbers.grid", tree, [tests]), 60)))
+print(run.wait(child.start(lambda: child.passes("intact.numbers.grid", tree, tests), 60)))
 """
 
 
