@@ -23,7 +23,10 @@ import pytest
 from tests.mutation.imports import ROOT
 
 OPTIONS = [
-    *("-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow and not qnn and not openvino"),
+    *("-q", "-m", "not slow and not qnn and not openvino"),
+    # Nobody reads what a child says, and most of its time would go into plugins that it has no use for.
+    "--assert=plain",
+    *(f"-pno:{name}" for name in ("xdist", "xdist.looponfail", "anyio", "cacheprovider", "unraisableexception")),
     # The parent has imported the plugin, so that children start at once.
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 ]

@@ -57,6 +57,11 @@ def pair(op, a=X, b=X2, y=Y2, shape=(2, 8), **attributes):
     return net.model(({"c": np.ones(shape, bool)} if before else {}) | feeds, result)
 
 
+def averaged(ratio):
+    """A mean of four elements whose scale is `ratio` times that of the output: 256 for each of them are too many."""
+    return unary("GlobalAveragePool", y=(X[0] / ratio, U8(4)), like=np.zeros((1, 4, 2, 2), U8))
+
+
 TWELVE = np.arange(6, dtype=F32)
 
 
@@ -79,7 +84,13 @@ FIRES = [
     (to_qlinear.LeakyReluToQLinear, unary("LeakyRelu", alpha=0.2), ["QLinearLeakyRelu"]),
     (to_qlinear.SoftmaxToQLinear, unary("Softmax", y=(1 / 256, U8(0)), axis=1), ["QLinearSoftmax"]),
     (to_qlinear.AveragePoolToQLinear, unary("AveragePool", kernel_shape=[2, 2]), ["QLinearAveragePool"]),
+    (
+        to_qlinear.AveragePoolToQLinear,
+        unary("AveragePool", kernel_shape=[2, 2], dilations=[1, 1]),
+        ["QLinearAveragePool"],
+    ),
     (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool"), ["QLinearGlobalAveragePool"]),
+    (to_qlinear.GlobalAveragePoolToQLinear, averaged(1020), ["QLinearGlobalAveragePool"]),
     (to_qlinear.ConcatToQLinear, pair("Concat", axis=1), ["QLinearConcat"]),
     (to_qlinear.WhereToQLinear, pair("Where"), ["QLinearWhere"]),
 ]
@@ -124,6 +135,7 @@ REFUSES = [
     (to_qlinear.MulToQLinear, pair("Mul", y=(1e-9, U8(4))), "more than kernels hold in int32"),
     (to_qlinear.AveragePoolToQLinear, unary("AveragePool", y=(1e-9, U8(4)), kernel_shape=[2, 2]), "hold in int32"),
     (to_qlinear.GlobalAveragePoolToQLinear, unary("GlobalAveragePool", y=(1e12, U8(4))), "the kernel takes 2^-32 to"),
+    (to_qlinear.GlobalAveragePoolToQLinear, averaged(1030), "256 times the number of elements"),
     (to_qlinear.AddToQLinear, pair("Add", b=(0.05, I8(9))), "second is int8, unlike first"),
     (to_qlinear.MulToQLinear, pair("Mul", a=(0.02, U16(3)), b=(0.02, U16(3)), y=(0.02, U16(3))), "first is uint16"),
     (to_qlinear.SigmoidToQLinear, unary("Sigmoid", x=(np.full(4, 0.02, F32), np.full(4, 3, U8))), "4 numbers, not one"),
