@@ -23,7 +23,10 @@ import pytest
 from tests.mutation.imports import ROOT
 
 OPTIONS = [
-    *("-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow and not qnn and not openvino"),
+    *("-q", "-m", "not slow and not qnn and not openvino"),
+    # Nobody reads what a child says, and most of its time would go into plugins that it has no use for.
+    "--assert=plain",
+    *(f"-pno:{name}" for name in ("xdist", "xdist.looponfail", "anyio", "cacheprovider", "unraisableexception")),
     # The parent has imported the plugin, so that children start at once.
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 ]
@@ -59,14 +62,10 @@ class Chosen:
         items[:] = sorted((item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid])
 
 
-def passes(module: str, tree: ast.Module, stages: Sequence[Sequence[str]]) -> bool:
-    """Whether all tests pass where `module` is what `tree` says; a stage runs only if the one before it passed."""
+def passes(module: str, tree: ast.Module, tests: Sequence[str]) -> bool:
+    """Whether all tests pass, in their order, where `module` is what `tree` says."""
     assert module not in sys.modules, f"{module} is imported already, without a fault"
     sys.meta_path.insert(0, _Faulty(module, tree))
-    return all(_pass(tests) for tests in stages if tests)
-
-
-def _pass(tests: Sequence[str]) -> bool:
     files = list(dict.fromkeys(name.partition("::")[0] for name in tests))
     ended = pytest.main([*OPTIONS, "-x", *files], plugins=[Chosen(tests)])
     return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -95,14 +94,20 @@ class _Faulty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @dataclass
 class Recorder:
-    """Writes down how each test ends without any fault, and how long it takes."""
+    """Writes down how each test ends without any fault, and the time of the processor that it takes."""
 
     found: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    before: float = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        self.before = sum(os.times()[:4])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         passed, seconds = self.found.get(report.nodeid, (True, 0.0))
         is_fine = report.passed or report.outcome == "skipped"
-        self.found[report.nodeid] = (passed and is_fine, round(seconds + report.duration, 3))
+        now = sum(os.times()[:4])
+        self.found[report.nodeid] = (passed and is_fine, round(seconds + now - self.before, 3))
+        self.before = now
 
 
 def record(test: Path, answer: Path) -> bool:

@@ -84,9 +84,12 @@ class Mutant:
 def mutants(source: str) -> list[Mutant]:
     """Every fault of `source`, in the order of its text."""
     tree, lines = ast.parse(source), source.splitlines()
+    settled = {id(part) for node in ast.walk(tree) for part in _settled(node)}
     seen: dict[tuple[str, str, str], int] = {}
     found = []
     for path, place, node in _nodes(tree, (), ""):
+        if id(node) in settled:
+            continue
         for change, replacement in _faults(node):
             name = (place or "the module", lines[node.lineno - 1].strip(), change)
             number = seen.get(name, 0)
@@ -113,12 +116,27 @@ def _nodes(node: ast.AST, path: Path, place: str) -> Iterator[tuple[Path, str, a
             yield from _nodes(value, (*path, (name, None)), inside)
 
 
+def _settled(node: ast.AST) -> Iterator[ast.AST]:
+    """Parts of a node that are left alone because no program could tell the difference."""
+    match node:
+        case ast.keyword(arg="strict" | "repr"):
+            yield node.value
+        case ast.Subscript(slice=ast.Constant()):
+            yield node.slice  # An index is changed by a rule of its own.
+        case ast.Call(func=ast.Attribute(attr="reshape")):
+            # Every negative size means the same to numpy.
+            yield from (size.operand for size in node.args if isinstance(size, ast.UnaryOp))
+
+
 def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.AnnAssign(annotation=ast.Name(id="TypeAlias")):
+            return True
+    return False
 
 
 Fault = tuple[str, ast.AST]
@@ -173,8 +191,17 @@ def _attribute(node: ast.Attribute) -> Iterator[ast.AST]:
         yield ast.Attribute(node.value, _NAMES[node.attr], node.ctx)
 
 
+def _subscript(node: ast.Subscript) -> Iterator[ast.AST]:
+    """The next index and the one before, but not the last for the first: many sequences have one element."""
+    if isinstance(node.slice, ast.Constant) and type(node.slice.value) is int:
+        for index in (node.slice.value + 1, node.slice.value - 1):
+            if index >= 0:
+                yield ast.Subscript(node.value, ast.Constant(index), node.ctx)
+
+
 def _return(node: ast.Return) -> Iterator[ast.AST]:
-    if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+    """None instead of a result, unless that is None or False, which callers take alike."""
+    if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value in (None, False)):
         yield ast.Return(ast.Constant(None))
 
 
@@ -182,12 +209,21 @@ def _dropped(node: ast.stmt) -> Iterator[ast.AST]:
     yield ast.Pass()
 
 
+def _has_opposite(test: ast.expr) -> bool:
+    """True if one of the test's own faults is its negation already."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+
+
 def _if(node: ast.If) -> Iterator[ast.AST]:
-    yield ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
+    if not _has_opposite(node.test):
+        yield ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
 
 
 def _if_exp(node: ast.IfExp) -> Iterator[ast.AST]:
-    yield ast.IfExp(node.test, node.orelse, node.body)
+    if not _has_opposite(node.test):
+        yield ast.IfExp(node.test, node.orelse, node.body)
 
 
 _RULES: dict[type[ast.AST], Callable[..., Iterator[ast.AST]]] = {
@@ -198,6 +234,7 @@ _RULES: dict[type[ast.AST], Callable[..., Iterator[ast.AST]]] = {
     ast.Constant: _constant,
     ast.Name: _name,
     ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
     ast.Return: _return,
     ast.Expr: _dropped,
     ast.AugAssign: _dropped,

@@ -25,6 +25,11 @@ from tests.mutation.mutants import mutants
         ("x = a if b else c", {"x = c if b else a"}),
         ("f(a)", {"pass"}),
         ("def f():\n    return a", {"def f():\n    return None"}),
+        ("x = a[0]", {"x = a[1]"}),
+        ("x = a[1]", {"x = a[2]", "x = a[0]"}),
+        ("x = a.reshape(-1)", {"x = a.reshape(1)"}),
+        ("if a == b:\n    c = d", {"if a != b:\n    c = d"}),
+        ("if a:\n    c = d", {"if not a:\n    c = d"}),
     ],
 )
 def test_a_text_has_these_faults(source, faults):
@@ -41,6 +46,9 @@ def test_a_text_has_these_faults(source, faults):
         "assert 1 < 2, 3",
         "x = f'{a + 1}'",
         "if TYPE_CHECKING:\n    x = 1",
+        "X: TypeAlias = int | None",
+        "x = zip(a, b, strict=True)",
+        "def f():\n    return None",
     ],
 )
 def test_what_no_test_has_to_pin_down_has_none(source):
@@ -81,10 +89,10 @@ def test_every_equivalent_is_a_fault_that_can_be_drawn():
 CHILD = """
 import ast, sys
 from tests.mutation import child, imports, run
-source = imports.SOURCES.joinpath("intact", "quantize", "grid.py").read_text(encoding="utf-8")
+source = imports.SOURCES.joinpath("intact", "numbers", "encoding.py").read_text(encoding="utf-8")
 tests = ["tests/numbers/test_grid.py::test_a_two_bit_grid_uses_its_one_more_negative_step"]
 tree = ast.parse(source.replace(*sys.argv[1:]))
-print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree, [tests]), 60)))
+print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree, tests), 60)))
 """
 
 

@@ -10,9 +10,10 @@ import pytest
 from intact.errors import TargetError
 from intact.model import normalize
 from intact.targets.registry import load_target
-from intact.targets.validate import Violations, validate
+from intact.targets.validate import Violations, left_to_cpu, validate
 from tests.backends.probing.cases import model
 from tests.linting.wrong import pool
+from tests.rules.quantized.cases.zero_points import convolution
 
 CONV = "Conv (uint8, int8 constant channel symmetric, int32 constant) -> uint8"
 PRODUCT = "MatMul: both dynamic (uint16, int16 symmetric) -> uint16"
@@ -257,3 +258,85 @@ def test_what_rewriting_makes_for_the_cpu_is_a_kernel_of_the_cpu_and_of_no_npu()
 def test_a_pool_whose_last_window_reaches_beyond_the_padding_is_a_violation(size, codes):
     subject = normalize.normalize(pool(size))
     assert {item.code for item in validate(subject, load_target("qnn", arch=73), strict=False)} == codes
+
+
+def test_what_a_check_requires_and_what_it_finds_are_told_apart():
+    (violation,) = validate(normalize.normalize(pool(8)), load_target("qnn", arch=73), strict=False)
+    assert violation.requirement == "No window reaches beyond the padding, which ceil_mode allows."
+    assert violation.found == "its last window reaches beyond the padding"
+
+
+@pytest.mark.parametrize(("op", "kernel"), [("QLinearConv",) * 2, ("ConvInteger",) * 2, ("Conv", "QLinearConv")])
+def test_zero_points_that_differ_by_channel_are_the_one_violation_where_the_runtime_refuses_them(op, kernel):
+    older = load_target("cpu", ort="1.26.0")
+    several = _convolution(op, zeros=lambda found: np.arange(-3, found.size - 3).astype(found.dtype))
+    (violation,) = validate(several, older, strict=False)
+    assert violation.code == "T115" and violation.requirement.endswith(f"of the weight of a {kernel}")
+    assert violation.found == "zero points of the weight differ by channel (-3, -2, -1, …)"
+    alike = validate(_convolution(op, zeros=lambda found: np.full_like(found, 5)), older, strict=False)
+    assert "T115" not in {violation.code for violation in alike}
+
+
+def test_a_convolution_that_stays_in_float_may_have_a_zero_point_for_each_channel():
+    found = validate(_convolution("Conv", to_grid=False), load_target("cpu", ort="1.26.0"), strict=False)
+    assert "T115" not in {violation.code for violation in found}
+
+
+def _convolution(op, **options):
+    return convolution(np.random.default_rng(3), np.uint8, np.int8, "dense", 2, op, **options).model
+
+
+JOINED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[1,4] a, float[1,4] b, float[1,4] c) => (float[1,12] y)
+<float s = {0.01}, float other = {0.02}, uint8 z = {100}>
+{
+  aq = QuantizeLinear(a, s, z)  ad = DequantizeLinear(aq, s, z)
+  bq = QuantizeLinear(b, BETWEEN, z)  bd = DequantizeLinear(bq, BETWEEN, z)
+  cq = QuantizeLinear(c, s, z)  cd = DequantizeLinear(cq, s, z)
+  joined = Concat <axis = 1> (ad, bd, cd)
+  yq = QuantizeLinear(joined, LAST, z)  y = DequantizeLinear(yq, LAST, z)
+}
+"""
+
+
+@pytest.mark.parametrize(("between", "last", "apart"), [("s", "s", []), ("other", "s", ["bq"]), ("s", "other", ["yq"])])
+def test_a_join_of_integers_has_one_grid_for_all_that_it_joins(between, last, apart):
+    written = JOINED.replace("BETWEEN", between).replace("LAST", last)
+    found = validate(ir.from_proto(onnx.parser.parse_model(written)), load_target("cpu"), strict=False)
+    assert [(item.code, item.found.split()[0]) for item in found] == [("T108", name) for name in apart]
+    assert all("scale 0.02, zero point 100" in item.found and "and aq (scale 0.01" in item.found for item in found)
+
+
+PADDED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[1,4] x) => (float[1,6] y)
+<float s = {0.01}, float t = {0.5}, uint8 z = {100}, int64[4] pads = {0, 1, 0, 1}, uint8 v = {3}>
+{
+  xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  vd = DequantizeLinear(v, t, z)
+  padded = Pad(xd, pads, vd)
+  yq = QuantizeLinear(padded, s, z)  y = DequantizeLinear(yq, s, z)
+}
+"""
+
+
+def test_a_move_shares_the_grid_of_what_it_moves_and_of_nothing_else():
+    assert validate(ir.from_proto(onnx.parser.parse_model(PADDED)), load_target("cpu"), strict=False) == ()
+
+
+def test_nodes_with_violations_stay_on_the_cpu_with_their_reasons_and_the_others_do_not():
+    built, target = two_products(), load_target("qnn", arch=68)
+    found = validate(built, target, strict=False)
+    (reason,) = [f"[{violation.code}] {violation.found}; {violation.requirement}" for violation in found]
+    assert left_to_cpu(built, target, found) == {"m": reason}
+
+
+def test_lenient_cannot_help_where_nothing_is_left_for_the_npu():
+    built, target = two_products("i", "i"), load_target("qnn", arch=68)
+    with pytest.raises(Violations, match="no compute node is left"):
+        left_to_cpu(built, target, validate(built, target, strict=False))
+
+
+def test_a_model_without_compute_nodes_leaves_nothing_to_the_cpu():
+    identity = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] x) { }')
+    assert left_to_cpu(ir.from_proto(identity), load_target("qnn"), ()) == {}

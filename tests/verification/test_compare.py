@@ -39,6 +39,59 @@ def test_figures_are_those_of_plain_numpy_over_all_samples():
     assert row.mean_abs_error == pytest.approx(np.abs(x - y).mean())
     assert row.top1_agreement == pytest.approx((x.argmax(-1) == y.argmax(-1)).mean())
     assert (row.form, row.runtime, row.output, row.identical) == ("quantized", "cpu", "y", False)
+    assert row.atol_beside_rtol == pytest.approx((np.abs(x - y) - 0.01 * np.abs(x)).max())
+    assert (row.elements, row.nonfinite, row.equal) == (x.size, 0, None)
+
+
+def test_a_decision_is_clear_if_its_two_best_scores_are_further_apart_than_the_rms_error():
+    a = np.array([[3.0, 0.0, 0.0], [1.0, 0.0, 0.9], [0.0, 2.0, 0.0]])
+    b = a + np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2], [2.5, 0.0, 0.0]])
+    row = one(a, b)  # The error is 0.84: the second decision is not clear, and the third one is lost.
+    assert (row.clear_decisions, row.clear_agreement) == (2, 0.5)
+    assert row.top1_agreement == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "equal"),
+    [
+        (np.array([[True, False, True]]), 2),
+        (np.int32([[5, 6, 7]]), 2),
+        (np.int64([[5, 6, 7]]), 2),
+        (np.int16([[5, 6, 7]]), None),
+        (np.uint8([[5, 6, 7]]), None),
+        (np.float32([[5, 6, 7]]), None),
+    ],
+)
+def test_classes_and_decisions_are_counted_and_grids_are_not(values, equal):
+    other = values.copy()
+    other[0, 1] = 1
+    assert one(values, other).equal == equal
+
+
+def test_infinities_of_both_count_neither_as_signal_nor_as_noise():
+    row = one([[np.inf, 1.0, -np.inf]], [[np.inf, 2.0, -np.inf]])
+    assert (row.sqnr_db, row.cosine, row.max_abs_error, row.mean_abs_error) == (0.0, 1.0, 1.0, pytest.approx(1 / 3))
+
+
+def test_numbers_that_became_none_are_counted():
+    assert one([[1.0, 2.0, np.nan, 4.0]], [[np.nan, np.inf, 3.0, 4.0]]).nonfinite == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "constant", "unmoved"),
+    [
+        ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 5.0]], False, False),
+        ([[1.0, 2.0], [3.0, 4.0]], [[7.0, 7.0], [7.0, 7.0]], True, True),
+        ([[1.0, 2.0], [3.0, 4.0]], [[7.0, 8.0], [7.0, 8.0]], False, True),
+        ([[1.0, 2.0], [1.0, 2.0]], [[7.0, 8.0], [7.0, 8.0]], False, False),
+        ([[1.0, 1.0], [1.0, 1.0]], [[7.0, 7.0], [7.0, 7.0]], False, False),
+        ([[0.1, 0.2]], [[0.1, 0.3]], False, False),
+        ([[0.1, 0.2]], [[0.3, 0.3]], True, False),
+    ],
+)
+def test_an_output_that_no_longer_depends_on_the_input_is_told(reference, candidate, constant, unmoved):
+    (row,) = rows(reference, candidate)
+    assert (row.constant, row.unmoved) == (constant, unmoved)
 
 
 def test_identical_outputs_have_no_sqnr():
@@ -74,7 +127,8 @@ def test_a_number_against_none_is_the_greatest_error_and_still_json(bad, swapped
 
 def test_noise_on_an_output_of_zeros_is_as_bad_as_can_be():
     row = one([[0.0, 0.0]], [[0.0, 0.1]])
-    assert row.sqnr_db == -GREATEST and row.cosine is None
+    assert row.sqnr_db == -GREATEST and row.cosine is None and row.silent
+    assert not one([[0.1, 0.0]], [[0.0, 0.0]]).silent
 
 
 def test_integers_and_bools_compare_as_numbers():

@@ -143,6 +143,17 @@ class TestTolerance:
         assert rows[0].sqnr_db - 0.01 <= found.min_sqnr <= rows[0].sqnr_db
         assert rows[0].cosine - 1e-6 <= found.min_cosine <= rows[0].cosine
 
+    def test_figures_have_few_digits_rounded_to_the_safe_side(self):
+        row = Accuracy("float", "cpu", "y", 31.419, False, 0.9998765999, 0.0012341, 0.0, atol_beside_rtol=12.301)
+        found = tolerance([row])
+        assert (found.min_sqnr, found.min_cosine, found.max_abs_error, found.atol) == (31.41, 0.999876, 0.00124, 12.4)
+
+    def test_the_worst_output_decides(self):
+        bad = Accuracy("float", "cpu", "y", 10.0, False, None, 0.5, 0.0, atol_beside_rtol=0.25)
+        good = Accuracy("float", "cpu", "z", 30.0, False, 0.5, 0.125, 0.0, atol_beside_rtol=0.125)
+        found = tolerance([good, bad, good])
+        assert (found.min_sqnr, found.min_cosine, found.max_abs_error, found.atol) == (10.0, 0.0, 0.5, 0.25)
+
     def test_identical_outputs_pass_any(self):
         found = tolerance([Accuracy("float", "cpu", "y", None, True, 1.0, 0.0, 0.0)])
         assert (found.min_sqnr, found.min_cosine, found.max_abs_error, found.atol) == (None, None, 0, 0)

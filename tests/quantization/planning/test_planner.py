@@ -7,6 +7,8 @@ import pytest
 
 from intact.errors import SettingsError, TargetError
 from intact.quantization import quantizing
+from intact.quantization.planning.planner import plan
+from intact.results import Range
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from intact.targets.validate import validate
@@ -202,3 +204,50 @@ def test_grids_that_the_device_insists_on_are_shared_where_they_are_the_same():
     float_model = model("float[1,4,16] x, float[1,4,16] y", "float[1,8,16] z", body)
     result = quantized(float_model, rows({"x": (1, 4, 16), "y": (1, 4, 16)}), "qnn").model
     assert {float(written(result, name).scale) for name in ("s", "t", "z")} == {1 / 256}
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "settings", "symmetric"),
+    [
+        ("y = Conv(x, w)", (4, 3, 1, 1), {}, False),
+        ("y = Conv(x, w)", (4, 3, 1, 1), {"per_channel": False}, True),
+        ("y = ConvTranspose(x, w)", (3, 4, 1, 1), {}, True),
+    ],
+)
+def test_weights_have_zero_points_where_rewriting_takes_them_out_for_the_device(body, shape, settings, symmetric):
+    float_model = model("float[1,3,6,6] x", "float[1,4,6,6] y", body, w=weight(*shape))
+    config = QuantConfig.from_dict({"weight_symmetric": False, **settings})
+    assert [plan.symmetric for plan in quantizing.plan(float_model, load_target("qnn"), config).weights] == [symmetric]
+
+
+@pytest.mark.parametrize(("shape", "output", "axis"), [((8, 4), "4,4", 1), ((8,), "4", None)])
+def test_a_vector_has_no_channels(shape, output, axis):
+    float_model = model("float[4,8] x", f"float[{output}] y", "y = MatMul(x, w)", w=weight(*shape))
+    (plan,) = quantizing.plan(float_model, load_target("qnn"), QuantConfig()).weights
+    assert plan.axis == axis
+
+
+def test_nothing_is_clipped_before_a_normalization():
+    body = "c = MatMul(x, w)  n = LayerNormalization(c, g, b)  y = MatMul(n, v)"
+    weights = {"w": weight(8, 8), "g": weight(8), "b": weight(8), "v": weight(8, 4)}
+    float_model = model("float[1,4,8] x", "float[1,4,4] y", body, **weights)
+    plan = quantizing.plan(float_model, load_target("qnn"), QuantConfig(method="entropy"))
+    assert {name: plan.grids[plan.tensors[name]].method for name in ("x", "c", "n")} == {
+        "x": "entropy",
+        "c": "minmax",
+        "n": "entropy",
+    }
+
+
+def test_a_range_that_is_known_is_that_of_a_grid_of_one_tensor_only():
+    body = "a = Conv(x, v)  b = Conv(x, w)  j = Concat<axis=1>(a, b)  y = Conv(j, u)"
+    weights = {"v": weight(2, 3, 1, 1), "w": weight(2, 3, 1, 1), "u": weight(2, 4, 1, 1)}
+    float_model = model("float[1,3,6,6] x", "float[1,2,6,6] y", body, **weights)
+    known = {"x": Range(-1.0, 2.0), "a": Range(-3.0, 3.0)}
+    found = plan(float_model, load_target("cpu"), QuantConfig(), ranges=known)
+    assert {name: found.grids[found.tensors[name]].range for name in ("x", "a", "b", "y")} == {
+        "x": Range(-1.0, 2.0),
+        "a": None,
+        "b": None,
+        "y": None,
+    }

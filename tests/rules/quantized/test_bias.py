@@ -52,6 +52,16 @@ def normed(real_of, gamma, var=1.0, **attributes):
     return net.model({"x": CONV.x}, net.quantize(last, CONV.mid_scale, u8(128)))
 
 
+def coarse(factor, shift):
+    """A norm after sums of large steps: of two channels the first one moves, and the second one does not."""
+    net, scales = Net(), np.full(2, 0.3, np.float32)
+    grids = (np.float32(0.5), u8(128), np.ones((2, 1, 1), np.int8), scales, np.int8([0, 0]), np.float32(0.5), u8(128))
+    real = net.dequantize(net.op("QLinearConv", "x", *grids), 0.5, u8(128))
+    statistics = np.float32([[factor, 0.1], [shift, 0], [0, 0], [1, 1]])
+    last = net.op("BatchNormalization", real, *statistics, epsilon=0.0)
+    return net.model({"x": np.zeros((1, 1, 4), u8)}, net.quantize(last, 0.5, u8(128)))
+
+
 def of_integers(net):
     return net.dequantize(qlinear_conv(net, CONV), CONV.mid_scale, CONV.mid_zero)
 
@@ -68,6 +78,10 @@ def in_float(op, constant, c=CONV, y_scale=None):
 
 def column(value):
     return np.full(CONV.column, value, np.float32)
+
+
+def columns(*values):
+    return np.array(values, np.float32).reshape(CONV.column)
 
 
 narrow = dataclasses.replace(CONV, mid_scale=np.float32(CONV.mid_scale / 100))
@@ -103,9 +117,11 @@ REFUSES = [
     (bias.FoldRequantize, requantized(2.5), "more than 2 times its scale"),
     (bias.FoldRequantize, requantized(1.0, factor=2.5), "more than 2 times its scale"),
     (bias.FoldArithmetic, arithmetic("Mul", column(-1)), "a factor of -1 cannot go into a scale"),
+    (bias.FoldArithmetic, arithmetic("Mul", columns(1, 1, 1, 1, 1, 2.1)), "more than 2 times its scale"),
     (bias.FoldArithmetic, arithmetic("Div", column(0)), "a factor of inf cannot go into a scale"),
     (bias.FoldArithmetic, arithmetic("Add", column(np.nan)), "the constant is not finite"),
     (bias.FoldArithmetic, arithmetic("Add", column(1), narrow), "but the intermediate grid covers"),
+    (bias.FoldNorm, coarse(1.9, 0.125), "some results would move by 2 steps"),
     (bias.FoldNorm, normed(of_integers, -1), "cannot go into a scale, which is positive"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Mul", column(0)), "a factor of 0 cannot go into a scale"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1e9)), "steps of the accumulator, more than int32 holds"),
@@ -129,6 +145,13 @@ def test_the_bias_is_in_steps_of_the_accumulator():
     (node,) = done.model.graph
     added_steps = query.constant(node.inputs[8]) - CONV.bias
     np.testing.assert_array_equal(added_steps, np.rint(0.1 / (X_SCALE * CONV.w_scale).astype(np.float64)))
+
+
+def test_a_factor_goes_into_the_scales_of_its_channels_alone():
+    factors = np.array([1, 1, 0.7, 1, 1, 0.5], np.float32)
+    done = apply(arithmetic("Mul", columns(*factors)), [bias.FoldArithmetic()])
+    (node,) = done.model.graph
+    np.testing.assert_allclose(query.constant(node.inputs[4]), CONV.w_scale * factors, rtol=1e-6)
 
 
 def test_an_intermediate_tensor_that_others_use_stays():
@@ -170,15 +193,14 @@ def brute_force(acc, tail):
 
 
 @pytest.mark.parametrize("ratio", [1.9, 1.99, 2.0, 2.2, 3.0])
-@pytest.mark.parametrize("shift", [0.0, 0.5, 0.25, 0.4999])
-def test_the_sums_that_are_looked_at_show_the_largest_difference_there_is(ratio, shift):
-    """The proof looks at a few sums; this looks at all of them."""
+@pytest.mark.parametrize("shift", [0.0, 0.5, 0.25, 0.4999, 0.1, 0.3])
+@pytest.mark.parametrize(("w", "unit"), [(100, 0.006), (1, 0.3), (1, 0.5)])
+def test_the_sums_that_are_looked_at_show_the_largest_difference_there_is(ratio, shift, w, unit):
+    """The proof looks at a few sums; this looks at all of them, a `unit` of the output's step apart."""
     net, y_scale = Net(), np.float32(0.5)
-    mid_scale = np.float32(y_scale * ratio)
-    w = np.full((1, 1, 1), 100, np.int8)
-    value = net.op(
-        "QLinearConv", "x", np.float32(0.01), u8(128), w, np.float32([0.3]), np.int8([0]), mid_scale, u8(128)
-    )
+    mid_scale, x_scale = np.float32(y_scale * ratio), np.float32(unit * y_scale / 0.3)
+    w = np.full((1, 1, 1), w, np.int8)
+    value = net.op("QLinearConv", "x", x_scale, u8(128), w, np.float32([0.3]), np.int8([0]), mid_scale, u8(128))
     k = np.full((1, 1, 1), 1, u8)
     step = np.float32(max(shift, 1e-6) * y_scale)
     net.op("QLinearAdd", value, mid_scale, u8(128), k, step, u8(0), y_scale, u8(128), _domain=MICROSOFT)

@@ -60,6 +60,11 @@ def pair(op, a=X, b=X2, y=Y2, shape=(2, 8), **attributes):
     return net.model(({"c": np.ones(shape, bool)} if before else {}) | feeds, result)
 
 
+def averaged(ratio):
+    """A mean of four elements whose scale is `ratio` times that of the output: 256 for each of them are too many."""
+    return unary("GlobalAveragePool", y=(X[0] / ratio, U8(4)), like=np.zeros((1, 4, 2, 2), U8))
+
+
 TWELVE = np.arange(6, dtype=F32)
 
 
@@ -86,7 +91,13 @@ FIRES = [
     (kernel("LeakyRelu"), unary("LeakyRelu", alpha=0.2), ["QLinearLeakyRelu"]),
     (kernel("Softmax"), unary("Softmax", y=(1 / 256, U8(0)), axis=1), ["QLinearSoftmax"]),
     (kernel("AveragePool"), unary("AveragePool", kernel_shape=[2, 2]), ["QLinearAveragePool"]),
+    (
+        kernel("AveragePool"),
+        unary("AveragePool", kernel_shape=[2, 2], dilations=[1, 1]),
+        ["QLinearAveragePool"],
+    ),
     (kernel("GlobalAveragePool"), unary("GlobalAveragePool"), ["QLinearGlobalAveragePool"]),
+    (kernel("GlobalAveragePool"), averaged(1020), ["QLinearGlobalAveragePool"]),
     (to_qlinear.ConcatToQLinear, pair("Concat", axis=1), ["QLinearConcat"]),
     (to_qlinear.WhereToQLinear, pair("Where"), ["QLinearWhere"]),
 ]
@@ -131,6 +142,7 @@ REFUSES = [
     (kernel("Mul"), pair("Mul", y=(1e-9, U8(4))), "more than kernels hold in int32"),
     (kernel("AveragePool"), unary("AveragePool", y=(1e-9, U8(4)), kernel_shape=[2, 2]), "hold in int32"),
     (kernel("GlobalAveragePool"), unary("GlobalAveragePool", y=(1e12, U8(4))), "the kernel takes 2^-32 to"),
+    (kernel("GlobalAveragePool"), averaged(1030), "256 times the number of elements"),
     (kernel("Add"), pair("Add", b=(0.05, I8(9))), "second is int8, unlike first"),
     (kernel("Mul"), pair("Mul", a=(0.02, U16(3)), b=(0.02, U16(3)), y=(0.02, U16(3))), "first is uint16"),
     (kernel("Sigmoid"), unary("Sigmoid", x=(np.full(4, 0.02, F32), np.full(4, 3, U8))), "4 numbers, not one"),
@@ -174,7 +186,7 @@ def test_a_grid_in_float16_has_no_kernel(rule, model):
     half = model.clone()
     for scale in {node.inputs[1] for node in half.graph if node.op_type in ("QuantizeLinear", "DequantizeLinear")}:
         scale.const_value = ir.tensor(scale.const_value.numpy().astype(np.float16))
-        scale.dtype = ir.DataType.FLOAT16
+        scale.type = ir.TensorType(ir.DataType.FLOAT16)  # of its own: a clone shares that of the original
     assert "is float16: integer kernels take float32" in refused(rule(), half)
 
 
