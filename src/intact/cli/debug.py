@@ -68,12 +68,11 @@ def run(values: dict[str, Any]) -> None:
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
     from intact.cli import console
-    from intact.search.debug.debugging import debug_files, is_compiled_file
-    from intact.search.debug.device import SIMULATED
+    from intact.search.debug.debugging import compiled_for, debug_files
 
-    compiled = values["candidate"] is not None and is_compiled_file(values["candidate"])
-    device = values["device"] is not None or compiled
-    config = arguments.settings({**values, "device": values["device"] or (SIMULATED if compiled else None)}, *SETTINGS)
+    compiled = None if values["candidate"] is None else compiled_for(values["candidate"])
+    device = values["device"] is not None or compiled is not None
+    config = arguments.settings({**values, "device": values["device"] or compiled}, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
     result = debug_files(
         values["reference"],

@@ -184,7 +184,7 @@ def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizin
     repairs = []
     if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
         repairs.append((linter.loadable, "loads them beside int8 (intact explain Q119)"))
-    if target.backend == "cpu":
+    if target.ort_fuses:
         repairs.append((linter.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
     for repair, what in repairs:
         repaired = repair(result.model)

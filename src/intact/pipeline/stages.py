@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact import data
-from intact.backends import base as compiling
-from intact.environment import versions
+from intact import data, environment
+from intact.backends import compiling
+from intact.backends.installed import versions
 from intact.errors import IntactError, ModelError, NotAvailable, ToolchainError
 from intact.events import Events, Log, Silence
 from intact.linting import linter
@@ -207,13 +207,13 @@ def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return linter.fix(prepared.model) if prepared.target.backend == "cpu" else Rewritten(prepared.model)
+    return linter.fix(prepared.model) if prepared.target.ort_fuses else Rewritten(prepared.model)
 
 
 def stamped(model: ir.Model) -> ir.Model:
     """A copy of `model` that says who wrote it."""
     result = model.clone()
-    result.producer_name, result.producer_version = PRODUCER, versions()["intact"]
+    result.producer_name, result.producer_version = PRODUCER, environment.versions()["intact"]
     return result
 
 
@@ -265,7 +265,7 @@ def _check_loads(prepared: PreparedModel, compiled: compiling.Compiled, folder: 
     """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it afterwards, loads it."""
     if prepared.is_portable:
         loads.check(folder / "model.qdq.onnx")
-    if not verify and compiled.runs and prepared.target.backend != "cpu":
+    if not verify and compiled.runs and not compiled.loaded:
         compiling.load(compiled.path, execution.device_of(prepared.target, prepared.config.compile))
 
 

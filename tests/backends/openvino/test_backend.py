@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact import environment
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.backends.openvino import backend as openvino
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugin_of

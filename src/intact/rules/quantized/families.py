@@ -37,6 +37,7 @@ from intact.rules.quantized import (
     zero_points,
 )
 from intact.rules.quantized.target_rule import TargetRule
+from intact.settings.devices import HOST
 from intact.targets.registry import load_target
 from intact.targets.spec import Forms, Target
 
@@ -154,7 +155,7 @@ def conversion(form: str | None) -> Target:
     found = next((known for known in CONVERSIONS if known == form), None)
     if found is None:
         raise SettingsError("S134", f"unknown form {form!r} of a quantized model", allowed=", ".join(CONVERSIONS))
-    target = load_target("cpu")
+    target = load_target(HOST)
     return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
 
 

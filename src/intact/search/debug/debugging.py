@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import data
-from intact.backends import base as compiling
-from intact.backends.qnn.client import Chip
+from intact.backends import compiling, installed
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Events, Log, Silence
 from intact.model import detect, io
@@ -22,7 +21,7 @@ from intact.reports import publish
 from intact.rules.quantized import families
 from intact.search.debug import failing, repro
 from intact.search.debug.bisect import Comparison
-from intact.search.debug.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
+from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
 from intact.search.debug.layers import Layer, first_parted, ranked
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.targets.spec import Target
@@ -55,9 +54,9 @@ def debug_files(
     other = None if candidate is None else _load(candidate, config, log)
     compiled = other is not None and compiling.is_compiled(other)
     if other is None and not device:
-        raise SettingsError(
-            "S198", "one model was given, and no device", fix="give a second model to compare with, or --device qnn"
-        )
+        simulated = " or ".join(installed.simulated())
+        fix = f"give a second model to compare with, or --device {simulated}"
+        raise SettingsError("S198", "one model was given, and no device", fix=fix)
     rows = _rows(given, config, data_path, test_path, log)
     save = None if output is None else _Destination(output, overwrite)
     if other is not None and not compiled:
@@ -160,21 +159,26 @@ def _on_device(
     model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: _Destination | None, log: Log
 ) -> dict[str, Any]:
     target = preparation.target_of(config.compile)
-    if target.backend != SIMULATED:
-        raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=SIMULATED)
+    simulator = simulator_of(target)
+    if simulator is None:
+        allowed = ", ".join(installed.simulated())
+        raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=allowed)
     if detect.detect(model) is None:
         raise SettingsError(
-            "S199", "the model is not quantized, so there are no grids to cut it at", fix="intact quantize --device qnn"
+            "S199",
+            "the model is not quantized, so there are no grids to cut it at",
+            fix=f"intact quantize --device {target.backend}",
         )
-    chip = chip_of(target, config.compile)
+    device = execution.device_of(target, config.compile)
     # A build gives the compiler what its rules make of a model, and what they make may be what it gets wrong.
     model = families.rewrite(model, target).model
-    fails = failing.compiler(chip, config.compile.timeout)
+    fails = failing.compiler(simulator, device)
     with log.stage("compile"):
         error = fails(model)
     if error is not None:
         return _failing(model, fails, error, target, save, log)
-    return _against_cpu(model, rows[:SIMULATED_ROWS], chip, config.compile.timeout, target, save, log)
+    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
+    return _against_cpu(comparison, target, len(rows[:SIMULATED_ROWS]), save, log)
 
 
 def _failing(
@@ -211,15 +215,8 @@ def _failing(
 
 
 def _against_cpu(
-    model: ir.Model,
-    rows: list[data.Feeds],
-    chip: Chip,
-    timeout: float,
-    target: Target,
-    save: _Destination | None,
-    log: Log,
+    comparison: DeviceComparison, target: Target, rows: int, save: _Destination | None, log: Log
 ) -> dict[str, Any]:
-    comparison = DeviceComparison(model, rows, chip, timeout)
     with log.stage("debug", len(comparison.units.units)) as (advance, _):
         errors = comparison.errors(advance)
         alone = next((error for error in errors if error.parted), None)
@@ -242,7 +239,7 @@ def _against_cpu(
         "layers": [_told(error) for error in by_error],
         "parted": [error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
         "compared": len(errors),
-        "samples": len(rows),
+        "samples": rows,
         "repro": None if save is None or worst is None else str(save.folder),
         "warnings": log.warnings,
     }
@@ -270,6 +267,7 @@ def _db(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.1f} dB"
 
 
-def is_compiled_file(path: Path) -> bool:
-    """Whether a vendor has compiled the model in a file."""
-    return compiling.is_compiled(io.load(path))
+def compiled_for(path: Path) -> str | None:
+    """The backend that compiled the model in a file; None where none has."""
+    model = io.load(path)
+    return installed.maker_of(model) if compiling.is_compiled(model) else None
