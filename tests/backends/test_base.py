@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from intact.backends import base, installed
 from intact.backends.probing.libraries import library_of
 from intact.errors import NotAvailable, SettingsError
 from intact.settings import devices
+from intact.targets.registry import load_target
 from tests.test_structure import strings
 
 ROOT = Path(intact.__file__).parent
@@ -106,10 +108,21 @@ def test_a_backend_that_is_not_there_is_refused_with_those_that_are():
 
 
 def test_half_a_backend_is_refused_with_what_it_lacks(monkeypatch):
-    half = SimpleNamespace(name="half", load=lambda: SimpleNamespace(title="", table=Path(), compile=None))
+    half = SimpleNamespace(
+        name="half", value="half", load=lambda: SimpleNamespace(title="", table=Path(), compile=None)
+    )
     monkeypatch.setattr(devices, "_points", lambda group: iter([half] if group == devices.BACKEND_GROUP else []))
     with pytest.raises(NotAvailable, match=r"has no check, install.*run.*untimed"):
         installed.find("half")
+
+
+def test_a_package_that_does_not_load_is_named(monkeypatch):
+    point = EntryPoint("lost", "a_module_that_is_not_there:BACKEND", devices.BACKEND_GROUP)
+    monkeypatch.setattr(devices, "_points", lambda group: iter([point] if group == devices.BACKEND_GROUP else []))
+    with pytest.raises(NotAvailable, match="lost: the package that adds it does not load: ModuleNotFoundError"):
+        installed.find("lost")
+    with pytest.raises(NotAvailable, match="a_module_that_is_not_there"):
+        load_target("lost")
 
 
 def test_what_a_backend_needs_not_say():

@@ -32,7 +32,7 @@ def find(name: str) -> Backend:
         backend: Backend = importlib.import_module(f"{__package__}.{name}.backend").BACKEND
         return backend
     for point in devices.added(devices.BACKEND_GROUP, name):
-        return _whole(name, point.load())
+        return _whole(name, devices.load(point))
     raise NotAvailable("E110", f"intact cannot compile for {name} yet", allowed=", ".join(names()))
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from intact.errors import NotAvailable
 
 TABLE = "table.toml"
 BACKEND_GROUP = "intact.backends"
@@ -36,6 +39,19 @@ def is_known(name: str) -> bool:
 def added(group: str, name: str | None = None) -> list[EntryPoint]:
     """Entry points of installed packages in a group, all of them or those of one name."""
     return [point for point in _points(group) if name in (None, point.name)]
+
+
+def load(point: EntryPoint) -> Any:
+    """The object that an entry point names."""
+    try:
+        return point.load()
+    # A package that somebody else wrote can fail in any way when it is imported.
+    except Exception as error:
+        raise NotAvailable(
+            "E115",
+            f"{point.name}: the package that adds it does not load: {type(error).__name__}: {error}",
+            fix=f"mend or uninstall the package of {point.value}",
+        ) from error
 
 
 def _points(group: str) -> Iterator[EntryPoint]:

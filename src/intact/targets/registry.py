@@ -96,8 +96,8 @@ def _installed(name: str) -> tuple[TargetTable, str]:
     if name in devices.shipped():
         shipped, origin = resources.files("intact") / "backends" / name / devices.TABLE, f"backends/{name}/table.toml"
         return parse(shipped.read_text(encoding="utf-8"), origin), origin
-    paths = [point.load().table for point in devices.added(devices.BACKEND_GROUP, name)]
-    paths += [point.load() for point in devices.added(devices.TARGET_GROUP, name)]
+    paths = [devices.load(point).table for point in devices.added(devices.BACKEND_GROUP, name)]
+    paths += [devices.load(point) for point in devices.added(devices.TARGET_GROUP, name)]
     for path in map(Path, paths):
         return _of_this_name(parse(path.read_text(encoding="utf-8"), str(path)), name, path), str(path)
     raise SettingsError(
