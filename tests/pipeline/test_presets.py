@@ -12,10 +12,11 @@ import pytest
 from intact.errors import NotAvailable, SettingsError
 from intact.model.detect import Quantized
 from intact.pipeline import presets
-from intact.settings.config import BuildConfig, Device, Precision, merge
+from intact.settings import devices
+from intact.settings.config import BuildConfig, Precision, merge
 from intact.targets.registry import load_target
 
-DEVICES = get_args(Device)
+DEVICES = devices.shipped()
 PRECISIONS = get_args(Precision)
 COMBINATIONS = list(itertools.product(DEVICES, PRECISIONS))
 

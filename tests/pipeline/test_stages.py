@@ -16,12 +16,12 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from intact import data, environment
+from intact import data
 from intact.api.build import build
 from intact.api.inspect import inspect
 from intact.api.quantize import quantize
 from intact.api.verify import verify
-from intact.backends import base as compiling
+from intact.backends import compiling, installed
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Log, Silence
 from intact.model import io, query
@@ -404,7 +404,7 @@ def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
 
 class TestWhatIsNotThere:
     def test_a_missing_extra_is_refused_before_any_work(self, cnn, rows, tmp_path, monkeypatch):
-        monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
+        monkeypatch.setattr(installed.find("qnn"), "packages", ("a-package-that-does-not-exist",))
         monkeypatch.setattr(preparation, "prepare", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
             stages.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")

@@ -15,10 +15,10 @@ import intact
 from intact.cli import arguments, build
 from intact.errors import SettingsError
 from intact.settings import config as settings
+from intact.settings import devices
 from intact.settings.config import (
     BuildConfig,
     CompileConfig,
-    Device,
     QuantConfig,
     Settings,
     TensorOverride,
@@ -74,7 +74,7 @@ def _consistent(kind, values):
         values |= dict(zip(("low", "high"), sorted(ends), strict=True)) if None not in ends else {}
     if kind is QuantConfig and HALF in (values.get("weight_type"), values.get("activation_type")):
         values |= {"weight_type": HALF, "activation_type": HALF}
-    if kind is CompileConfig and values.get("device") not in (None, *get_args(Device)):
+    if kind is CompileConfig and values.get("device") not in (None, *devices.shipped()):
         values["device"] += ".toml"
     if kind is BuildConfig and values.get("quant") is not None:
         values.get("compile", {}).pop("quant", None)

@@ -36,7 +36,7 @@ def test_nodes_are_listed_in_the_order_of_the_model_with_their_reasons():
     npu = [["conv_token_1", "Conv"], ["conv_token_5", "Conv"]]
     placed = place(npu, [["acos", "Acos"], ["q", "QuantizeLinear"]], {"acos": "no such op"})
     assert placed.cpu_nodes == (
-        PlacedNode("q", "QuantizeLinear", provider_placement.NO_REASON),
+        PlacedNode("q", "QuantizeLinear", "the NPU provider did not claim it; no reason was logged"),
         PlacedNode("acos", "Acos", "no such op"),
     )
     assert [node.name for node in placed.npu_nodes] == ["conv", "turn", "conv_token_1"]

@@ -1,19 +1,26 @@
-"""Compile a model for a device: one module per device, imported when it is asked for."""
+"""The Backend protocol: all that intact knows of a device beside its table.
+
+A backend is a folder here, with `table.toml` and `backend.py`, whose `BACKEND` is the object; or a package of one's
+own with an entry point of `intact.backends` that loads such an object. Nothing else names a backend: the rest of the
+program asks `installed.find(name)` for the object and goes by what it says.
+"""
 
 from __future__ import annotations
 
-import importlib
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import ModelError, NotAvailable
-from intact.results import PlacedNode, Placement
+from intact.errors import NotAvailable
+from intact.results import Placement
+from intact.targets.spec import Target
+
+Arrays = Mapping[str, np.ndarray]
+ONNX = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +36,20 @@ class Device:
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, target: Target, timeout: float, ep_options: Mapping[str, str] | None = None) -> Device:
+        """The device that a target stands for."""
+        soc_id = target.soc.id if target.soc is not None else None
+        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {})
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """A model as it is deployed: `path` to load, `files` that belong together, and where its nodes run.
 
-    `runs` says whether this machine can run it, on the device or on a simulator of it. `made_from` are those of the
-    files that the compiler read: the device does not need them, other tools do.
+    `runs` is True if this machine can run it, on the device or on a simulator of it; `loaded`, if compiling has loaded
+    it as the device will. `made_from` are those of the files that the compiler read: the device does not need them,
+    other tools do.
     """
 
     path: Path
@@ -45,62 +59,135 @@ class Compiled:
     runtime: str
     runs: bool = True
     made_from: tuple[Path, ...] = ()
+    loaded: bool = False
 
 
-def compile(model: ir.Model, device: Device, folder: Path, *, on_cpu: Mapping[str, str] | None = None) -> Compiled:
-    """Compile `model` for `device` into `folder`, as model.onnx and what belongs to it.
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Python that deploys a model: the lines that load it, and the call that runs it on a dictionary `inputs`.
 
-    `on_cpu` names nodes that are to stay on the CPU, each with the reason.
+    `{outputs}` in the call stands for the names of the outputs, quoted and separated by commas.
     """
-    backend = _backend(device.backend)
-    folder.mkdir(parents=True, exist_ok=True)
-    compiled: Compiled = backend.compile(model, device, folder, dict(on_cpu or {}))
-    return compiled
+
+    loading: tuple[str, ...]
+    call: str
 
 
-def check(backend: str, ep_options: Mapping[str, str]) -> None:
-    """Refuse options that the toolchain of `backend` does not take, as far as it tells without a model."""
-    if backend == "openvino":
-        _backend(backend).check(ep_options)
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A vendor's library that tells what it takes, for `probe`: nothing of it is loaded in this process.
+
+    `module` is imported in a child process, where its `ask(question)` gives a verdict (see `probing.probe_job`);
+    `reasons` reads from the log of that process why questions were refused, by their number.
+    """
+
+    package: str
+    version: Callable[[], str]
+    module: str
+    reasons: Callable[[str], Mapping[int, str]]
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version()}"
 
 
-def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
-    """The outputs of the compiled model at `path` as the device, or its simulator, computes them."""
-    outputs: list[dict[str, np.ndarray]] = _backend(device.backend).run(path, samples, device)
-    return outputs
+class Simulator(Protocol):
+    """The vendor's compiler and simulator on pieces of a model with Q/DQ nodes, for `debug`."""
+
+    def run(self, path: Path, samples: Sequence[Arrays], device: Device) -> list[dict[str, np.ndarray]]:
+        """Outputs of the ONNX model at `path`, compiled as a build compiles it, one dictionary a sample."""
+        ...
+
+    def failure(self, path: Path, device: Device) -> str | None:
+        """The compiler's error for the ONNX model at `path`, nodes on the CPU allowed; None where it compiles."""
+        ...
 
 
-def load(path: Path, device: Device) -> None:
-    """Refuse a compiled model that its device's provider does not load, in a process of its own."""
-    _backend(device.backend).load(path, device)
+class TimedModel(Protocol):
+    """A deployed model, loaded in the child process that times it."""
+
+    inputs: Mapping[str, np.dtype[Any]]
+
+    def run(self, feeds: Arrays) -> object:
+        """Run once."""
+        ...
+
+    def layer_times(self, feeds: Arrays, *, warm_up: int, runs: int) -> Mapping[tuple[str, str], list[float]]:
+        """Seconds of each layer, by name and kind, in each of `runs`."""
+        ...
 
 
-def is_compiled(model: ir.Model) -> bool:
-    """Whether a model holds what a vendor's compiler made of one."""
-    return any(node.op_type == "EPContext" for node in model.graph)
+class Timer(Protocol):
+    """A runtime other than ONNX Runtime's CPU provider that a deployed model is timed in.
+
+    `module` is imported in a child process; its `opened(path, order, profile)` gives a `TimedModel`.
+    """
+
+    @property
+    def module(self) -> str: ...
+
+    def order(self, threads: int) -> dict[str, Any]:
+        """JSON-compatible values for `opened`; 0 threads leave their number to the runtime."""
+        ...
+
+    def runtime(self, threads: int) -> str:
+        """The runtime, its version and its options, for people."""
+        ...
 
 
-def adopt(path: Path, model: ir.Model, folder: Path) -> Compiled:
-    """Copy a compiled model and the binaries that it names, which lie beside it, into `folder`."""
-    contexts = [node for node in model.graph if node.op_type == "EPContext"]
-    names = dict.fromkeys(
-        node.attributes.get_string("ep_cache_context", "")
-        for node in contexts
-        if node.attributes.get_int("embed_mode", 1) == 0
-    )
-    missing = [name for name in names if Path(name).name != name or not (path.parent / name).is_file()]
-    if missing:
-        raise ModelError("M160", f"{path}: its binary {missing[0]!r} does not lie beside it")
-    files = [Path(shutil.copyfile(path, folder / "model.onnx"))]
-    files += [Path(shutil.copyfile(path.parent / name, folder / name)) for name in names]
-    on_npu = tuple(PlacedNode(node.name or "", node.op_type) for node in contexts)
-    others = tuple(PlacedNode(n.name or "", n.op_type, "left out when the model was compiled") for n in model.graph)
-    rest = tuple(node for node in others if node.op != "EPContext")
-    return Compiled(files[0], tuple(files), Placement(on_npu, rest, len(contexts)), (), "compiled elsewhere")
+class Backend(Protocol):
+    """A device and its toolchain. Derive from this class; what has a default here may be left out.
 
+    `title` names the device in reports. `table` is the path of its table, with the answers of its library, if any,
+    in a folder `probed` beside it. `packages` are the distributions that it needs beyond intact's own, and `install`
+    is how to get them. `suffix` is that of the file to deploy. `untimed` says why its latency cannot be measured here;
+    None where it can. `simulator` and `library` are there where the vendor has one.
+    """
 
-def _backend(wanted: str) -> ModuleType:
-    known = sorted(path.parent.name for path in Path(__file__).parent.glob("*/backend.py"))
-    if wanted not in known:
-        raise NotAvailable("E110", f"intact cannot compile for {wanted} yet", allowed=", ".join(known))
-    return importlib.import_module(f"{__package__}.{wanted}.backend")
+    title: str
+    table: Path
+    packages: tuple[str, ...] = ()
+    install: str | None = None
+    suffix: str = ONNX
+    untimed: str | None = "it is not timed here"
+    simulator: Simulator | None = None
+    library: Library | None = None
+
+    def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+        """Write what is deployed into `folder`; `on_cpu` names nodes that stay on the CPU, each with the reason."""
+        ...
+
+    def load(self, path: Path, device: Device) -> None:
+        """Refuse a compiled model that the device's runtime does not load."""
+        ...
+
+    def run(self, path: Path, samples: Sequence[Arrays], device: Device) -> list[dict[str, np.ndarray]]:
+        """Outputs of a compiled model on the device or its simulator, one dictionary a sample."""
+        ...
+
+    def check(self, ep_options: Mapping[str, str]) -> None:
+        """Refuse, before any work, options that the toolchain does not take, as far as it tells without a model."""
+        return
+
+    def on_host(self, ep_options: Mapping[str, str]) -> bool:
+        """True if a model would run on kernels of an x86 CPU, so that its instructions matter (see `assume_vnni`)."""
+        return True
+
+    def place(self, model: ir.Model, device: Device) -> Placement:
+        """Ask the vendor's library where the compute nodes of `model`, all of which have names, would run."""
+        raise NotAvailable("E131", f"{device.backend} has no library to ask here", fix="leave out --live")
+
+    def made(self, model: ir.Model) -> bool:
+        """True if `model` holds what this backend's compiler made: an EPContext node of its own."""
+        return False
+
+    def origin(self, path: Path) -> Path:
+        """The ONNX model that says what the inputs and outputs of a deployed file are."""
+        return path
+
+    def timer(self, ep_options: Mapping[str, str]) -> Timer | None:
+        """The runtime to time a deployed model in; None stands for ONNX Runtime's CPU provider."""
+        return None
+
+    def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet | None:
+        """Python that deploys a model, all of whose nodes are on the device if `whole`; None where it is not known."""
+        return None

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed, shipped
+from intact.settings import devices
 from intact.targets import predicates
-from intact.targets.registry import disagreements, known_archs, known_backends, known_socs, load_target
+from intact.targets.registry import disagreements, known_archs, known_socs, load_target
 from intact.targets.spec import OpSpec, Signature, Target
 
 _GRIDS = {
@@ -23,7 +24,7 @@ _GRIDS = {
 
 def pages() -> dict[str, str]:
     """The text of every page, by file name."""
-    return {f"{name}.md": "\n".join(_page(name)) + "\n" for name in known_backends()}
+    return {f"{name}.md": "\n".join(_page(name)) + "\n" for name in devices.shipped()}
 
 
 def main(folder: Path) -> None:

@@ -155,7 +155,7 @@ def _quantized(built: Build) -> str:
 
 
 def _placed(built: Build) -> str:
-    if built.config["compile"]["device"] == "cpu":
+    if built.placement.known and not built.placement.partitions:
         return "runs on the CPU"
     if not built.placement.known:
         return "placement is not known: the device is not on this machine"

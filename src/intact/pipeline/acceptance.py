@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from intact import data
-from intact.backends.openvino.client import BLOB, plugin_of
+from intact.backends import installed
 from intact.errors import SettingsError
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
@@ -19,8 +19,6 @@ from intact.verification import gates, remedies
 MEASURED = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
 # All gates that a build may have.
 GATES = (*MEASURED, "require_npu")
-# Devices whose latency is measured here; that of the others is only on the device itself.
-TIMED = ("cpu", "openvino")
 ROWS_TO_TIME = 8
 
 
@@ -29,12 +27,12 @@ def check_settings(config: BuildConfig, target: Target) -> None:
     if config.require_npu is not None and not target.npu:
         raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
     check_labels(config)
-    if config.max_latency_ratio is not None and target.backend not in TIMED:
-        why = "the time of the simulator is not latency" if target.backend == "qnn" else "it is not timed here"
+    why = installed.find(target.backend).untimed if config.max_latency_ratio is not None else None
+    if why is not None:
         raise SettingsError(
             "S137",
             f"--max-latency-ratio {config.max_latency_ratio:g}: {target.name} cannot be checked here: {why}",
-            allowed=f"the devices {', '.join(TIMED)}",
+            allowed=f"the devices {', '.join(installed.timed())}",
             fix="leave the gate out, and time the model on the device",
         )
 
@@ -59,8 +57,9 @@ def latency_gate(original: Path, deployed: Path, rows: data.Dataset, config: Bui
     if config.max_latency_ratio is None:
         return None
     feeds = list(islice(rows, ROWS_TO_TIME))
-    plugins = {deployed: plugin_of(config.compile.ep_options)} if deployed.suffix == BLOB else None
-    _, found = latencies(time_models([original, deployed], feeds, plugins=plugins))
+    backend = installed.of_file(deployed)
+    timer = None if backend is None else backend.timer(config.compile.ep_options)
+    _, found = latencies(time_models([original, deployed], feeds, plugins={} if timer is None else {deployed: timer}))
     return ratio_gate(found.ratio_to_first, config.max_latency_ratio, "the deployed model")
 
 

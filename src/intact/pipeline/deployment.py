@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intact import data
-from intact.backends import base as compiling
-from intact.environment import versions
+from intact import data, environment
+from intact.backends import compiling
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
 from intact.linting import linter
@@ -122,7 +121,7 @@ def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> N
     """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it later, loads it."""
     if (folder / PORTABLE).is_file():
         loads.check(folder / PORTABLE)
-    if not runs_later and compiled.compiled.runs:
+    if not runs_later and compiled.compiled.runs and not compiled.compiled.loaded:
         compiling.load(compiled.compiled.path, compiled.device)
 
 
@@ -145,7 +144,7 @@ def adopt(given: PreparedModel, folder: Path) -> CompiledModel:
 def stamped(model: ir.Model) -> ir.Model:
     """A copy of `model` that says who wrote it."""
     result = model.clone()
-    result.producer_name, result.producer_version = PRODUCER, versions()["intact"]
+    result.producer_name, result.producer_version = PRODUCER, environment.versions()["intact"]
     return result
 
 
@@ -188,7 +187,7 @@ def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return linter.fix(model, saturates=saturates) if prepared.target.backend == "cpu" else Rewritten(model)
+    return linter.fix(model, saturates=saturates) if prepared.target.ort_fuses else Rewritten(model)
 
 
 def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:

@@ -11,11 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import data
-from intact.backends import base as compiling
-from intact.backends.openvino import backend as openvino
-from intact.backends.openvino.client import BLOB, Plugin, plugin_of
+from intact.backends import compiling, installed
+from intact.backends.base import Timer
 from intact.errors import ModelError, SettingsError
 from intact.model import detect, io, upgrade
+from intact.profiling.measure import untimed
 from intact.quantization import boundary
 from intact.reports import manifest
 from intact.results import Form
@@ -37,18 +37,18 @@ ROWS_AT_ONCE = 64
 def runner(path: Path, config: CompileConfig) -> Runner:
     """Where a model file runs. This is the one place that chooses.
 
-    What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model in the
-    simulator of the architecture in `config`; any other model on the CPU, as it is written.
+    What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
+    backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
     """
     built = manifest.of_deployed(path)
     if built is not None:
         return _deployed(path, built, config)
-    _refuse_lone_blob(path)
+    _refuse_alone(path)
     model = io.load(path)
     if not compiling.is_compiled(model):
         form: Form = "float" if detect.detect(model) is None else "quantized"
         return Runner(form, PLAIN, lambda rows: stream(path, rows))
-    target = load_target("qnn", arch=config.arch, soc=config.soc)
+    target = load_target(installed.maker_of(model), arch=config.arch, soc=config.soc)
     runtime = f"simulator of {target.name}"
     return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config))
 
@@ -70,28 +70,29 @@ def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig) -> Ru
 
 
 def described(path: Path) -> ir.Model:
-    """The model in a file; of a blob, which only OpenVINO reads, the one that it was made from."""
-    return io.load(openvino.origin(path) if _is_blob(path) else path)
+    """The model in a file; of one that only its backend reads, the model that it was made from."""
+    backend = installed.of_file(path)
+    return io.load(path if backend is None else backend.origin(path))
 
 
-def plugins(paths: Iterable[Path]) -> dict[Path, Plugin]:
-    """What OpenVINO runs of these files, and on which of its devices with which options."""
+def plugins(paths: Iterable[Path]) -> dict[Path, Timer]:
+    """The runtimes that these files are timed in, where that is not ONNX Runtime's CPU provider."""
     found = {}
-    for path in filter(_is_blob, paths):
-        built = manifest.of_deployed(path)
+    for path in paths:
+        backend, built = installed.of_file(path), manifest.of_deployed(path)
+        if backend is None:
+            continue
         if built is None:
-            _refuse_lone_blob(path)
-        else:
-            found[path] = plugin_of(built["config"]["compile"]["ep_options"])
+            _refuse_alone(path)
+        elif backend.untimed is not None:
+            raise untimed(path, backend.untimed)
+        elif (timer := backend.timer(built["config"]["compile"]["ep_options"])) is not None:
+            found[path] = timer
     return found
 
 
-def _is_blob(path: Path) -> bool:
-    return path.suffix == BLOB
-
-
-def _refuse_lone_blob(path: Path) -> None:
-    if _is_blob(path) and path.is_file():
+def _refuse_alone(path: Path) -> None:
+    if path.is_file() and installed.of_file(path) is not None:
         raise ModelError(
             "M162",
             f"{path}: no manifest of the build that made it lies beside it, so its device and options are not known",
@@ -158,5 +159,4 @@ def run_compiled(
 
 def device_of(target: Target, config: CompileConfig) -> compiling.Device:
     """What to compile for and to run on, as the target's table and the settings say."""
-    soc_id = target.soc.id if target.soc is not None else None
-    return compiling.Device(target.backend, config.timeout, target.arch, soc_id, config.ep_options)
+    return compiling.Device.of(target, config.timeout, config.ep_options)

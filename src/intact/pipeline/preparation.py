@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact import data
-from intact.backends.openvino.client import plugin_of
+from intact.backends import installed
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log
@@ -109,9 +109,9 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
 
 def target_of(config: CompileConfig) -> Target:
     ort = config.assume_ort
-    # The processor's kernels are of no concern to OpenVINO's other devices.
-    elsewhere = config.device == "openvino" and plugin_of(config.ep_options).device != "CPU"
-    vnni = True if elsewhere else config.assume_vnni
+    here = not installed.is_backend(config.device) or installed.find(config.device).on_host(config.ep_options)
+    # Of no other device do the kernels of a processor concern anybody.
+    vnni = config.assume_vnni if here else True
     return load_target(config.device, arch=config.arch, soc=config.soc, vnni=vnni, ort=ort)
 
 
@@ -188,9 +188,9 @@ def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizin
     repairs = []
     if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
         repairs.append((linter.loadable, "loads them beside int8 (intact explain Q119)"))
-    if target.backend == "cpu":
+    if target.ort_fuses:
         repairs.append((linter.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
-    if target.backend == "cpu" and target.rewrite.saturates:
+    if target.ort_fuses and target.rewrite.saturates:
         repairs.append((linter.unsaturated, "multiplies them rightly without VNNI (intact explain Q124)"))
     for repair, what in repairs:
         repaired = repair(result.model)
@@ -202,7 +202,7 @@ def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizin
 
 def _saturation(model: ir.Model, target: Target) -> list[str]:
     """A warning, where a target saturates and has no exact kernels that the weights could be written for."""
-    if target.backend == "cpu" or not target.rewrite.saturates:
+    if target.ort_fuses or not target.rewrite.saturates:
         return []
     found = [finding for finding in linter.findings(model, saturates=True) if finding.code == linter.SATURATED]
     text = f"{len(found)} products may saturate in {target.backend} on a CPU without VNNI, which costs accuracy"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from intact.backends import base as compiling
-from intact.environment import versions
+from intact.backends import compiling
+from intact.backends.installed import versions
 from intact.events import Log
 from intact.model import io
 from intact.pipeline import acceptance, verdict

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.backends import base as compiling
-from intact.environment import versions
+from intact.backends import compiling
+from intact.backends.installed import versions
 from intact.events import Events, Log, Silence
 from intact.pipeline import acceptance, deployment, preparation, presets, recording, verifying
 from intact.pipeline.preparation import PreparedModel

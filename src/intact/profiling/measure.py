@@ -1,17 +1,16 @@
-"""Models beside each other, on ONNX Runtime's CPU provider and in OpenVINO: latency, memory, what takes the time."""
+"""Models beside each other, on ONNX Runtime's CPU provider and in others: latency, memory, what takes the time."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from intact.backends.openvino import client as openvino_client
-from intact.backends.openvino.client import Plugin
+from intact.backends.base import Timer
 from intact.data import Feeds
 from intact.errors import ModelError, SettingsError
 from intact.model import io
@@ -57,16 +56,16 @@ def measure(
     paths: Sequence[Path],
     rows: Sequence[Feeds],
     *,
-    plugins: Mapping[Path, Plugin] | None = None,
+    plugins: Mapping[Path, Timer] | None = None,
     threads: int = 0,
     rounds: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> Measurement:
     """Time these models on the same rows; `threads` of 0 leaves their number to the runtime.
 
-    Those in `plugins` run in OpenVINO, the others in ONNX Runtime.
+    Those in `plugins` run in the runtimes given there, the others in ONNX Runtime.
     """
-    within = _with_threads(plugins or {}, threads)
+    within = plugins or {}
     for path in (path for path in paths if path not in within):
         refuse_compiled(path)
     times = time_models(paths, rows, plugins=plugins, threads=threads, rounds=rounds, advance=advance)
@@ -78,7 +77,7 @@ def measure(
         slower = profile.blame(profile.by_op(first), ops) if latency.is_slower else ()
         size = sum(file.stat().st_size for file in ([path] if path in within else io.files_of(path)))
         slowest = tuple(sorted(nodes, key=lambda node: -node.seconds))
-        runtime = _runtime(within.get(path))
+        runtime = _runtime(within.get(path), threads)
         models.append(Performance(str(path), runtime, size, latency, *memory, ops, slowest, slower))
     runtimes = dict.fromkeys(model.runtime for model in models)
     return Measurement("; ".join(runtimes), threads, WARM_UP, len(times), tuple(models))
@@ -88,21 +87,20 @@ def time_models(
     paths: Sequence[Path],
     rows: Sequence[Feeds],
     *,
-    plugins: Mapping[Path, Plugin] | None = None,
+    plugins: Mapping[Path, Timer] | None = None,
     threads: int = 0,
     rounds: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
     """Seconds of each model (columns) in each round (rows); models take turns on the same rows.
 
-    Where OpenVINO takes part all of them run in a child process, so that its death is not ours; it does not tell of
-    single rounds.
+    Where another runtime takes part all of them run in a child process, so that its death is not ours; it does not
+    tell of single rounds.
     """
     if not plugins:
         return race([session_contender(path, rows, threads) for path in paths], rounds, advance=advance)
-    within = _with_threads(plugins, threads)
     request = {
-        "models": [{"path": str(path.resolve()), **_where(within.get(path))} for path in paths],
+        "models": [{"path": str(path.resolve()), **_where(plugins.get(path), threads)} for path in paths],
         "threads": threads,
         "rounds": rounds,
     }
@@ -119,6 +117,16 @@ def refuse_compiled(path: Path) -> None:
             allowed="models that ONNX Runtime runs on this CPU",
             fix="time it on the device; intact analyze says what of a model is on the NPU",
         )
+
+
+def untimed(path: Path, why: str) -> SettingsError:
+    """The refusal to time a compiled model, with the reason."""
+    return SettingsError(
+        "S136",
+        f"{path} is compiled for an NPU: {why}",
+        allowed="models that run on this machine as they will be deployed",
+        fix="time it on the device; intact analyze says what of a model is on the NPU",
+    )
 
 
 def session_contender(path: Path, rows: Sequence[Feeds], threads: int) -> Callable[[int], object]:
@@ -144,30 +152,19 @@ def types_of(session: ort_cpu.Session) -> dict[str, str]:
     return {port: _TYPES.get(name, name) for port, name in names.items()}
 
 
-def _with_threads(plugins: Mapping[Path, Plugin], threads: int) -> dict[Path, Plugin]:
-    """Plugins with as many threads as the other models have; only that for the CPU has threads of its own."""
-    given = {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
-    return {
-        path: replace(plugin, options={**plugin.options, **given}) if plugin.device == "CPU" else plugin
-        for path, plugin in plugins.items()
-    }
+def _where(timer: Timer | None, threads: int) -> dict[str, Any]:
+    return {"timer": None if timer is None else {"module": timer.module, "order": timer.order(threads)}}
 
 
-def _where(plugin: Plugin | None) -> dict[str, Any]:
-    return {"plugin": None if plugin is None else {"device": plugin.device, "options": dict(plugin.options)}}
-
-
-def _runtime(plugin: Plugin | None) -> str:
-    if plugin is None:
-        return f"onnxruntime {ort_cpu.version()}, CPU"
-    return f"{openvino_client.PACKAGE} {openvino_client.version()}, {plugin}"
+def _runtime(timer: Timer | None, threads: int) -> str:
+    return f"onnxruntime {ort_cpu.version()}, CPU" if timer is None else timer.runtime(threads)
 
 
 def _examine(
-    path: Path, row: Feeds, plugin: Plugin | None, threads: int
+    path: Path, row: Feeds, timer: Timer | None, threads: int
 ) -> tuple[tuple[int | None, int | None], list[NodeTime]]:
     """The memory and the nodes of one model, from a process of its own."""
-    request = {"model": str(path.resolve()), "threads": threads, **_where(plugin)}
+    request = {"model": str(path.resolve()), "threads": threads, **_where(timer, threads)}
     found = _call("examine", request, [row])
     return (found["peak_bytes"], found["used_bytes"]), [NodeTime(**node) for node in found["nodes"]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from intact.backends.base import TimedModel
 from intact.profiling import profile
 from intact.profiling.measure import fitting, session_contender, types_of
 from intact.profiling.profile import NodeTime
@@ -26,15 +28,15 @@ Rows = list[dict[str, np.ndarray]]
 
 def examine(request: dict[str, Any]) -> dict[str, Any]:
     """The peak memory of loading and running `model` on the first row of `inputs`, and its nodes with their times."""
-    path, plugin = Path(request["model"]), request["plugin"]
+    path, timer = Path(request["model"]), request["timer"]
     rows = _rows(request)
     before = peak_bytes()
-    run = _contender(path, rows, plugin, request["threads"])
+    run = _contender(path, rows, timer, request["threads"])
     for number in range(WARM_UP):
         run(number)
     peak = peak_bytes()
     del run
-    nodes = _session_nodes(path, rows, request["threads"]) if plugin is None else _openvino_nodes(path, rows, plugin)
+    nodes = _session_nodes(path, rows, request["threads"]) if timer is None else _layers(path, rows, timer)
     used = None if peak is None or before is None else peak - before
     return {"peak_bytes": peak, "used_bytes": used, "nodes": [asdict(node) for node in nodes]}
 
@@ -42,7 +44,7 @@ def examine(request: dict[str, Any]) -> dict[str, Any]:
 def race_models(request: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each of `models` in each round."""
     rows, threads = _rows(request), request["threads"]
-    contenders = [_contender(Path(model["path"]), rows, model["plugin"], threads) for model in request["models"]]
+    contenders = [_contender(Path(model["path"]), rows, model["timer"], threads) for model in request["models"]]
     return {"times": race(contenders, request["rounds"]).tolist()}
 
 
@@ -63,16 +65,18 @@ def _rows(request: dict[str, Any]) -> Rows:
         return [{name: arrays[f"{row}.{index}"] for index, name in names} for row in range(request["rows"])]
 
 
-def _contender(path: Path, rows: Rows, plugin: dict[str, Any] | None, threads: int) -> Callable[[int], object]:
-    if plugin is None:
+def _contender(path: Path, rows: Rows, timer: dict[str, Any] | None, threads: int) -> Callable[[int], object]:
+    if timer is None:
         return session_contender(path, rows, threads)
-    from intact.backends.openvino import job as openvino
+    model = _opened(path, timer, profile=False)
+    feeds = [fitting(model.inputs, row, path) for row in rows]
+    return lambda number: model.run(feeds[number % len(feeds)])
 
-    compiled = openvino.load(str(path), plugin["device"], plugin["options"])
-    feeds = [fitting(openvino.inputs(compiled), row, path) for row in rows]
-    request = compiled.create_infer_request()
-    # Without copies, as ONNX Runtime takes and gives arrays.
-    return lambda number: request.infer(dict(feeds[number % len(feeds)]), share_inputs=True, share_outputs=True)
+
+def _opened(path: Path, timer: dict[str, Any], *, profile: bool) -> TimedModel:
+    """A model in the runtime that a backend's timer names."""
+    model: TimedModel = importlib.import_module(timer["module"]).opened(str(path), timer["order"], profile=profile)
+    return model
 
 
 def _session_nodes(path: Path, rows: Rows, threads: int) -> list[NodeTime]:
@@ -84,10 +88,7 @@ def _session_nodes(path: Path, rows: Rows, threads: int) -> list[NodeTime]:
         return profile.read_profile(session.end_profile(), skip=WARM_UP)
 
 
-def _openvino_nodes(path: Path, rows: Rows, plugin: dict[str, Any]) -> list[NodeTime]:
-    from intact.backends.openvino import job as openvino
-
-    compiled = openvino.load(str(path), plugin["device"], {**plugin["options"], "PERF_COUNT": "YES"})
-    feeds = fitting(openvino.inputs(compiled), rows[0], path)
-    found = openvino.layer_times(compiled, feeds, warm_up=WARM_UP, runs=PROFILED_RUNS)
+def _layers(path: Path, rows: Rows, timer: dict[str, Any]) -> list[NodeTime]:
+    model = _opened(path, timer, profile=True)
+    found = model.layer_times(fitting(model.inputs, rows[0], path), warm_up=WARM_UP, runs=PROFILED_RUNS)
     return [NodeTime(name, kind, median(times)) for (name, kind), times in found.items()]

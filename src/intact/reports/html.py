@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from intact.backends import installed
 from intact.reports import snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure, share, size
@@ -26,12 +27,6 @@ OUTPUTS_SHOWN = 8
 # The right end of SQNR bars, unless a value lies beyond it.
 LEAST_SCALE_DB = 50.0
 
-DEVICES = {
-    "cpu": "CPU, through ONNX Runtime",
-    "qnn": "Qualcomm Hexagon NPU, through QNN",
-    "openvino": "Intel devices, through OpenVINO",
-    "dml": "DirectML devices",
-}
 # Each word of a verdict: its colour, and what it means to the reader.
 WORDS = {
     "good": ("good", "every form computes what the original does"),
@@ -126,7 +121,7 @@ def _target(config: Record, stages: Record) -> dict[str, str]:
     compiling = config["compile"]
     chip = [compiling[key] for key in ("soc", "arch") if compiling[key] is not None]
     return {
-        "name": DEVICES.get(compiling["device"], compiling["device"]),
+        "name": installed.title(compiling["device"]),
         "chip": ", ".join(chip) if chip else "the target's default",
         "runtime": stages.get("compile", {}).get("runtime") or MISSING,
     }
@@ -171,16 +166,17 @@ def _placement(placement: Record, device: str) -> dict[str, Any]:
     ops = sorted({node["op"] for node in (*npu, *cpu)})
     total, partitions = len(on) + len(off), placement["partitions"]
     known = placement.get("known", True)  # manifests of earlier versions know it always
+    has_npu = bool(partitions) or not known
     return {
         "known": known,
-        "npu": device != "cpu",
+        "npu": has_npu,
         "place": placement.get("place", "NPU"),
         "layers": _grouped(_layers(placement.get("layers", ())), ("precision", "kind", "kernel"), "nodes"),
         "on": len(on),
         "total": total,
         "nodes": count(total, "compute node"),
         "bar": _percent(len(on), total),
-        "state": "plain" if device == "cpu" or not known else "good" if not off and partitions == 1 else "warn",
+        "state": "plain" if not (has_npu and known) else "good" if not off and partitions == 1 else "warn",
         "partitions": count(partitions, "partition"),
         "off": _grouped(off, ("op", "reason"), "name"),
         "off_count": len(off),

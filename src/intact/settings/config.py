@@ -11,9 +11,8 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -28,6 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from intact.errors import SettingsError
+from intact.settings import devices
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 # `float16` stands in both types or in neither; `float` leaves activations as they are and quantizes weights only.
@@ -47,9 +47,6 @@ ExportTask = Literal[
     "semantic-segmentation",
     "depth-estimation",
 ]
-Device = Literal["cpu", "qnn", "openvino", "dml"]
-# Installed packages add targets under this name: an entry point of it loads the path of a table.
-TARGET_ENTRY_POINTS = "intact.targets"
 Precision = Literal["fp32", "fp16", "uint8", "int8", "int16", "w8a8", "w8a16", "w4a16", "w8", "w4", "auto"]
 NodeType = Literal["uint8", "int8", "uint16", "int16", "float"]
 
@@ -228,7 +225,7 @@ class CompileConfig(Settings):
     """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
 
     device: str = Field(
-        default="cpu",
+        default=devices.HOST,
         description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table.",
     )
     arch: str | None = Field(
@@ -255,8 +252,8 @@ class CompileConfig(Settings):
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
-        known = [*get_args(Device), *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))]
-        if value not in known and not value.endswith(".toml"):
+        if not value.endswith(".toml") and not devices.is_known(value):
+            known = devices.known()
             allowed = f"{', '.join(known)}, or the path of a table (.toml)"
             raise ValueError(f"unknown device {value!r}{nearest(value, known)} (allowed: {allowed})")
         return value

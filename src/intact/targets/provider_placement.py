@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.results import PlacedNode, Placement
 
-NO_REASON = "the QNN provider did not claim it; no reason was logged"
+NO_REASON = "the {provider} provider did not claim it; no reason was logged"
 INSERTED = "ORT inserted it beside nodes that the NPU does not take"
 
 # They move numbers between grids and compute nothing.
@@ -46,9 +46,10 @@ def place(
     ]
     if not on_npu:
         on_cpu = set(ops)
+    unclaimed = NO_REASON.format(provider=npu.removesuffix("ExecutionProvider"))
     return Placement(
         npu_nodes=tuple(PlacedNode(name, op) for name, op in ops.items() if name not in on_cpu),
-        cpu_nodes=(*(PlacedNode(n, op, why.get(n, NO_REASON)) for n, op in ops.items() if n in on_cpu), *inserted),
+        cpu_nodes=(*(PlacedNode(n, op, why.get(n, unclaimed)) for n, op in ops.items() if n in on_cpu), *inserted),
         partitions=partitions,
     )
 

@@ -1,22 +1,29 @@
-"""Finds and reads target tables. A table is read only when its backend is asked for."""
+"""Finds target tables and makes targets of them. A table is read only when its backend is asked for."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from intact.errors import SettingsError
-from intact.settings.config import TARGET_ENTRY_POINTS, nearest
-from intact.targets.spec import Axis, Costs, Disagreement, Forms, Level, OpSpec, Packing, Signature, Slot, Soc, Target
+from intact.settings import devices
+from intact.settings.config import nearest
+from intact.targets.spec import Axis, Costs, Disagreement, Forms, Level, OpSpec, Packing, Signature, Soc, Target
+from intact.targets.table import (
+    AxisRow,
+    CostSection,
+    OpEntry,
+    RewriteSection,
+    SignatureRow,
+    TargetTable,
+    WeightOnlySection,
+    parse,
+    slot_of,
+)
 
-_BACKENDS = resources.files("intact") / "backends"
-_TABLE = "table.toml"
 NEVER = "never"
 """The version from which on a runtime does what no version does."""
 
@@ -38,31 +45,31 @@ def load_target(
     chip = _soc(table, soc, name) if soc is not None else None
     number = _arch(table, arch, chip, name)
     return Target(
-        backend=table["target"]["name"],
+        backend=table.target.name,
         arch=number,
         soc=chip or _soc_for(table, number),
-        npu=table["target"]["npu"],
-        precisions=table.get("precisions", {}),
-        later=table.get("later", {}),
+        npu=table.target.npu,
+        precisions=table.precisions,
+        later=table.later,
         ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),
         table=origin,
-        rewrite=_forms(table.get("rewrite", {}), origin, vnni, ort),
-        instead=table.get("instead", {}),
-        halves=_from_arch(table["target"].get("halves_from"), number),
-        packing=_packing(table.get("weight_only"), origin),
-        costs=_costs(table.get("cost"), origin),
+        rewrite=_forms(table.rewrite, origin, vnni, ort),
+        instead=table.instead,
+        halves=_from_arch(table.target.halves_from, number),
+        packing=_packing(table.weight_only, origin),
+        costs=_costs(table.cost, origin),
+        ort_fuses=table.target.ort_fuses,
     )
 
 
 def known_backends() -> list[str]:
     """Names that `load_target` takes without a path."""
-    shipped = [folder.name for folder in _BACKENDS.iterdir() if (folder / _TABLE).is_file()]
-    return sorted({*shipped, *(point.name for point in entry_points(group=TARGET_ENTRY_POINTS))})
+    return devices.known()
 
 
 def known_archs(name: str) -> list[int]:
     """The architectures of a backend, oldest first."""
-    return list(_table(name)[0]["target"].get("archs", []))
+    return list(_table(name)[0].target.archs)
 
 
 def known_socs(name: str) -> list[Soc]:
@@ -72,36 +79,37 @@ def known_socs(name: str) -> list[Soc]:
 
 def disagreements(name: str) -> list[Disagreement]:
     """Documented facts about a backend that probes contradict."""
-    return [Disagreement(**row) for row in _table(name)[0].get("disagreement", ())]
+    return [Disagreement(**row.model_dump()) for row in _table(name)[0].disagreement]
 
 
-def _table(name: str) -> tuple[dict[str, Any], str]:
+def _table(name: str) -> tuple[TargetTable, str]:
     """A table and where it comes from; a file that a user may edit is read every time."""
-    if name.endswith(".toml"):
-        return _read(Path(name).read_text(encoding="utf-8") if Path(name).is_file() else None, name), name
-    return _installed(name)
+    if not name.endswith(".toml"):
+        return _installed(name)
+    if not Path(name).is_file():
+        raise SettingsError("S122", f"{name}: no such target table")
+    return parse(Path(name).read_text(encoding="utf-8"), name), name
 
 
 @cache
-def _installed(name: str) -> tuple[dict[str, Any], str]:
-    shipped = _BACKENDS / name / _TABLE
-    if shipped.is_file():
-        return _read(shipped.read_text(encoding="utf-8"), name), f"backends/{name}/{_TABLE}"
-    for point in entry_points(group=TARGET_ENTRY_POINTS, name=name):
-        path = Path(str(point.load()))
-        return _read(path.read_text(encoding="utf-8"), name), str(path)
+def _installed(name: str) -> tuple[TargetTable, str]:
+    if name in devices.shipped():
+        shipped, origin = resources.files("intact") / "backends" / name / devices.TABLE, f"backends/{name}/table.toml"
+        return parse(shipped.read_text(encoding="utf-8"), origin), origin
+    paths = [devices.load(point).table for point in devices.added(devices.BACKEND_GROUP, name)]
+    paths += [devices.load(point) for point in devices.added(devices.TARGET_GROUP, name)]
+    for path in map(Path, paths):
+        return _of_this_name(parse(path.read_text(encoding="utf-8"), str(path)), name, path), str(path)
     raise SettingsError(
         "S121", f"unknown device {name!r}{nearest(name, known_backends())}", allowed=", ".join(known_backends())
     )
 
 
-def _read(text: str | None, name: str) -> dict[str, Any]:
-    if text is None:
-        raise SettingsError("S122", f"{name}: no such target table")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError("S123", f"{name}: {error}") from None
+def _of_this_name(table: TargetTable, name: str, path: Path) -> TargetTable:
+    """The table of an installed package, which goes by one name: what is built for it is looked up by that."""
+    if table.target.name != name:
+        raise SettingsError("S194", f"{path}: its name is {table.target.name!r}, and its entry point's is {name!r}")
+    return table
 
 
 @cache
@@ -109,79 +117,70 @@ def _installed_ops(name: str) -> Mapping[tuple[str, str], OpSpec]:
     return _ops(*_installed(name))
 
 
-def _ops(table: dict[str, Any], origin: str) -> Mapping[tuple[str, str], OpSpec]:
-    specs = [_op(key, entry, table, origin) for key, entry in table.get("op", {}).items()]
+def _ops(table: TargetTable, origin: str) -> Mapping[tuple[str, str], OpSpec]:
+    specs = [_op(key, table, origin) for key in table.op]
     return {(spec.domain, spec.op): spec for spec in specs}
 
 
-def _op(key: str, entry: dict[str, Any], table: dict[str, Any], origin: str) -> OpSpec:
+def _op(key: str, table: TargetTable, origin: str) -> OpSpec:
     domain, _, op = key.rpartition("::")
-    entry = {**table.get("group", {}).get(entry.get("like", ""), {}), **entry}
-    source = entry.get("source", "")
+    entry = table.entry(key)
     return OpSpec(
         op=op,
         domain=domain,
-        signatures=tuple(_signature(row, source, entry.get("float_arch", 0)) for row in _rows(entry)),
-        grid=entry.get("grid", "own"),
-        start=entry.get("start", True),
-        weight_axis=_axis(entry.get("weight_axis", 0)),
-        channel_rank=entry.get("channel_rank"),
-        fixed={t: (float(v["scale"]), int(v["zero_point"])) for t, v in entry.get("fixed", {}).items()},
-        require=(*table.get("every", {}).get("require", ()), *entry.get("require", ())),
-        source=f"{origin} [op.{key}], {source}",
-        must_share=entry.get("must_share", True),
-        must_fix={t: v["must"] for t, v in entry.get("fixed", {}).items() if "must" in v},
-        absorbed=entry.get("absorbed", False),
-        group=entry.get("group", "all"),
+        signatures=tuple(_signature(row, entry) for row in (*entry.take, *entry.more)),
+        grid=entry.grid,
+        start=entry.start,
+        weight_axis=_axis(entry.weight_axis),
+        channel_rank=entry.channel_rank,
+        fixed={dtype: (row.scale, row.zero_point) for dtype, row in entry.fixed.items()},
+        require=(*table.every.require, *entry.require),
+        source=f"{origin} [op.{key}], {entry.source}",
+        must_share=entry.must_share,
+        must_fix={dtype: row.must for dtype, row in entry.fixed.items() if row.must is not None},
+        absorbed=entry.absorbed,
+        group=entry.group,
     )
 
 
-def _rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """The signatures of an operator: its own or its group's, and those that it has beyond them."""
-    return [*entry.get("take", ()), *entry.get("more", ())]
-
-
-def _signature(row: dict[str, Any], source: str, float_arch: int) -> Signature:
-    inputs = list(row["in"])
-    least = float_arch if row.get("runs") == "float" else 0
-    repeats = inputs[-1:] == ["..."]
+def _signature(row: SignatureRow, entry: OpEntry) -> Signature:
+    least = entry.float_arch if row.runs == "float" else 0
     return Signature(
-        inputs=tuple(map(Slot.parse, inputs[:-1] if repeats else inputs)),
-        outputs=tuple(map(Slot.parse, row["out"])),
-        repeats=repeats,
-        arch=row.get("arch", least),
-        source=row.get("source", source),
-        require=tuple(row.get("require", ())),
-        runs=row.get("runs", "integer"),
+        inputs=tuple(map(slot_of, row.inputs[:-1] if row.repeats else row.inputs)),
+        outputs=tuple(map(slot_of, row.outputs)),
+        repeats=row.repeats,
+        arch=least if row.arch is None else row.arch,
+        source=entry.source if row.source is None else row.source,
+        require=tuple(row.require),
+        runs=row.runs,
     )
 
 
-def _axis(value: int | dict[str, Any]) -> Axis:
+def _axis(value: int | AxisRow) -> Axis:
     if isinstance(value, int):
         return Axis(value)
-    return Axis(value["default"], value["attribute"], {int(k): v for k, v in value["values"].items()})
+    return Axis(value.default, value.attribute, {int(key): axis for key, axis in value.values.items()})
 
 
-def _forms(entry: dict[str, Any], origin: str, vnni: bool | None, ort: str | None) -> Forms:
-    kernels = (key.rpartition("::") for key in entry.get("kernels", ()))
-    direct = entry.get("direct_conv", {"inputs": 1, "outputs": 1, "positions": 1})
-    distinct = _from_version(entry.get("distinct_zero_points", {}), ort)
+def _forms(entry: RewriteSection, origin: str, vnni: bool | None, ort: str | None) -> Forms:
+    kernels = (key.rpartition("::") for key in entry.kernels)
+    distinct = _from_version(entry.distinct_zero_points, ort)
     return Forms(
-        form=entry.get("form", "qdq"),
-        rules=tuple(entry.get("rules", ())),
+        form=entry.form,
+        rules=tuple(entry.rules),
         kernels=frozenset((domain, op) for domain, _, op in kernels),
-        moves={op: frozenset(types.split("|")) for op, types in entry.get("moves", {}).items()},
-        saturates=entry.get("saturates_without") == "vnni" and _lacks_vnni(vnni),
-        makes_symmetric=frozenset(entry.get("makes_symmetric", ())),
+        moves={op: frozenset(types.split("|")) for op, types in entry.moves.items()},
+        saturates=entry.saturates_without is not None and _lacks_vnni(vnni),
+        makes_symmetric=frozenset(entry.makes_symmetric),
         takes_distinct=distinct,
-        refuses_distinct=frozenset(entry.get("distinct_zero_points", {})) - distinct,
+        refuses_distinct=frozenset(entry.distinct_zero_points) - distinct,
         # A version that the user names is the one that runs the model: no other has to.
-        portable_up_to=tuple(entry.get("portable_up_to", ())) if ort is None else (),
-        weight_zero_points=entry.get("weight_zero_points", "any"),
-        worth_converting=entry.get("worth_converting"),
-        worth_flattening=entry.get("worth_flattening"),
-        direct_conv=(direct["inputs"], direct["outputs"], direct["positions"]),
-        source=f"{origin} [rewrite], {entry.get('source', '')}",
+        portable_up_to=tuple(entry.portable_up_to) if ort is None else (),
+        weight_zero_points=entry.weight_zero_points,
+        worth_converting=entry.worth_converting,
+        worth_flattening=entry.worth_flattening,
+        direct_conv=(entry.direct_conv.inputs, entry.direct_conv.outputs, entry.direct_conv.positions),
+        source=f"{origin} [rewrite], {entry.source}",
     )
 
 
@@ -212,11 +211,11 @@ def _lacks_vnni(assumed: bool | None) -> bool:
     return cpu.adds_pairs_in_16_bits()
 
 
-def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: str) -> int | None:
-    known: list[int] = table["target"].get("archs", [])
+def _arch(table: TargetTable, arch: str | int | None, soc: Soc | None, name: str) -> int | None:
+    known = table.target.archs
     text = ", ".join(f"v{a}" for a in known) or f"{name} has no architectures"
     if arch is None:
-        return soc.arch if soc is not None else table["target"].get("default_arch")
+        return soc.arch if soc is not None else table.target.default_arch
     digits = str(arch).lower().removeprefix("v")
     if not digits.isdecimal() or int(digits) not in known:
         raise SettingsError("S124", f"unknown architecture {arch!r} of {name}", allowed=text)
@@ -225,29 +224,29 @@ def _arch(table: dict[str, Any], arch: str | int | None, soc: Soc | None, name: 
     return int(digits)
 
 
-def _packing(entry: dict[str, Any] | None, origin: str) -> Packing | None:
+def _packing(entry: WeightOnlySection | None, origin: str) -> Packing | None:
     if entry is None:
         return None
-    return Packing(tuple(entry["types"]), tuple(entry["blocks"]), f"{origin} [weight_only], {entry['source']}")
+    return Packing(tuple(entry.types), tuple(entry.blocks), f"{origin} [weight_only], {entry.source}")
 
 
-def _costs(entry: dict[str, Any] | None, origin: str) -> Costs | None:
+def _costs(entry: CostSection | None, origin: str) -> Costs | None:
     if entry is None:
         return None
-    levels = tuple(Level(**{**row, "bytes": tuple(row["bytes"])}) for row in entry["levels"])
-    return Costs(levels, entry["byte"], f"{origin} [cost], {entry['source']}")
+    levels = tuple(Level(r.name, r.activation, r.weight, r.multiply, (r.bytes[0], r.bytes[1])) for r in entry.levels)
+    return Costs(levels, entry.byte, f"{origin} [cost], {entry.source}")
 
 
 def _from_arch(first: int | None, arch: int | None) -> bool:
-    """Whether something that holds from the architecture `first` on holds for this one; never where it is unset."""
+    """True if something that holds from the architecture `first` on holds for this one; never where it is unset."""
     return first is not None and arch is not None and arch >= first
 
 
-def _socs(table: dict[str, Any]) -> list[Soc]:
-    return [Soc(**row) for row in table.get("soc", {}).get("rows", ())]
+def _socs(table: TargetTable) -> list[Soc]:
+    return [] if table.soc is None else [Soc(row.name, row.id, row.arch, row.vtcm_mb) for row in table.soc.rows]
 
 
-def _soc(table: dict[str, Any], soc: str, name: str) -> Soc:
+def _soc(table: TargetTable, soc: str, name: str) -> Soc:
     chips = {chip.name: chip for chip in _socs(table)}
     if soc.upper() not in chips:
         hint = nearest(soc.upper(), list(chips))
@@ -255,6 +254,6 @@ def _soc(table: dict[str, Any], soc: str, name: str) -> Soc:
     return chips[soc.upper()]
 
 
-def _soc_for(table: dict[str, Any], arch: int | None) -> Soc | None:
+def _soc_for(table: TargetTable, arch: int | None) -> Soc | None:
     """A chip that stands for an architecture: the first one listed with it."""
     return next((chip for chip in _socs(table) if chip.arch == arch), None)

@@ -238,7 +238,8 @@ class Target:
 
     `later` are precisions that are not built yet, with the reason; `instead` says what to use in place of others.
     `halves` says that what is written in float32 is computed in half precision; `packing` is about weights of few
-    bits beside float activations; `costs` is what mixed precision weighs accuracy against.
+    bits beside float activations; `costs` is what mixed precision weighs accuracy against. `ort_fuses` says that
+    ONNX Runtime's CPU provider fuses and runs what is deployed, so that what it would fuse wrongly is repaired first.
     """
 
     backend: str
@@ -254,6 +255,7 @@ class Target:
     halves: bool = False
     packing: Packing | None = None
     costs: Costs | None = None
+    ort_fuses: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """What the target says about an operator, or None if it does not know it."""

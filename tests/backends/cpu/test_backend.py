@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.errors import ModelError, NotAvailable, SettingsError
 from intact.runtime import ort_cpu
 from tests.backends import qdq

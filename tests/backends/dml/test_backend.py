@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.backends.dml import backend as dml
 from intact.errors import NotAvailable, SettingsError
 from intact.model import io

@@ -11,7 +11,7 @@ import pytest
 from intact import environment
 from intact.api.perf import perf
 from intact.api.verify import verify
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.backends.openvino import backend as openvino
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugin_of

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from intact.backends import probing
+from intact.backends import installed, probing
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed, shipped
 from intact.backends.probing.cases import cases
-from intact.backends.probing.libraries import LIBRARIES
 from intact.errors import ToolchainError
 from intact.runtime import process
 from intact.targets.placement import in_float
@@ -22,6 +21,7 @@ from intact.targets.validate import violations_of
 from tests.backends.probing.cases import by_name, model
 
 # Every backend with a library, on each of its architectures.
+LIBRARIES = {name: found.library for name, found in installed.every() if found.library is not None}
 TARGETS = [(backend, arch) for backend in LIBRARIES for arch in known_archs(backend) or [NO_ARCH]]
 DISAGREEMENTS = [(backend, row) for backend in LIBRARIES for row in disagreements(backend)]
 SAMPLE = 12
@@ -141,7 +141,7 @@ def library(monkeypatch):
         return process.Reply({}, "")
 
     known = replace(LIBRARIES["qnn"], version=lambda: "9.9")
-    monkeypatch.setitem(LIBRARIES, "qnn", known)
+    monkeypatch.setattr(installed.find("qnn"), "library", known)
     monkeypatch.setattr(process, "call", call)
     return asked
 

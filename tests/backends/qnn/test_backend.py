@@ -7,12 +7,13 @@ import hashlib
 import importlib.util
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.backends.qnn import backend as compile_qnn
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn.client import Chip
@@ -202,3 +203,13 @@ def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatc
         build(qdq.cnn(), tmp_path)
     assert (caught.value.code, caught.value.status) == ("E101", 5)
     assert "intact[qnn]" in (caught.value.fix or "")
+
+
+class TestTheSimulator:
+    def test_pieces_are_compiled_as_they_stand_as_a_build_compiles_them(self, monkeypatch):
+        """ONNX Runtime's own optimizations could hide what the compiler gets wrong."""
+        seen = {}
+        monkeypatch.setattr(compile_qnn.qnn_client, "run", lambda *given, **more: seen.update(more) or [])
+        device = compiling.Device("qnn", timeout=7, arch=75)
+        assert compile_qnn.BACKEND.simulator.run(Path("piece.onnx"), [], device) == []
+        assert seen == {"timeout": 7, "optimize": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import families, fully_connected
 from intact.targets.registry import load_target

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.rules.quantized import families
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target

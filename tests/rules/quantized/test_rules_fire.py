@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intact.backends import base as compiling
+from intact.backends import compiling
 from intact.rules.proof import exactness
 from intact.rules.quantized import families
 from intact.rules.quantized.families import RULES

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from intact.api.convert import convert
 from intact.api.debug import debug
 from intact.api.quantize import quantize
-from intact.backends.qnn.client import Chip
+from intact.backends.base import Device
 from intact.cli.main import app
 from intact.errors import ModelError, NotAvailable, SettingsError
 from intact.model import io
@@ -225,14 +225,16 @@ def test_what_fails_to_compile_without_a_name_is_named(zoo, quantized, tmp_path)
     assert alone["first"]["pattern"] == first["pattern"] and alone["compiled"] == 1
 
 
+CHIP = Device("qnn", timeout=60, arch=73)
+
+
 class _Joiner:
     """A simulator that is right about single units, and wrong about models that have these two nodes."""
 
     def __init__(self, *nodes: str) -> None:
         self.nodes, self.runs = nodes, 0
 
-    def run(self, path, samples, chip, *, timeout, optimize):
-        assert not optimize, "a build compiles what it is given as it stands"
+    def run(self, path, samples, device):
         self.runs += 1
         session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         wrong = all(any(node.name.endswith(name) for node in onnx.load(path).graph.node) for name in self.nodes)
@@ -248,18 +250,16 @@ def test_a_fault_that_units_have_only_together_is_named(zoo, quantized, monkeypa
     rows = [{"image": row} for row in np.split(np.load(zoo.data("residual_cnn"))["image"][:2], 2)]
     nodes = [node.name for node in onnx.load(path).graph.node if node.op_type == "Conv"]
     joiner = _Joiner(nodes[1], nodes[2])
-    monkeypatch.setattr(device.qnn_client, "run", joiner.run)
     monkeypatch.setattr(device, "UNITS_AT_ONCE", 1)
-    comparison = device.DeviceComparison(io.load(path), rows, Chip(73), timeout=60)
+    comparison = device.DeviceComparison(io.load(path), rows, joiner, CHIP)
 
     assert not any(error.parted for error in comparison.errors())
     found = comparison.together()
     assert found is not None and found.parted and found.unit.nodes[0] == nodes[2]
 
 
-def test_a_model_that_is_right_as_a_whole_has_no_such_fault(zoo, quantized, monkeypatch):
+def test_a_model_that_is_right_as_a_whole_has_no_such_fault(zoo, quantized):
     joiner = _Joiner("there is no such node")
-    monkeypatch.setattr(device.qnn_client, "run", joiner.run)
     rows = [{"image": np.load(zoo.data("residual_cnn"))["image"][:1]}]
-    assert device.DeviceComparison(io.load(quantized("residual_cnn")), rows, Chip(73), timeout=60).together() is None
+    assert device.DeviceComparison(io.load(quantized("residual_cnn")), rows, joiner, CHIP).together() is None
     assert joiner.runs == 1

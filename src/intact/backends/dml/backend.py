@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.backends.base import Compiled, Device
+from intact.backends.base import Backend, Compiled, Device
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.model import io
 from intact.results import Placement
@@ -25,41 +25,49 @@ NOT_RUN = (
 
 
 def is_here() -> bool:
-    """Whether this machine has ONNX Runtime with the DirectML provider."""
+    """True if this machine has ONNX Runtime with the DirectML provider."""
     return PROVIDER in ort.get_available_providers()
 
 
-def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
-    """Save `model` and, where DirectML is, make sure that it takes it; otherwise say that nothing was run."""
-    _check_options(device.ep_options)
-    files = io.save(model, folder / "model.onnx")
-    if not is_here():
-        return Compiled(files[0], files, Placement((), (), 0, known=False), (NOT_RUN,), "not run", runs=False)
-    placement = _placement(model, _session(files[0], device.ep_options), on_cpu)
-    return Compiled(files[0], files, placement, (), f"onnxruntime {ort.__version__}, DirectML")
+class DmlBackend(Backend):
+    """GPUs and NPUs of Windows, through ONNX Runtime's DirectML provider."""
 
+    title = "DirectML devices"
+    table = Path(__file__).with_name("table.toml")
 
-def load(path: Path, device: Device) -> None:
-    """Load a model where DirectML is; elsewhere it was said that nothing is run."""
-    if is_here():
-        _session(path, device.ep_options)
+    def check(self, ep_options: Mapping[str, str]) -> None:
+        """Refuse options that the provider does not have."""
+        unknown = [name for name in ep_options if name not in OPTIONS]
+        if unknown:
+            raise SettingsError(
+                "S184", f"provider option {unknown[0]}: DirectML has none such", allowed=", ".join(OPTIONS)
+            )
 
+    def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+        """Save `model` and, where DirectML is, make sure that it takes it; otherwise say that nothing was run."""
+        self.check(device.ep_options)
+        files = io.save(model, folder / "model.onnx")
+        if not is_here():
+            return Compiled(files[0], files, Placement((), (), 0, known=False), (NOT_RUN,), "not run", runs=False)
+        placement = _placement(model, _session(files[0], device.ep_options), on_cpu)
+        return Compiled(files[0], files, placement, (), f"onnxruntime {ort.__version__}, DirectML")
 
-def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
-    """The outputs of the model at `path` on the GPU or NPU of this machine."""
-    if not is_here():
-        raise NotAvailable(
-            "E112", "DirectML is not on this machine", fix="on Windows: pip install onnxruntime-directml"
-        )
-    session = _session(path, device.ep_options)
-    names = [value.name for value in session.get_outputs()]
-    return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in samples]
+    def load(self, path: Path, device: Device) -> None:
+        """Load a model where DirectML is; elsewhere it was said that nothing is run."""
+        if is_here():
+            _session(path, device.ep_options)
 
-
-def _check_options(given: Mapping[str, str]) -> None:
-    unknown = [name for name in given if name not in OPTIONS]
-    if unknown:
-        raise SettingsError("S184", f"provider option {unknown[0]}: DirectML has none such", allowed=", ".join(OPTIONS))
+    def run(
+        self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
+    ) -> list[dict[str, np.ndarray]]:
+        """Outputs of the model at `path` on the GPU or NPU of this machine."""
+        if not is_here():
+            raise NotAvailable(
+                "E112", "DirectML is not on this machine", fix="on Windows: pip install onnxruntime-directml"
+            )
+        session = _session(path, device.ep_options)
+        names = [value.name for value in session.get_outputs()]
+        return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in samples]
 
 
 def _session(path: Path, ep_options: Mapping[str, str]) -> ort.InferenceSession:
@@ -84,3 +92,6 @@ def _placement(model: ir.Model, session: ort.InferenceSession, on_cpu: Mapping[s
     ]
     partitions = sum(group["provider"] == PROVIDER for group in assigned)
     return provider_placement.place(provider_placement.node_ops(model), assigned, PROVIDER, on_cpu, partitions)
+
+
+BACKEND = DmlBackend()

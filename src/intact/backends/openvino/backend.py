@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.backends.base import Compiled, Device
+from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, TargetError
@@ -22,49 +26,110 @@ BLOB = f"model{openvino_client.BLOB}"
 _IDLE = ("Const", "Input", "Output")
 
 
-def check(ep_options: Mapping[str, str]) -> None:
-    """Refuse a device that is not on this machine, and options that it does not have."""
-    if ep_options:
-        openvino_client.check(plugin_of(ep_options))
+class OpenVinoBackend(Backend):
+    """Intel CPUs, GPUs and NPUs, through OpenVINO."""
+
+    title = "Intel devices, through OpenVINO"
+    table = Path(__file__).with_name("table.toml")
+    packages = (openvino_client.PACKAGE,)
+    install = openvino_client.INSTALL
+    suffix = openvino_client.BLOB
+    untimed = None
+    library = Library(openvino_client.PACKAGE, openvino_client.version, "intact.backends.openvino.ask", lambda log: {})
+
+    def check(self, ep_options: Mapping[str, str]) -> None:
+        """Refuse a device that is not on this machine, and options that it does not have."""
+        if ep_options:
+            openvino_client.check(plugin_of(ep_options))
+
+    def on_host(self, ep_options: Mapping[str, str]) -> bool:
+        return plugin_of(ep_options).device == openvino_client.CPU.device
+
+    def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+        """Compile `model` whole: OpenVINO leaves no node to another device."""
+        # Nodes are told apart by name.
+        named = model.clone()
+        normalize.name_nodes(named)
+        plugin = plugin_of(device.ep_options)
+        made_from = io.save(named, folder / MODEL)
+        found = openvino_client.compile_blob(folder / MODEL, folder / BLOB, plugin, timeout=device.timeout)
+        if found.error is not None:
+            raise TargetError("T124", f"OpenVINO does not compile the model for {plugin.device}: {found.error}")
+        return Compiled(
+            folder / BLOB,
+            (folder / BLOB, *made_from),
+            _placement(named, found.layers, plugin),
+            _warnings(on_cpu),
+            f"{openvino_client.PACKAGE} {openvino_client.version()}, {plugin}",
+            made_from=made_from,
+        )
+
+    def load(self, path: Path, device: Device) -> None:
+        """Refuse a blob that OpenVINO does not load on the device that it was compiled for."""
+        self.run(path, [], device)
+
+    def run(
+        self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
+    ) -> list[dict[str, np.ndarray]]:
+        """Outputs of the blob at `path` on the device that it was compiled for."""
+        outputs = [value.name or "" for value in io.load(self.origin(path)).graph.outputs]
+        return openvino_client.run(path, samples, outputs, plugin_of(device.ep_options), timeout=device.timeout)
+
+    def place(self, model: ir.Model, device: Device) -> Placement:
+        """OpenVINO takes a model whole or not at all; its plugin for the CPU is on every machine."""
+        with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
+            io.save(model, Path(folder) / MODEL)
+            found = openvino_client.compile_blob(Path(folder) / MODEL, None, timeout=device.timeout)
+        nodes = [PlacedNode(name, op, found.error or "") for name, op in provider_placement.node_ops(model).items()]
+        compute = tuple(provider_placement.compute_nodes(nodes))
+        return Placement(compute, (), 1) if found.error is None else Placement((), compute, 0)
+
+    def origin(self, path: Path) -> Path:
+        """The ONNX model that a blob was made from, which lies beside it."""
+        found = path.with_name(MODEL)
+        if not found.is_file():
+            raise ModelError("M161", f"{path}: the model that it was made from ({MODEL}) does not lie beside it")
+        return found
+
+    def timer(self, ep_options: Mapping[str, str]) -> PluginTimer:
+        """The plugin that the blob was compiled for, in a child process."""
+        return PluginTimer(plugin_of(ep_options))
+
+    def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
+        """OpenVINO's own way to load a blob."""
+        plugin = plugin_of(ep_options)
+        options = json.dumps(dict(plugin.options))
+        lines = (
+            "from pathlib import Path",
+            "",
+            "import openvino",
+            "",
+            'blob = Path("model.blob").read_bytes()',
+            f"model = openvino.Core().import_model(blob, {json.dumps(plugin.device)}, {options})",
+        )
+        return Snippet(lines, "model(inputs)")
 
 
-def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
-    """Compile `model` whole: OpenVINO leaves no node to another device."""
-    # Nodes are told apart by name.
-    named = model.clone()
-    normalize.name_nodes(named)
-    plugin = plugin_of(device.ep_options)
-    made_from = io.save(named, folder / MODEL)
-    found = openvino_client.compile_blob(folder / MODEL, folder / BLOB, plugin, timeout=device.timeout)
-    if found.error is not None:
-        raise TargetError("T124", f"OpenVINO does not compile the model for {plugin.device}: {found.error}")
-    return Compiled(
-        folder / BLOB,
-        (folder / BLOB, *made_from),
-        _placement(named, found.layers, plugin),
-        _warnings(on_cpu),
-        f"{openvino_client.PACKAGE} {openvino_client.version()}, {plugin}",
-        made_from=made_from,
-    )
+@dataclass(frozen=True, slots=True)
+class PluginTimer:
+    """Times blobs in a plugin, with as many threads as other models have; only that for the CPU has threads."""
 
+    plugin: Plugin
+    module: str = "intact.backends.openvino.job"
 
-def load(path: Path, device: Device) -> None:
-    """Refuse a blob that OpenVINO does not load on the device that it was compiled for."""
-    run(path, [], device)
+    def order(self, threads: int) -> dict[str, Any]:
+        """The plugin's device and options."""
+        plugin = self._with(threads)
+        return {"device": plugin.device, "options": dict(plugin.options)}
 
+    def runtime(self, threads: int) -> str:
+        """OpenVINO's version, the device and the options."""
+        return f"{openvino_client.PACKAGE} {openvino_client.version()}, {self._with(threads)}"
 
-def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
-    """The outputs of the blob at `path` on the device that it was compiled for."""
-    outputs = [value.name or "" for value in io.load(origin(path)).graph.outputs]
-    return openvino_client.run(path, samples, outputs, plugin_of(device.ep_options), timeout=device.timeout)
-
-
-def origin(blob: Path) -> Path:
-    """The ONNX model that a blob was made from, which lies beside it and says what its inputs and outputs are."""
-    path = blob.with_name(MODEL)
-    if not path.is_file():
-        raise ModelError("M161", f"{blob}: the model that it was made from ({MODEL}) does not lie beside it")
-    return path
+    def _with(self, threads: int) -> Plugin:
+        if not threads or self.plugin.device != openvino_client.CPU.device:
+            return self.plugin
+        return replace(self.plugin, options={**self.plugin.options, "INFERENCE_NUM_THREADS": str(threads)})
 
 
 def _placement(model: ir.Model, layers: Sequence[PluginLayer], plugin: Plugin) -> Placement:
@@ -105,3 +170,6 @@ def _warnings(on_cpu: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     nodes = ", ".join(on_cpu)
     return (f"OpenVINO takes a model whole: {nodes} are compiled all the same, and may be computed wrongly",)
+
+
+BACKEND = OpenVinoBackend()

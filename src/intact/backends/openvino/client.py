@@ -16,6 +16,7 @@ from intact.errors import NotAvailable
 from intact.runtime import process
 
 PACKAGE = "openvino"
+INSTALL = "pip install 'intact[openvino]'"
 BLOB = ".blob"
 _SECONDS_TO_START = 120.0
 _FLOATS = ("f32", "f16", "bf16")
@@ -148,4 +149,4 @@ def _call(job: str, request: Mapping[str, Any], timeout: float) -> dict[str, Any
 
 def _require_package() -> None:
     if not available():
-        raise NotAvailable("E140", "OpenVINO is not installed (package openvino)", fix="pip install 'intact[openvino]'")
+        raise NotAvailable("E140", "OpenVINO is not installed (package openvino)", fix=INSTALL)

@@ -80,27 +80,40 @@ def infer(compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray]) -> 
     return [np.array(values[index]) for index in range(len(compiled.outputs))]
 
 
-def inputs(compiled: openvino.CompiledModel) -> dict[str, np.dtype[Any]]:
-    """The inputs of a compiled model and their types."""
-    return {port.any_name: port.get_element_type().to_dtype() for port in compiled.inputs}
+def opened(path: str, order: Mapping[str, Any], *, profile: bool) -> TimedBlob:
+    """A model to time, on the device and with the options of `order`; with `profile` its layers are timed too."""
+    counters = {"PERF_COUNT": "YES"} if profile else {}
+    return TimedBlob(load(path, order["device"], {**order["options"], **counters}))
 
 
-def layer_times(
-    compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray], *, warm_up: int, runs: int
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds of each layer, by name and kind, in each of `runs`; the model was loaded with PERF_COUNT.
+class TimedBlob:
+    """A compiled model with one request, which takes and gives arrays without copies, as ONNX Runtime does."""
 
-    A clock of microseconds may miss a layer in a run; that counts as no time.
-    """
-    request = compiled.create_infer_request()
-    found: dict[tuple[str, str], list[float]] = {}
-    for number in range(warm_up + runs):
-        request.infer(dict(feeds))
-        for row in request.get_profiling_info() if number >= warm_up else ():
-            if row.status == row.Status.EXECUTED:
-                times = found.setdefault((row.node_name, row.node_type), [0.0] * runs)
-                times[number - warm_up] = row.real_time.total_seconds()
-    return found
+    def __init__(self, compiled: openvino.CompiledModel) -> None:
+        self.inputs: dict[str, np.dtype[Any]] = {
+            port.any_name: port.get_element_type().to_dtype() for port in compiled.inputs
+        }
+        self._request = compiled.create_infer_request()
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> object:
+        """Run once."""
+        return self._request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+
+    def layer_times(
+        self, feeds: Mapping[str, np.ndarray], *, warm_up: int, runs: int
+    ) -> dict[tuple[str, str], list[float]]:
+        """Seconds of each layer, by name and kind, in each of `runs`; the model was opened with `profile`.
+
+        A clock of microseconds may miss a layer in a run; that counts as no time.
+        """
+        found: dict[tuple[str, str], list[float]] = {}
+        for number in range(warm_up + runs):
+            self._request.infer(dict(feeds))
+            for row in self._request.get_profiling_info() if number >= warm_up else ():
+                if row.status == row.Status.EXECUTED:
+                    times = found.setdefault((row.node_name, row.node_type), [0.0] * runs)
+                    times[number - warm_up] = row.real_time.total_seconds()
+        return found
 
 
 def layers(compiled: openvino.CompiledModel) -> list[dict[str, Any]]:

@@ -12,9 +12,10 @@ from typing import Any
 import joblib
 import numpy as np
 
+from intact.backends.base import Library
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
 from intact.backends.probing.cases import Case
-from intact.backends.probing.libraries import Library, library_of
+from intact.backends.probing.libraries import library_of
 from intact.backends.probing.models import inputs_of, model_of
 from intact.errors import IntactError, ToolchainError
 from intact.model import io

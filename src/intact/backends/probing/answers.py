@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+
+from intact.backends import installed
 
 # Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
 LEAST_SQNR_DB = 20.0
@@ -70,9 +71,9 @@ class Probed:
 
 @cache
 def shipped(backend: str) -> Probed | None:
-    """The answers that ship with intact for a backend, the newest library's, or None."""
-    folder = resources.files("intact.backends") / backend / "probed"
-    files = sorted(folder.iterdir(), key=lambda file: file.name) if folder.is_dir() else []
+    """The answers that come with a backend, those of the newest library, or None."""
+    folder = installed.find(backend).table.with_name("probed")
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
     return Probed._parse(files[-1].read_text(encoding="utf-8")) if files else None
 
 

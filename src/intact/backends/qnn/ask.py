@@ -9,9 +9,9 @@ from typing import Any
 
 import onnxruntime as ort
 
-from intact.backends.probing.libraries import MARK
 from intact.backends.probing.probe_job import expected, sqnr
 from intact.backends.qnn import job as qnn
+from intact.backends.qnn.probe_log import MARK
 from intact.runtime.ort_message import sentence
 
 _CONVERSIONS = {"Quantize", "Dequantize", "Convert", "Cast"}

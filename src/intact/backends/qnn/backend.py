@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact.backends.base import Compiled, Device
+from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.qnn import client as qnn_client
+from intact.backends.qnn import placing
 from intact.backends.qnn.client import Attempt, Chip
 from intact.errors import TargetError
 from intact.model import io, normalize
@@ -27,37 +28,101 @@ OUTPUT = "output"
 NODES_SHOWN = 5
 
 
-def compile(model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
-    """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
-    _refuse_free_dimensions(model)
-    # Nodes are told apart by name.
-    named = model.clone()
-    normalize.name_nodes(named)
-    pin(named, on_cpu)
-    chip = _chip(device)
-    with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
-        work = Path(name)
-        io.save(named, work / SOURCE)
-        attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
-        placement = _placement(named, attempt, on_cpu, work)
-        _refuse_nothing_on_npu(placement, chip)
-        files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
-    warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
-    warnings += _taken_after_all(placement, on_cpu)
-    return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
+def _probe_reasons(log: str) -> dict[int, str]:
+    # What builds models for probes is not needed by any build.
+    from intact.backends.qnn import probe_log
+
+    return probe_log.reasons(log)
 
 
-def load(path: Path, device: Device) -> None:
-    """Refuse a compiled model that the vendor's simulator does not load."""
-    qnn_client.load(path, _chip(device), timeout=device.timeout)
+class QnnBackend(Backend):
+    """Hexagon NPUs: the vendor's compiler and simulator, through the QNN provider of ONNX Runtime."""
+
+    title = "Qualcomm Hexagon NPU, through QNN"
+    table = Path(__file__).with_name("table.toml")
+    packages = (qnn_client.PACKAGE,)
+    install = qnn_client.INSTALL
+    untimed = "the time of the simulator is not latency"
+    library = Library(qnn_client.PACKAGE, qnn_client.version, "intact.backends.qnn.ask", _probe_reasons)
+
+    def __init__(self) -> None:
+        self.simulator = QnnSimulator()
+
+    def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
+        """Compile `model` whole for the NPU if the compiler can, otherwise with the rest of it on the CPU."""
+        _refuse_free_dimensions(model)
+        # Nodes are told apart by name.
+        named = model.clone()
+        normalize.name_nodes(named)
+        pin(named, on_cpu)
+        chip = chip_of(device)
+        with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
+            work = Path(name)
+            io.save(named, work / SOURCE)
+            attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
+            placement = _placement(named, attempt, on_cpu, work)
+            _refuse_nothing_on_npu(placement, chip)
+            files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
+        warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
+        warnings += _taken_after_all(placement, on_cpu)
+        return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
+
+    def load(self, path: Path, device: Device) -> None:
+        """Refuse a compiled model that the vendor's simulator does not load."""
+        qnn_client.load(path, chip_of(device), timeout=device.timeout)
+
+    def run(
+        self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
+    ) -> list[dict[str, np.ndarray]]:
+        """Outputs of the model at `path` in the vendor's simulator."""
+        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout)
+
+    def place(self, model: ir.Model, device: Device) -> Placement:
+        """Ask the compiler to take `model`: all of it if it can, otherwise with the rest on the CPU."""
+        return placing.place(model, chip_of(device), device.timeout)
+
+    def made(self, model: ir.Model) -> bool:
+        """True if an EPContext node is from the QNN provider, or does not say where it is from."""
+        sources = [node.attributes.get_string("source", "") for node in model.graph if node.op_type == "EPContext"]
+        return any(not source or source.upper().startswith("QNN") for source in sources)
+
+    def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
+        """A session with the QNN provider, which refuses to leave nodes to the CPU where none are meant to be there."""
+        strict = 'options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")  # an error, never a CPU run'
+        lines = (
+            "import onnxruntime as ort",
+            "import onnxruntime_qnn as qnn",
+            "",
+            'provider = "QNNExecutionProvider"',
+            "ort.register_execution_provider_library(provider, qnn.get_library_path())",
+            "devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]",
+            "options = ort.SessionOptions()",
+            'options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path()})',
+            *([strict] if whole else []),
+            'session = ort.InferenceSession("model.onnx", options, enable_fallback=0)',
+        )
+        return Snippet(lines, "session.run([{outputs}], inputs)")
 
 
-def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
-    """The outputs of the model at `path` in the vendor's simulator."""
-    return qnn_client.run(path, samples, _chip(device), timeout=device.timeout)
+class QnnSimulator:
+    """The compiler and the simulator on a QDQ model, as it stands: a build compiles it like that."""
+
+    def run(
+        self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
+    ) -> list[dict[str, np.ndarray]]:
+        """Outputs in the simulator; ONNX Runtime's own optimizations could hide what the compiler gets wrong."""
+        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout, optimize=False)
+
+    def failure(self, path: Path, device: Device) -> str | None:
+        """The compiler's error, nodes on the CPU allowed; None where it compiles."""
+        chip = chip_of(device)
+        return qnn_client.compile_context(
+            path.parent, path.name, MODEL, chip, fallback=True, timeout=device.timeout
+        ).error
 
 
-def _chip(device: Device) -> Chip:
+def chip_of(device: Device) -> Chip:
+    """The chip of a device, with the options of its provider."""
     return Chip(device.arch, device.soc_id, device.ep_options)
 
 
@@ -148,5 +213,7 @@ def _arch(chip: Chip) -> str:
 
 
 def _runtime(chip: Chip) -> str:
-    version = qnn_client.environment()[qnn_client.PACKAGE]
-    return f"{qnn_client.PACKAGE} {version}, simulator of {_arch(chip)}"
+    return f"{qnn_client.PACKAGE} {qnn_client.version()}, simulator of {_arch(chip)}"
+
+
+BACKEND = QnnBackend()

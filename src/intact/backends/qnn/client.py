@@ -21,6 +21,7 @@ from intact.runtime import pool, process
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime-qnn"
+INSTALL = "pip install 'intact[qnn]'"
 
 # A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
 # runs (seen with onnxruntime-qnn 2.7.0); this leaves room for inputs and outputs.
@@ -146,6 +147,11 @@ def environment() -> dict[str, str]:
     return versions | ({"qairt": sdk[1]} if sdk else {})
 
 
+def version() -> str:
+    """The version of the compiler's package."""
+    return environment()[PACKAGE]
+
+
 def _call(job: str, request: Mapping[str, Any], chip: Chip, timeout: float) -> process.Reply:
     with _started(job, request, chip, timeout) as reply:
         return _checked(reply())
@@ -171,6 +177,4 @@ def _checked(reply: process.Reply) -> process.Reply:
 
 def _require_package() -> None:
     if importlib.util.find_spec("onnxruntime_qnn") is None:
-        raise NotAvailable(
-            "E101", "the Hexagon compiler is not installed (package onnxruntime-qnn)", fix="pip install 'intact[qnn]'"
-        )
+        raise NotAvailable("E101", "the Hexagon compiler is not installed (package onnxruntime-qnn)", fix=INSTALL)

@@ -23,7 +23,8 @@ from intact.results import PlannedGrid, QuantPlan, Range
 from intact.targets.spec import Target
 
 # A normal distribution cut at 4 standard deviations has 41 dB on 8 bits, one whose largest value is 15 of them 29 dB.
-LEAST_DB = {"npu": 30.0, "cpu": 20.0}
+LEAST_DB = 20.0
+LEAST_DB_OF_AN_NPU = 30.0
 # The largest values do not count as signal: they are what the others drown under.
 _OUTLIERS = 0.005
 _WIDER = {"uint8": "uint16", "int8": "int16"}
@@ -52,7 +53,7 @@ def rescue(
 
     Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
     """
-    limit = LEAST_DB["npu" if target.npu else "cpu"]
+    limit = LEAST_DB_OF_AN_NPU if target.npu else LEAST_DB
     ratios = signal_to_noise(plan, seen)
     streams = _residual_streams(model) if target.npu else set()
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}

@@ -21,6 +21,7 @@ from intact.rules.quantized.operand import INT32, not_one_grid, output_operand
 from intact.rules.quantized.operator_signs import UnsignWeight
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rules.quantized.zero_points import UniteZeroPoints
+from intact.settings.devices import HOST
 from intact.targets.registry import load_target
 
 
@@ -96,7 +97,7 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
 
     Where the processor's kernels for uint8 × int8 saturate, weights are uint8: a model means the same everywhere.
     """
-    forms = load_target("cpu", ort=version).rewrite
+    forms = load_target(HOST, ort=version).rewrite
     refused = forms.refuses_distinct
     rules = [rule for op, some in _RULES.items() if op in refused for rule in some]
     exact = [UnsignWeight(saturates=True)] if forms.saturates else []

@@ -17,6 +17,7 @@ from intact.model import query
 from intact.results import Application, Refusal
 from intact.rules import discovery, quantized
 from intact.rules.quantized.target_rule import TargetRule
+from intact.settings.devices import HOST
 from intact.targets.registry import load_target
 from intact.targets.spec import Forms, Target
 
@@ -130,7 +131,7 @@ def conversion(form: str | None) -> Target:
     found = next((known for known in CONVERSIONS if known == form), None)
     if found is None:
         raise SettingsError("S134", f"unknown form {form!r} of a quantized model", allowed=", ".join(CONVERSIONS))
-    target = load_target("cpu")
+    target = load_target(HOST)
     return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import data
-from intact.backends import base as compiling
-from intact.backends.qnn.client import Chip
+from intact.backends import compiling, installed
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Log
 from intact.model import detect
@@ -23,7 +22,7 @@ from intact.reports import publish
 from intact.rules.quantized import families
 from intact.search.debug import failing, repro
 from intact.search.debug.bisect import Comparison
-from intact.search.debug.device import SIMULATED, SIMULATED_ROWS, DeviceComparison, UnitError, chip_of
+from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
 from intact.search.debug.layers import Layer, first_parted, ranked
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
@@ -55,11 +54,13 @@ def debug_files(
     compiled = other is not None and compiling.is_compiled(other)
     device = "device" in config.compile.model_fields_set or compiled
     if compiled and "device" not in config.compile.model_fields_set:
-        config = config.model_copy(update={"compile": config.compile.model_copy(update={"device": SIMULATED})})
+        assert other is not None, "what is compiled is the candidate"
+        made_by = config.compile.model_copy(update={"device": installed.maker_of(other)})
+        config = config.model_copy(update={"compile": made_by})
     if other is None and not device:
-        raise SettingsError(
-            "S198", "one model was given, and no device", fix="give a second model to compare with, or --device qnn"
-        )
+        simulated = " or ".join(installed.simulated())
+        fix = f"give a second model to compare with, or --device {simulated}"
+        raise SettingsError("S198", "one model was given, and no device", fix=fix)
     rows = _rows(given, config, log)
     if other is not None and not compiled:
         result = _compare(given, other, rows, save, log)
@@ -143,21 +144,26 @@ def _on_device(
     model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: Destination | None, log: Log
 ) -> dict[str, Any]:
     target = preparation.target_of(config.compile)
-    if target.backend != SIMULATED:
-        raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=SIMULATED)
+    simulator = simulator_of(target)
+    if simulator is None:
+        allowed = ", ".join(installed.simulated())
+        raise NotAvailable("E190", f"{target.name}: there is no simulator of it here", allowed=allowed)
     if detect.detect(model) is None:
         raise SettingsError(
-            "S199", "the model is not quantized, so there are no grids to cut it at", fix="intact quantize --device qnn"
+            "S199",
+            "the model is not quantized, so there are no grids to cut it at",
+            fix=f"intact quantize --device {target.backend}",
         )
-    chip = chip_of(target, config.compile)
+    device = execution.device_of(target, config.compile)
     # A build gives the compiler what its rules make of a model, and what they make may be what it gets wrong.
     model = families.rewrite(model, target).model
-    fails = failing.compiler(chip, config.compile.timeout)
+    fails = failing.compiler(simulator, device)
     with log.stage("compile"):
         error = fails(model)
     if error is not None:
         return _failing(model, fails, error, target, save, log)
-    return _against_cpu(model, rows[:SIMULATED_ROWS], chip, config.compile.timeout, target, save, log)
+    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
+    return _against_cpu(comparison, target, len(rows[:SIMULATED_ROWS]), save, log)
 
 
 def _failing(
@@ -194,15 +200,8 @@ def _failing(
 
 
 def _against_cpu(
-    model: ir.Model,
-    rows: list[data.Feeds],
-    chip: Chip,
-    timeout: float,
-    target: Target,
-    save: Destination | None,
-    log: Log,
+    comparison: DeviceComparison, target: Target, rows: int, save: Destination | None, log: Log
 ) -> dict[str, Any]:
-    comparison = DeviceComparison(model, rows, chip, timeout)
     with log.stage("debug", len(comparison.units.units)) as (advance, _):
         errors = comparison.errors(advance)
         alone = next((error for error in errors if error.parted), None)
@@ -225,7 +224,7 @@ def _against_cpu(
         "layers": [_told(error) for error in by_error],
         "parted": [error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
         "compared": len(errors),
-        "samples": len(rows),
+        "samples": rows,
         "repro": None if save is None or worst is None else str(save.folder),
         "warnings": log.warnings,
     }

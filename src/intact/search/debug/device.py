@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact.backends.qnn import client as qnn_client
-from intact.backends.qnn.client import Chip
+from intact.backends import installed
+from intact.backends.base import Device, Simulator
 from intact.model import io
 from intact.model.cutting import joined
 from intact.pipeline import execution
@@ -29,7 +29,6 @@ STEPS = 2.0
 MOST_OF_IT_DB = 3.0
 # The simulator takes seconds where the CPU takes milliseconds.
 SIMULATED_ROWS = 2
-SIMULATED = "qnn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,14 @@ class _Waiting:
 class DeviceComparison:
     """A quantized model on the CPU, unit by unit, and each unit on the NPU with the tensors of the CPU."""
 
-    def __init__(self, model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float) -> None:
+    def __init__(
+        self, model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], simulator: Simulator, device: Device
+    ) -> None:
         self.units = Units(model)
         self._parted_db = PARTED_DB
         self._rows = rows
-        self._chip = chip
-        self._timeout = timeout
+        self._simulator = simulator
+        self._device = device
         self._values: dict[str, Rows] = {
             value.name or "": [np.asarray(row[value.name or ""]) for row in rows] for value in model.graph.inputs
         }
@@ -154,8 +155,7 @@ class DeviceComparison:
         ]
         with tempfile.TemporaryDirectory(prefix="intact-debug-") as folder:
             path = io.save(model, Path(folder, "units.onnx"))[0]
-            # As a build compiles it: ONNX Runtime's own optimizations can hide what the compiler gets wrong.
-            results = qnn_client.run(path, samples, self._chip, timeout=self._timeout, optimize=False)
+            results = self._simulator.run(path, samples, self._device)
         return [
             self._error(item, [result[f"{i}/{item.unit.output}"] for result in results])
             for i, item in enumerate(waiting)
@@ -174,18 +174,19 @@ class DeviceComparison:
         return UnitError(item.unit, difference.sqnr_db, steps, difference.largest, parted)
 
 
-def chip_of(target: Target, config: CompileConfig) -> Chip:
-    """The chip that a target and the settings name."""
-    return Chip(target.arch, target.soc.id if target.soc is not None else None, config.ep_options)
+def simulator_of(target: Target) -> Simulator | None:
+    """The simulator of a target; None where there is none here."""
+    return installed.find(target.backend).simulator if installed.is_backend(target.backend) else None
 
 
 def first_on_device(
     model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], target: Target, config: CompileConfig
 ) -> str | None:
     """Name the first node at which the NPU leaves the CPU on these rows, and how; None without a simulator."""
-    if target.backend != SIMULATED:
+    simulator = simulator_of(target)
+    if simulator is None:
         return None
-    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], chip_of(target, config), config.timeout)
+    comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, execution.device_of(target, config))
     alone = next((error for error in comparison.errors() if error.parted), None)
     if alone is not None:
         return _sentence(target, alone, "")

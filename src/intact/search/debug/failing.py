@@ -9,8 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from intact.backends.qnn import client as qnn_client
-from intact.backends.qnn.client import Chip
+from intact.backends.base import Device, Simulator
 from intact.errors import ToolchainError
 from intact.model import io
 from intact.runtime import process
@@ -32,22 +31,19 @@ class Failure:
     attempts: int
 
 
-def compiler(chip: Chip, timeout: float) -> Fails:
+def compiler(simulator: Simulator, device: Device) -> Fails:
     """A function that compiles a model, nodes on the CPU allowed, and returns the compiler's error if it fails."""
 
     def fails(model: ir.Model) -> str | None:
         with tempfile.TemporaryDirectory(prefix="intact-debug-") as name:
-            io.save(model, Path(name, "source.onnx"))
+            path = io.save(model, Path(name, "source.onnx"))[0]
             try:
-                attempt = qnn_client.compile_context(
-                    Path(name), "source.onnx", "model.onnx", chip, fallback=True, timeout=timeout
-                )
+                return simulator.failure(path, device)
             except ToolchainError as error:
                 # A compiler that dies has failed; one that is not there, or does not start, has not.
                 if error.code not in process.DEATHS:
                     raise
                 return error.message
-            return attempt.error
 
     return fails
 

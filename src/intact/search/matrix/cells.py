@@ -17,7 +17,7 @@ from typing import Any, Literal
 import joblib
 from joblib import parallel
 
-from intact.environment import versions
+from intact.backends.installed import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import loading, preparation, presets
