@@ -1,4 +1,4 @@
-"""The times of quantization: each phase is charged with what it takes, and with nothing else."""
+"""Quantized models as their machine wants them, and the times of quantization: each phase has what it takes."""
 
 from __future__ import annotations
 
@@ -79,3 +79,13 @@ def test_without_grids_there_is_one_phase_and_no_insertion(slowly, tmp_path, pre
     found = quantize_stage(tmp_path, precision=precision, compile={"device": "cpu"})
     assert {name: taken for name, taken in found.items() if taken} == {f"{phase}_time_seconds": seconds}
     assert "qdq_insertion_time_seconds" in found
+
+
+@pytest.mark.parametrize(("vnni", "expected"), [(True, "INT8"), (False, "UINT8")])
+def test_what_is_assumed_of_vnni_decides_about_the_type_of_weights(zoo, vnni, expected):
+    """Kernels for uint8 × int8 saturate without it; the other type stands for the same numbers."""
+    quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast", "samples": 2}
+    asked = BuildConfig.from_dict({"precision": "uint8", "quant": quant, "compile": {"assume_vnni": vnni}})
+    nodes = preparation.prepare(zoo.model("residual_cnn"), asked, Log()).model.graph
+    weights = [conv.inputs[1].producer().inputs[0] for conv in nodes if conv.op_type in ("Conv", "Gemm", "MatMul")]
+    assert weights and {weight.dtype.name for weight in weights} == {expected}

@@ -49,7 +49,7 @@ def _as_file(name: str, inputs: object, folder: Path) -> str | None:
     if inputs is None or isinstance(inputs, str | PathLike):
         return None if inputs is None else str(inputs)
     if not isinstance(inputs, Mapping):
-        raise SettingsError("S194", f"{name}: a matrix takes a path, module:function, or arrays by input name")
+        raise SettingsError("S189", f"{name}: a matrix takes a path, module:function, or arrays by input name")
     path = folder / f"{name}.npz"
     np.savez(path, **{key: np.asarray(value) for key, value in inputs.items()})  # type: ignore[arg-type]
     return str(path)

@@ -16,7 +16,7 @@ from intact.linting import (
     int8,
     kernels,
     pools,
-    saturation,
+    saturated,
     scales,
     sight,
     softmax,
@@ -43,13 +43,13 @@ __all__ = [
     "unsaturated",
 ]
 
-_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage, saturation)
+_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage, saturated)
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
 )
 
-SATURATED = saturation.SaturatedSums.code
+SATURATED = saturated.SaturatedSums.code
 
 
 def findings(model: ir.Model, *, opset: int | None = None, saturates: bool | None = None) -> tuple[Finding, ...]:
@@ -67,8 +67,8 @@ def findings(model: ir.Model, *, opset: int | None = None, saturates: bool | Non
 
 def _checks(saturates: bool | None) -> tuple[Check, ...]:
     """All checks, for a machine whose kernels saturate or do not."""
-    machine = saturation.SaturatedSums(saturates)
-    return tuple(machine if isinstance(check, saturation.SaturatedSums) else check for check in CHECKS)
+    machine = saturated.SaturatedSums(saturates)
+    return tuple(machine if isinstance(check, saturated.SaturatedSums) else check for check in CHECKS)
 
 
 def _rules(saturates: bool | None) -> tuple[Rule, ...]:
@@ -98,7 +98,7 @@ def fused_rightly(model: ir.Model) -> Rewritten:
 
 def unsaturated(model: ir.Model) -> Rewritten:
     """The model, or a copy whose products are exact on processors that add pairs of them in 16 bits, too (Q124)."""
-    return _without(model, (saturation.SaturatedSums(saturates=True),))
+    return _without(model, (saturated.SaturatedSums(saturates=True),))
 
 
 def _without(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
