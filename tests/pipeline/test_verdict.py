@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from intact.api.quantize import quantize
 from intact.api.verify import verify
@@ -286,3 +287,42 @@ class TestOnTheDevice:
             return
         assert built.verdict in ("suspect", "broken")
         assert any("part ways at" in reason for reason in built.verdict_reasons)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["swin", "yolos", "depth"])
+    @pytest.mark.parametrize("precision", ["w8a16", "uint8"])
+    def test_a_transformer_that_its_compiler_spoils_is_never_called_good(self, name, precision, minimal, tmp_path):
+        built = self.build(minimal.with_name("transformers"), name, precision, tmp_path / "out")
+        by_output = {}
+        for r in built.accuracy:
+            by_output.setdefault(r.output, {})[r.form] = r.sqnr_db
+        lost = [f for f in by_output.values() if f["compiled"] < min(f["quantized"] - 6, 40)]
+        if lost:
+            assert built.verdict in ("suspect", "broken")
+            assert any("part ways at" in reason for reason in built.verdict_reasons)
+
+    def test_zero_points_by_channel_beside_one_scale_and_a_bias_are_right(self, tmp_path):
+        """QLinearConv with a scalar scale and a vector of zero points: a bias with one scale was read wrongly."""
+        rng = np.random.default_rng(0)
+        channels = 8
+        values = {
+            "xs": np.float32(0.02),
+            "xz": np.uint8(128),
+            "w": rng.integers(-128, 128, (channels, channels, 1, 1)).astype(np.int8),
+            "ws": np.float32(0.01),
+            "wz": rng.integers(-20, 20, channels).astype(np.int8),
+            "ys": np.float32(0.15),
+            "yz": np.uint8(128),
+            "b": rng.integers(-3000, 3000, channels).astype(np.int32),
+        }
+        node = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["y"], name="c")
+        ports = [helper.make_tensor_value_info(n, TensorProto.UINT8, [1, channels, 8, 8]) for n in "xy"]
+        weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+        graph = helper.make_graph([node], "g", ports[:1], ports[1:], weights)
+        onnx.save(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx"
+        )
+        built = stages.build(
+            tmp_path / "m.onnx", BuildConfig.from_dict({"compile": {"device": "qnn"}}), tmp_path / "out"
+        )
+        assert max(r.max_abs_error for r in built.accuracy if r.form == "compiled") <= 1
