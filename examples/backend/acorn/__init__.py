@@ -1,0 +1,1 @@
+"""A backend of intact for the Acorn, an NPU that does not exist."""
