@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from intact.rules.quantized import moves_to_qdq
 from tests.rules.proof.harness import Net, fired, refused
@@ -28,6 +29,14 @@ def split(count, grid=GRID, **attributes):
     return net.model({"x": np.zeros((2, count), np.float32)}, *parts)
 
 
+def pooled():
+    """MaxPool(Q(x)) with a second output, which nothing reads."""
+    net = Net()
+    levels = net.quantize("x", *GRID)
+    net.nodes.append(helper.make_node("MaxPool", [levels], ["y", "places"], name="pool", kernel_shape=[2]))
+    return net.model({"x": np.zeros((1, 2, 4), np.float32)}, "y")
+
+
 def looked_up(grid=GRID, **attributes):
     net = Net()
     rows = net.op("Gather", np.zeros((4, 2), grid[1].dtype), "ids")
@@ -42,6 +51,7 @@ FIRES = [
     (moves_to_qdq.MoveConstantToQdq(), looked_up(), [DQ, "Gather", Q, DQ, "Relu"]),
 ]
 REFUSES = [
+    (moves_to_qdq.MoveToQdq(), pooled(), "MaxPool has 2 outputs"),
     (moves_to_qdq.PadToQdq(), padded("v"), "the level that it pads with is computed, not constant"),
     (moves_to_qdq.PadToQdq(), padded(grid=PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
     (moves_to_qdq.SplitToQdq(), split(2, PER_CHANNEL, axis=1), "input has 2 numbers, not one constant scale"),
