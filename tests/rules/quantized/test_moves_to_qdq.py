@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from intact.rules.quantized import moves_to_qdq
-from tests.rules.proof.harness import Net, fired, refused
+from tests.rules.proof.harness import Case, Net, every_level, fired, prove, refused
 from tests.rules.quantized.cases.padding import PADS, PARTS, SHAPE
 
 X = np.zeros(SHAPE, np.float32)
@@ -72,3 +72,11 @@ def test_a_rule_fires(rule, model, left):
 @pytest.mark.parametrize(("rule", "model", "reason"), REFUSES)
 def test_a_rule_refuses_with_a_reason(rule, model, reason):
     assert reason in refused(rule, model)
+
+
+@pytest.mark.parametrize(("mode", "level"), [("constant", None), ("constant", np.uint8(7)), ("reflect", None)])
+def test_integers_are_padded_with_the_level_that_was_given_or_with_their_own(mode, level):
+    net = Net()
+    net.op("Pad", net.quantize("x", *GRID), np.int64([0, 2, 0, 1]), level, _output="y", mode=mode)
+    x = every_level(np.uint8, (2, 128)).astype(np.float32) / 2
+    assert prove(moves_to_qdq.PadToQdq(), Case(mode, net.model({"x": x}, "y"), [{"x": x}])) > 0

@@ -63,6 +63,11 @@ REFUSES = [
     (to_qdq.MatMulToQdq, product("QLinearMatMul", (3, 5, 6), np.full((3, 1, 6), 0.01)), "scales of rank 3"),
     (
         to_qdq.MatMulToQdq,
+        product("QLinearMatMul", (5, 6), 0.01, a_scale=[[0.02, 0.03]]),
+        "scales of rank 2 along axis -2",
+    ),
+    (
+        to_qdq.MatMulToQdq,
         product("QLinearMatMul", (5, 6), 0.01, y=(F32(1e-9), U8(0))),
         "float32 between DQ and Q tells",
     ),
