@@ -211,3 +211,22 @@ def test_a_value_in_range_comes_back_within_half_a_step(x, scale, zero):
     inside = np.clip(values, low, high).astype(np.float32)
     back = integer.dequantize_linear(integer.quantize_linear(inside, scale, grid), scale, grid)
     assert np.abs(back - inside).max() <= scale / 2 * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("transA", "transB"), list(itertools.product((None, 0, 1), repeat=2)))
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("to_float", [True, False])
+def test_qgemm_is_what_plain_loops_give(transA, transB, alpha, to_float):
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(0, 256, (3, 4)).astype(np.uint8), rng.integers(-128, 128, (4, 2)).astype(np.int8)
+    b_scale, bias = np.float32([0.25, 0.5]), np.int32([7, -900])
+    sums = [[sum((int(a[i, k]) - 3) * (int(b[k, j]) - 1) for k in range(4)) for j in range(2)] for i in range(3)]
+    real = (np.array(sums) + bias) * 0.5 * b_scale * alpha
+    operands = (a.T if transA else a, np.float32(0.5), np.uint8(3), b.T if transB else b, b_scale, np.int8(1), bias)
+    given = {name: value for name, value in (("transA", transA), ("transB", transB)) if value is not None}
+    if to_float:
+        found = integer.qgemm(*operands, alpha=alpha, **given)
+        assert found.dtype == np.float32 and np.array_equal(found, real)
+    else:
+        found = integer.qgemm(*operands, np.float32(64), np.uint8(100), alpha=alpha, **given)
+        assert found.dtype == np.uint8 and np.array_equal(found, np.clip(np.rint(real / 64) + 100, 0, 255))

@@ -10,7 +10,10 @@ from intact.matching import rewriter
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
 from intact.rules.proof import exactness, witness
 from intact.rules.quantized.folding import DropSelfRequantize, MergeRequantize
+from intact.rules.quantized.symmetric import RequantizeWeight
+from intact.runtime import ort_cpu
 from tests.rules.proof.harness import Net
+from tests.rules.quantized.cases.zero_points import convolution
 
 GRID = (0.5, np.uint8(100))
 ROWS = [{"x": np.random.default_rng(seed).normal(0, 20, (1, 64)).astype(np.float32)} for seed in range(3)]
@@ -103,6 +106,38 @@ def test_a_tensor_may_move_by_the_step_that_is_claimed():
     found = validate(net.model({"x": ROWS[0]["x"]}, narrow), MergeRequantize())
     assert not found.identical and found.sqnr_db > 20
     assert found.moved == {"merge_requantize": 1}
+
+
+def test_the_distance_of_outputs_is_that_of_plain_numpy_over_all_rows():
+    net = Net()
+    wide = net.dequantize(net.quantize("x", 0.5, np.uint16(32768)), 0.5, np.uint16(32768))
+    narrow = net.dequantize(net.quantize(wide, 0.6, np.uint8(100)), 0.6, np.uint8(100))
+    subject = net.model({"x": ROWS[0]["x"]}, narrow)
+    after = rewriter.apply(subject.clone(), [MergeRequantize()]).model
+    old, new = (np.stack([ort_cpu.run(m, row)[narrow] for row in ROWS]).astype(np.float64) for m in (subject, after))
+    plain = 10 * np.log10((old**2).sum() / ((old - new) ** 2).sum())
+    assert validate(subject, MergeRequantize()).sqnr_db == pytest.approx(plain)
+
+
+class Halve(RequantizeWeight):
+    """Conv(x, w) ≈ Conv(x, w) / 2, which is wrong."""
+
+    def rewrite(self, op, node, x, w):
+        return op.Mul(super().rewrite(op, node, x, w), op.constant(np.array(0.5, np.float32)))
+
+
+def test_a_layer_that_keeps_too_little_on_data_is_named_with_what_it_keeps():
+    case = convolution(np.random.default_rng(0), np.uint8, np.int8, "dense", 2, "Conv", to_grid=False)
+    (layer,) = (node.name for node in case.model.graph if node.op_type == "Conv")
+    assert exactness.lossy(case.model, [RequantizeWeight()], case.feeds) == {}
+    found = exactness.lossy(case.model, [Halve()], case.feeds)
+    assert found == {layer: "on data the layer keeps 6.0 dB, not 40"}
+    left = rewriter.apply(case.model.clone(), exactness.except_at([Halve()], found))
+    assert not left.applications and [refusal.reason for refusal in left.refusals] == [*found.values()]
+
+
+def test_only_rules_that_give_a_weight_another_grid_lose_anything():
+    assert exactness.lossy(model(), [MoveByOneHonestly()], ROWS) == {}
 
 
 def test_a_model_without_applications_is_identical_to_itself():

@@ -44,3 +44,33 @@ def test_integers_that_no_array_can_hold_are_compared_as_bytes(zero):
     rows = [{"x": np.linspace(-4, 4, 16, dtype=np.float32).reshape(2, 8)}]
     found = exactness.validate(model, rewriter.apply(model.clone(), rules), rules, rows)
     assert (found.checked, found.identical) == (1, True)
+
+
+A, B = (np.float32(0.5), np.uint8(3)), (np.float32([0.25, 0.125]), np.int8([0, 0]))
+WEIGHT = np.zeros((4, 2), np.int8)
+
+
+def gemm(net, data="x", **attributes):
+    return net.op("Gemm", net.dequantize(data, *A), net.dequantize(WEIGHT, *B, axis=1), **attributes)
+
+
+@pytest.mark.parametrize(
+    ("build", "grid", "sums"),
+    [
+        (lambda net: net.dequantize("x", *A), 0.5, None),
+        (lambda net: net.dequantize(WEIGHT, *B, axis=1), 0.25, None),
+        (gemm, None, 0.125),
+        (lambda net: gemm(net, alpha=-2.0), None, 0.25),
+        (lambda net: net.op("QGemm", "x", *A, WEIGHT, *B, _domain="com.microsoft", alpha=0.5), None, 0.0625),
+        (lambda net: net.op("Gemm", net.dequantize("x", *A), "w"), None, None),
+        (lambda net: net.op("Add", net.dequantize("x", *A), net.dequantize("x", *A)), None, None),
+        (lambda net: "w", None, None),
+    ],
+)
+def test_a_float_is_held_to_the_step_of_its_grid_or_of_its_sums(build, grid, sums):
+    net = Net()
+    output = build(net)
+    inputs = {"x": np.zeros((4, 4), np.uint8), "w": np.zeros((4, 4), np.float32)}
+    model = net.model(inputs, output)
+    value = next(value for value in model.graph.outputs if value.name == output)
+    assert (witness.grid_step(value), witness.sum_step(value)) == (grid, sums)

@@ -87,6 +87,8 @@ def columns(*values):
 narrow = dataclasses.replace(CONV, mid_scale=np.float32(CONV.mid_scale / 100))
 hidden_relu = dataclasses.replace(CONV, mid_zero=u8(0))
 heavy = dataclasses.replace(CONV, bias=np.full(CONV.channels, 2**31 - 2000, np.int32), mid_scale=np.float32(1e6))
+# Almost as many steps of the accumulator as int32 holds: no room is left for sums.
+ALMOST = (2**31 - 2000) * float((X_SCALE * CONV.w_scale).min())
 FLOAT_CONV = ["DequantizeLinear", "DequantizeLinear", "DequantizeLinear", "Conv", "QuantizeLinear"]
 
 FIRES = [
@@ -125,6 +127,7 @@ REFUSES = [
     (bias.FoldNorm, normed(of_integers, -1), "cannot go into a scale, which is positive"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Mul", column(0)), "a factor of 0 cannot go into a scale"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1e9)), "steps of the accumulator, more than int32 holds"),
+    (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(ALMOST)), "accumulators may reach"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1), y_scale=1e-5), "a step of the accumulator is"),
     (conv_bias.FoldNormIntoConv, normed(of_floats, 0), "a factor of 0 cannot go into a scale"),
 ]

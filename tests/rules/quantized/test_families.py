@@ -211,3 +211,9 @@ def test_a_file_that_intact_did_not_write_is_not_replaced(saved):
     (saved / "out.onnx").write_bytes((saved / "in.onnx").read_bytes())
     result = CliRunner().invoke(app, ["rewrite", str(saved / "in.onnx"), "-o", str(saved / "out.onnx")])
     assert "intact did not write it" in str(result.exception)
+
+
+@pytest.mark.parametrize("form", families.CONVERSIONS)
+def test_a_conversion_asks_for_its_form_and_for_no_other(form):
+    forms = families.conversion(form).rewrite
+    assert (forms.form, forms.rules) == (form, families.CONVERSIONS[form])

@@ -52,9 +52,9 @@ def moved_activation(zero=ZERO, *, quantized=True, before=None, move="Transpose"
     return net.model({"x": np.zeros((4, 2), F32 if quantized else I8)}, y)
 
 
-def operand(zero=ZERO, op="Add"):
+def operand(zero=ZERO, op="Add", scale=0.05, **attributes):
     net = Net()
-    constant = net.dequantize(integers(RNG, zero.dtype.type, (8, 8)), 0.05, zero)
+    constant = net.dequantize(integers(RNG, zero.dtype.type, (8, 8)), scale, zero, **attributes)
     return net.model({"x": np.zeros((8, 8), U8)}, net.op(op, net.dequantize("x", 0.02, U8(3)), constant))
 
 
@@ -151,6 +151,11 @@ REFUSES = [
         "this Resize computes values that it is not given",
     ),
     (signs.UnsignConstant(), operand(U8(3)), "the constant is not int8"),
+    (
+        signs.UnsignConstant(),
+        operand(np.full(8, 3, I8), scale=np.full(8, 0.05), axis=0),
+        "constant has 8 numbers, not one constant scale",
+    ),
     (signs.UnsignConstant(), operand(op="MatMul"), "it does not stand beside an activation in uint8"),
     (signs.JoinShiftedGrids(), conversions((0.02, U8(130))), "the grids differ"),
     (signs.JoinShiftedGrids(), conversions((0.02, I8(3))), "the types are not int8 and uint8"),

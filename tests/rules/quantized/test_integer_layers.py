@@ -6,11 +6,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.matching.builder import Builder
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import INT32_MAX
-from tests.rules.quantized.operand_values import computed, constant, on_grid
+from tests.rules.quantized.operand_values import builder, computed, constant, on_grid
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 X = on_grid(computed(U8), 1.0, U8(0))
@@ -111,13 +110,6 @@ def dequantized(array, scale, zero=None, **attributes):
     """The output of a DequantizeLinear of constants."""
     given = [constant(array), constant(np.asarray(scale, F32)), *([] if zero is None else [constant(zero)])]
     return ir.Node("", "DequantizeLinear", given, ir.convenience.convert_attributes(attributes)).outputs[0]
-
-
-def builder():
-    graph = ir.Graph([], [], nodes=[ir.Node("", "Conv", [], name="conv")], opset_imports={"": 21})
-    made = Builder(ir.Model(graph, ir_version=10))
-    made.start(graph[0], graph)
-    return made
 
 
 STEPS = np.array([0.5, 0.25], F32)

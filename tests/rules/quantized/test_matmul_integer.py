@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import helper
 
@@ -33,7 +34,10 @@ def qdq(*, bias=None, like=BYTES, quantize=False, weight=WEIGHT, a_zero=X[1]):
 def to_float(bias):
     net = Net()
     inputs = "a", WEIGHT, X[0], F32(0.01), X[1], I8(0)
-    return net.model({"a": BYTES}, net.op("Add", net.op("MatMulIntegerToFloat", *inputs, _domain=MICROSOFT), bias))
+    model = net.model({"a": BYTES}, net.op("Add", net.op("MatMulIntegerToFloat", *inputs, _domain=MICROSOFT), bias))
+    product, added = (node.outputs[0] for node in model.graph)
+    product.shape, added.shape = ir.Shape([7, 10]), ir.Shape(np.broadcast_shapes((7, 10), bias.shape))
+    return model
 
 
 def scaled(factor=STEP, *, s=STEP, like=BYTES, weight=WEIGHT, b_zero=None, a_zero=None, product=True):
@@ -73,6 +77,7 @@ FIRES = [
     (matmul_integer.MatMulIntegerToFloat, scaled("s", s=COLUMNS, product=False), ["MatMulIntegerToFloat"]),
     (matmul_integer.MatMulIntegerToFloat, dynamic(), ["DynamicQuantizeLinear", "MatMulIntegerToFloat", "Add"]),
     (matmul_integer.AddToMatMulToFloat, to_float(np.ones(10, F32)), ["MatMulIntegerToFloat"]),
+    (matmul_integer.AddToMatMulToFloat, to_float(np.ones((1, 10), F32)), ["MatMulIntegerToFloat"]),
     (matmul_integer.QLinearMatMulToInteger, qlinear(), ["MatMulInteger", "Cast", "Mul", "QuantizeLinear"]),
 ]
 REFUSES = [
@@ -109,6 +114,7 @@ REFUSES = [
         "scales with 3 dimensions may add some to the product",
     ),
     (matmul_integer.AddToMatMulToFloat, to_float(np.ones((7, 10), F32)), "not one float for each column"),
+    (matmul_integer.AddToMatMulToFloat, to_float(np.ones((1, 1, 10), F32)), "the constant adds dimensions"),
     (matmul_integer.QLinearMatMulToInteger, computed_grid(), "the grid of the weight is computed"),
 ]
 

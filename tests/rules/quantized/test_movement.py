@@ -70,6 +70,7 @@ FIRES = [
     (movement.QuantizeBeforeMove, ahead("MaxPool"), ["QuantizeLinear", "MaxPool"]),
     (movement.QuantizeBeforeMove, ahead("Tile"), ["QuantizeLinear", "Tile"]),
     (movement.ConcatIntegers, joined(GRID, GRID, GRID), ["Concat", "DequantizeLinear"]),
+    (movement.ConcatIntegers, joined(GRID), ["Concat", "DequantizeLinear"]),
     (movement.TransposeWeight, weight(), ["DequantizeLinear", "Mul"]),
 ]
 REFUSES = [

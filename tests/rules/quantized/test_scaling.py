@@ -76,6 +76,13 @@ def test_a_rule_refuses_with_the_numbers(rule, model, reason):
     assert reason in refused(rule(), model)
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_zero_point_keeps_the_shape_of_the_scale(shape):
+    for rule, model in ((scaling.FoldShiftIntoQuantize, before), (scaling.FoldShiftIntoDequantize, after)):
+        (node,) = apply(model("Add", 2.0, np.full(shape, 0.5), np.full(shape, ZERO)), [rule()]).model.graph
+        assert query.constant(node.inputs[2]).shape == query.constant(node.inputs[1]).shape == shape
+
+
 def test_the_last_zero_point_of_the_type_is_allowed():
     assert fired(scaling.FoldShiftIntoQuantize(), before("Add", 122.5)) == ["QuantizeLinear"]
 

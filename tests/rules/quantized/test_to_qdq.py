@@ -22,6 +22,9 @@ X = (F32(0.02), U8(3))
 Y = (F32(1 / 256), U8(0))
 
 
+SIX = np.zeros(6, np.int32)
+
+
 def unary(op, *, y=Y, shape=(1, 4, 6, 6), **attributes):
     net = Net()
     return net.model({"x": np.zeros(shape, U8)}, net.op(op, "x", *X, *y, _domain=MICROSOFT, **attributes))
@@ -40,9 +43,8 @@ def product(op, shape, scale, *, a_scale=0.02, y=Y, **attributes):
     return net.model({"a": a}, net.op(op, "a", np.asarray(a_scale, F32), np.asarray(U8(3)), *weight, *y, **attributes))
 
 
-def computed_scale(op, **attributes):
+def computed_scale(op, bias=SIX, **attributes):
     net = Net()
-    bias = np.zeros(6, np.int32)
     weight = (I8([[1] * 6] * 5) if op == "QGemm" else integers(RNG, I8, (6, 4, 3, 3))), F32(0.01), I8(0)
     like = np.zeros((2, 5) if op == "QGemm" else (1, 4, 6, 6), U8)
     order = (bias, *Y) if op == "QGemm" else (*Y, bias)
@@ -60,6 +62,11 @@ REFUSES = [
     (to_qdq.ConvToQdq, computed_scale("QLinearConv"), "in steps of scales that are computed"),
     (to_qdq.GemmToQdq, computed_scale("QGemm", _domain=MICROSOFT), "in steps of scales that are computed"),
     (to_qdq.MatMulToQdq, product("QLinearMatMul", (3, 5, 6), np.full((3, 1, 6), 0.01)), "scales of rank 3"),
+    (
+        to_qdq.MatMulToQdq,
+        product("QLinearMatMul", (5, 6), 0.01, a_scale=[[0.02, 0.03]]),
+        "scales of rank 2 along axis -2",
+    ),
     (
         to_qdq.MatMulToQdq,
         product("QLinearMatMul", (5, 6), 0.01, y=(F32(1e-9), U8(0))),
@@ -111,6 +118,21 @@ REFUSES = [
     ),
     (moves_to_qdq.ClipToQdq, integer_op("Clip", 1e-40, U8(3)), "is not between"),
 ]
+LONG = np.full((1, 4, 1, 200), 127, I8), F32(0.01), I8(0)
+
+
+def test_the_sums_of_a_convolution_are_those_of_all_its_inputs():
+    """800 products of 252 · 127 are more steps of 0.0002 than float32 tells apart; those of a column are not."""
+    net = Net()
+    y = net.op("QLinearConv", "x", *X, *LONG, F32(0.0002), U8(0))
+    model = net.model({"x": np.zeros((1, 4, 1, 200), U8)}, y)
+    assert "float32 between DQ and Q tells" in refused(to_qdq.ConvToQdq(), model)
+
+
+def test_scales_may_be_computed_where_there_is_no_bias():
+    assert "Conv" in fired(to_qdq.ConvToQdq(), computed_scale("QLinearConv", bias=None))
+
+
 FLOAT_OP = {
     "mat_mul_to_float_to_qdq": "MatMul",
     "reduce_mean_to_qdq": "ReduceMean",

@@ -26,7 +26,7 @@ class Affine:
 
 
 def per_channel(
-    value: ir.Value | None, array: np.ndarray | None, channels: int, rank: int, axis: int = 1
+    value: ir.Value | None, array: np.ndarray | None, channels: int, rank: int, axis: int
 ) -> np.ndarray | str:
     """A constant that broadcasts against a tensor with channels along `axis`, as one number for each of them.
 
