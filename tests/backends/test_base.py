@@ -24,7 +24,7 @@ NAMES = set(devices.shipped())
 ALLOWED = {
     "settings/devices.py": "the device that intact itself computes on, which is the default",
     "runtime/ort_cpu.py": "where ONNX Runtime puts the memory of an array: not a backend",
-    "cli/probe.py": "the default of a flag",
+    "api/probe.py": "the default of a flag",
 }
 
 
