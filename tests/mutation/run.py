@@ -44,8 +44,8 @@ SUBJECTS = (
     "intact.quantization.improve.rounding",
 )
 LEAST_SCORE = 0.95
-# What one fault may cost, in seconds: of tests without a fault in a stage, of the processor with one, by the clock.
-TEST_SECONDS, CPU_SECONDS, WALL_SECONDS = 10.0, 60, 600
+# What one fault may cost, in seconds: of tests at one distance without it, of the processor with it, by the clock.
+TEST_SECONDS, CPU_SECONDS, WALL_SECONDS = 20.0, 90, 900
 # Tests of a module's own name, those that import it, and those near by.
 DISTANCES = 3
 # A test that takes the processor longer than this is left out; so many files that import a module are looked at.

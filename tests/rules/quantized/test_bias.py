@@ -76,6 +76,15 @@ def in_float(op, constant, c=CONV, y_scale=None):
     return net.model({"x": c.x}, net.quantize(last, c.mid_scale if y_scale is None else y_scale, u8(128)))
 
 
+def between_grids(x_scale=X_SCALE, w_axis=0, w_scale=0.01):
+    """Q(Conv(DQ(x), DQ(w)) + 1), with grids that not every rule takes."""
+    net = Net()
+    weight = net.dequantize(np.ones((2, 2, 1), np.int8), w_scale, np.zeros(np.shape(w_scale), np.int8), axis=w_axis)
+    data = net.dequantize("x", x_scale, np.full(np.shape(x_scale), 3, u8), axis=1)
+    last = net.op("Add", net.op("Conv", data, weight), np.ones((2, 1), np.float32))
+    return net.model({"x": np.zeros((1, 2, 4), u8)}, net.quantize(last, 0.5, u8(128)))
+
+
 def column(value):
     return np.full(CONV.column, value, np.float32)
 
@@ -104,6 +113,7 @@ FIRES = [
     (bias.FoldArithmetic, arithmetic("Div", column(2)), ["QLinearConv"]),
     (bias.FoldNorm, normed(of_integers, 1.5), ["QLinearConv"]),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1.5)), FLOAT_CONV),
+    (conv_bias.FoldArithmeticIntoConv, between_grids(w_scale=[0.01, 0.02]), FLOAT_CONV),
     (conv_bias.FoldArithmeticIntoConv, in_float("Div", column(2)), FLOAT_CONV),
     (conv_bias.FoldNormIntoConv, normed(of_floats, 1.5), FLOAT_CONV),
 ]
@@ -129,6 +139,12 @@ REFUSES = [
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1e9)), "steps of the accumulator, more than int32 holds"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(ALMOST)), "accumulators may reach"),
     (conv_bias.FoldArithmeticIntoConv, in_float("Add", column(1), y_scale=1e-5), "a step of the accumulator is"),
+    (
+        conv_bias.FoldArithmeticIntoConv,
+        between_grids(w_scale=[0.01, 0.02], w_axis=1),
+        "the scales of the weight are not one for each output channel",
+    ),
+    (conv_bias.FoldArithmeticIntoConv, between_grids([0.1, 0.2]), "input has 2 numbers, not one constant scale"),
     (conv_bias.FoldNormIntoConv, normed(of_floats, 0), "a factor of 0 cannot go into a scale"),
 ]
 

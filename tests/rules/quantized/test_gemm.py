@@ -10,7 +10,7 @@ from intact.rules.discovery import rules_of
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, gemm
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.rules.proof.harness import Case, Net, every_level, fired, integers, prove, refused
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 RNG = np.random.default_rng(0)
@@ -71,3 +71,10 @@ def test_a_bias_that_moves_by_half_a_step_of_the_sums_keeps_the_claim_however_sm
     done = rewriter.apply(model.clone(), rules)
     assert "fold_gemm_factors" in {item.rule for item in done.applications}
     assert exactness.validate(model, done, rules, rows).checked
+
+
+def test_a_transposed_operand_keeps_its_grid():
+    net, x = Net(), every_level(np.uint8, (16, 16))
+    weight = net.dequantize(np.eye(16, dtype=np.int8), 0.5, np.int8(0))
+    net.op("Gemm", net.dequantize("x", 0.25, np.uint8(7)), weight, transA=1)
+    assert prove(gemm.FoldGemmTranspose(), Case("grid", net.model({"x": x}, "t2"), [{"x": x}], step=1e-6)) > 0

@@ -99,6 +99,16 @@ def second(dtype=U8):
     return net.model({"a": np.zeros((2, 3), U8), "b": np.zeros((4, 3), F32)}, y)
 
 
+def moved_twice():
+    """A second operand behind two moves, of which the last leaves its axes out explicitly."""
+    net = Net()
+    b = net.op("Squeeze", net.op("Identity", net.quantize("b", 0.05, U8(9))))
+    y = net.op("QLinearMatMul", "a", F32(0.02), U8(3), b, F32(0.05), U8(9), F32(0.5), U8(3))
+    model = net.model({"a": np.zeros((2, 3), U8), "b": np.zeros((1, 3, 4), F32)}, y)
+    next(node for node in model.graph if node.op_type == "Squeeze").resize_inputs(2)
+    return model
+
+
 CONVERT = ["DequantizeLinear", "QuantizeLinear"]
 FIRES = [
     (integer_forms.ReluToIntegerClip(), clipped("Relu", U8(7)), ["QuantizeLinear", "Clip"]),
@@ -132,6 +142,11 @@ FIRES = [
     (operator_signs.UnsignConcat(), signed_pair("QLinearConcat", axis=0), [*CONVERT * 3, "QLinearConcat", *CONVERT]),
     (operator_signs.SignWeight(), product(U8, U8), ["Identity", "QLinearMatMul"]),
     (operator_signs.UnsignWeight(), wide_product(), ["QLinearMatMul"]),
+    (
+        operator_signs.SignSecondOperand(),
+        moved_twice(),
+        ["QuantizeLinear", "Identity", "Squeeze", "QLinearMatMul"],
+    ),
     (operator_signs.SignSecondOperand(), second(), ["QuantizeLinear", "Transpose", "QLinearMatMul"]),
 ]
 SATURATES = "uint8 x int8 saturates without VNNI"

@@ -105,6 +105,11 @@ REFUSES = [
     ),
     (
         matmul_integer.MatMulIntegerToFloat,
+        scaled("s", s=COLUMNS.reshape(1, 10), product=False),
+        "scales of shape [1, 10] are not one, nor one for each column of a matrix",
+    ),
+    (
+        matmul_integer.MatMulIntegerToFloat,
         scaled(COLUMNS, weight=np.stack([WEIGHT, WEIGHT])),
         "scales of shape [10] are not one, nor one for each column of a matrix",
     ),

@@ -617,3 +617,23 @@ def test_onnxruntime_1_26_runs_every_rewritten_combination(tmp_path):
             np.savez(folder / f"{number}-{name}.npz", x=case.feeds[0]["x"], y=expected)
     ran = subprocess.run([python, "-c", RUNNER, folder], capture_output=True, text=True, timeout=900, check=True)
     assert json.loads(ran.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("zeros", "y_zero", "reason"),
+    [
+        (I8([0, 5]), U8(3), None),
+        (I8([5, 5]), U8(3), "the weight has the same zero point in every channel"),
+        (I8([0, 5]), I8(3), "output is int8, unlike input"),
+    ],
+)
+def test_a_refused_convolution_becomes_an_integer_one_only_if_it_could_be_one(zeros, y_zero, reason):
+    net = Net()
+    kernel = net.dequantize(np.ones((2, 3, 3), I8), np.full(2, 0.01), zeros, axis=0)
+    y = net.quantize(net.op("Conv", net.dequantize("x", 0.02, U8(3)), kernel), 0.1, y_zero)
+    model = net.model({"x": np.zeros((1, 3, 8), U8)}, y)
+    rule = zero_points.RefusedConvToQLinear()
+    if reason is None:
+        assert fired(rule, model) == ["QLinearConv"]
+    else:
+        assert reason in refused(rule, model)

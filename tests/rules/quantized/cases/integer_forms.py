@@ -129,6 +129,7 @@ def unsigned_operator(rng: np.random.Generator) -> Iterator[Case]:
             net.op("QLinearLeakyRelu", x, *first, *last, _domain=MICROSOFT, alpha=0.1),
             net.op("QLinearAveragePool", x, *first, *last, **pool),
             net.op("QLinearGlobalAveragePool", x, *first, *last, _domain=MICROSOFT),
+            net.op("QLinearWhere", rng.random(8) < 0.5, x, *first, "b", *second, *last, _domain=MICROSOFT),
         ]
         yield Case(f"{zero}", net.model(feeds, *outputs), [feeds])
 
