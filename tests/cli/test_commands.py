@@ -144,9 +144,9 @@ class TestBuild:
         assert not (tmp_path / "out").exists()
 
     def test_a_missing_extra_is_status_5(self, build, monkeypatch, tmp_path):
-        from intact import environment
+        from intact.backends import installed
 
-        monkeypatch.setitem(environment.TOOLCHAINS, "qnn", "a-package-that-does-not-exist")
+        monkeypatch.setattr(installed.find("qnn"), "packages", ("a-package-that-does-not-exist",))
         status, _, err = build("--device", "qnn")
         assert status == 5 and "pip install 'intact[qnn]'" in err and os.listdir(tmp_path) == []
 

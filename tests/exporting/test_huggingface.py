@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from intact import data
+from intact.api import request
 from intact.cli.main import app
 from intact.errors import DataError, IntactError, ModelError, SettingsError, ToolchainError
 from intact.exporting import huggingface, origin, processor, tasks
@@ -199,7 +200,7 @@ def test_inputs_are_prepared_as_the_model_says_unless_the_user_does(sentences, t
     monkeypatch.setattr(huggingface, "export", lambda *_, image_size, **__: sizes.append(image_size) or known)
 
     def prepared(path, **more):
-        with exported("a/b@v1", BuildConfig.from_dict({"quant": {"load_path": str(path)}, **more})) as given:
+        with request.exported("a/b@v1", BuildConfig.from_dict({"quant": {"load_path": str(path)}, **more})) as given:
             return given.config
 
     assert prepared(sentences).tokenizer == "a/b@v1"

@@ -77,7 +77,7 @@ def test_a_relu_without_a_grid_before_it_counts_with_its_convolution():
 
 def test_operators_on_integers_count_with_their_own_types():
     found = models.quantized(models.model(**CONV, w=FILTERS), models.rows({"x": (1, 3, 8, 8)}), "cpu")
-    rewritten = rewriter.apply(found.model.clone(), rules_for(load_target("cpu"))).model
+    rewritten = rewriter.apply(found.model.clone(), rules_for(load_target("cpu", vnni=True))).model
     assert [node.op_type for node in rewritten.graph if node.op_type.startswith("QLinear")] == ["QLinearConv"]
     assert [(t.op, t.activations, t.weights) for t in types_of(rewritten)] == [("QLinearConv", "uint8", "int8")]
 

@@ -70,7 +70,7 @@ def test_every_pattern_of_subjects_fits_a_module(monkeypatch):
 
 def test_the_tests_of_a_module_are_those_that_import_it():
     nearest, *others = imports.tests_of("intact.numbers.encoding")
-    assert nearest[0].name == "test_grid.py" and others
+    assert nearest[0].name == "test_encoding.py" and others
     assert not {path for ring in others for path in ring} & set(nearest)
 
 
@@ -90,7 +90,7 @@ CHILD = """
 import ast, sys
 from tests.mutation import child, imports, run
 source = imports.SOURCES.joinpath("intact", "numbers", "encoding.py").read_text(encoding="utf-8")
-tests = ["tests/numbers/test_grid.py::test_a_two_bit_grid_uses_its_one_more_negative_step"]
+tests = ["tests/numbers/test_encoding.py::test_a_two_bit_grid_uses_its_one_more_negative_step"]
 tree = ast.parse(source.replace(*sys.argv[1:]))
 print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree, tests), 60)))
 """
@@ -99,8 +99,8 @@ print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree,
 @pytest.mark.parametrize(
     ("old", "new", "ends"),
     [
-        ("levels, qmin, qmax", "levels, qmin, qmax", child.SURVIVED),
-        ("levels, qmin, qmax", "levels, qmin, qmax + 1", child.KILLED),
+        ("*limits(dtype), out", "*limits(dtype), out", child.SURVIVED),
+        ("*limits(dtype), out", "*(limits(dtype)[0], limits(dtype)[1] + 1), out", child.KILLED),
         ("import numpy", "import nonsense", child.KILLED),
     ],
 )

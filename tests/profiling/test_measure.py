@@ -79,5 +79,6 @@ def test_rows_of_data_are_used_in_turn(tmp_path):
     path = model(tmp_path / "a.onnx", 1)
     np.savez(tmp_path / "d.npz", x=np.zeros((8, 128, 256), np.float32))
     assert len(data.load(io.load(path), str(tmp_path / "d.npz"), samples=8).test) == 4
-    found, gate = perf(path, data=str(tmp_path / "d.npz"), rounds=2)
+    timed = perf(path, data=str(tmp_path / "d.npz"), rounds=2)
+    found, gate = timed.measurement, timed.gate
     assert gate is None and len(found.models) == 1

@@ -72,13 +72,21 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, Upgr
     """Load the model at `path`, complete the settings and load the inputs; the upgrade is still to be confirmed."""
     presets.available(asked)
     source, upgrade = loading.start_loading(path, asked.dims, log)
+    try:
+        return _with_inputs(source, asked, log), upgrade
+    except Exception:
+        upgrade.confirm(log)  # a wrong upgrade may be why the rest does not fit
+        raise
+
+
+def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedModel:
     config = presets.resolve(asked, quantized=source.quantized)
     target = target_of(config.compile)
     announce(config, target, log.events)
     warn_of_chip(config, target, log)
     inputs = inputs_for(source.model, config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
-    return PreparedModel(source, config, target, inputs, source.model, labels=labels), upgrade
+    return PreparedModel(source, config, target, inputs, source.model, labels=labels)
 
 
 def optimize(begun: PreparedModel, log: Log) -> PreparedModel:

@@ -214,12 +214,12 @@ def test_verify_and_perf_take_the_blob_of_a_build(float_model):
     found = verify(original, folder / "model.blob", data=str(float_model / "d.npz"))
     assert found.models[0].form == "compiled" and found.models[0].runtime.startswith("openvino ")
     assert found.accuracy[0].sqnr_db == next(row.sqnr_db for row in built.accuracy if row.form == "compiled")
-    timed, _ = perf(original, folder / "model.blob", data=str(float_model / "d.npz"), threads=1, rounds=3)
+    timed = perf(original, folder / "model.blob", data=str(float_model / "d.npz"), threads=1, rounds=3).measurement
     first, second = timed.models
     assert first.runtime.startswith("onnxruntime ") and second.runtime.startswith("openvino ")
     assert timed.rounds == 3 and second.latency.p50 > 0 and second.bytes == (folder / "model.blob").stat().st_size
     assert "Convolution" in {row.op for row in second.ops}
-    swapped, _ = perf(folder / "model.blob", original, rounds=1)
+    swapped = perf(folder / "model.blob", original, rounds=1).measurement
     assert [model.path for model in swapped.models] == [str(folder / "model.blob"), str(original)]
 
 

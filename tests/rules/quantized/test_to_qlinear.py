@@ -125,7 +125,7 @@ REFUSES = [
     (
         to_qlinear.ConvToQLinear,
         conv(bias=off_by(0.26), y=(1e-4, U8(4))),
-        "would move by 5.2e-05, more than half a step",
+        "would move by 5.20004e-05, more than half a step",
     ),
     (to_qlinear.ConvToQLinear, conv(w_grid=(0.0, I8(0))), "not a positive number"),
     (to_qlinear.MatMulToQLinear, matmul(b_grid=(SCALES[:5], np.zeros(5, I8)), axis=0), "of axis 0, not of axis 1"),

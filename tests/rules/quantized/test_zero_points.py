@@ -30,7 +30,7 @@ from intact.numbers.integer import INT16_MAX, largest_pair
 from intact.pipeline import stages
 from intact.rules.proof import exactness
 from intact.rules.proof.reference import runnable
-from intact.rules.quantized import depthwise, families, symmetric, zero_points
+from intact.rules.quantized import depthwise, families, input_copies, symmetric, zero_points
 from intact.rules.quantized.copies import copy_indices, fits, split, split_small
 from intact.rules.quantized.families import FAMILIES
 from intact.rules.quantized.zero_point_notes import notes, requantized, warnings
@@ -329,7 +329,7 @@ class TestRefusals:
         w, wz = integers(np.random.default_rng(0), U8, (4, 8, 3, 3)), np.arange(4, dtype=U8)
         y = net.op("ConvInteger", "x", "w", U8(3), wz)
         model = net.model({"x": np.zeros((1, 8, 6, 6), U8), "w": w}, y)
-        assert refused(zero_points.DuplicateConvInput(), model) == "the weight is computed, not constant"
+        assert refused(input_copies.DuplicateConvInput(), model) == "the weight is computed, not constant"
         (text,) = warnings(families.rewrite(model, NEW), NEW)
         assert "the weight is computed, not constant" in text
 
@@ -353,7 +353,7 @@ class TestRefusals:
 
     def test_one_zero_point_for_all_channels_stays(self):
         case = convolution(np.random.default_rng(0), U8, U8, "dense", 2, zeros=ZEROS["uniform"])
-        assert "the same zero point in every channel" in refused(zero_points.DuplicateConvInput(), case.model)
+        assert "the same zero point in every channel" in refused(input_copies.DuplicateConvInput(), case.model)
 
     @pytest.mark.parametrize(("taps", "goes"), [(258, True), (259, False)])
     def test_floats_hold_sums_below_two_to_the_24(self, taps, goes):

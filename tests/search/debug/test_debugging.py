@@ -206,8 +206,6 @@ def test_a_compiled_candidate_is_compared_by_its_quantized_model(zoo, quantized,
     result = debug(
         quantized("depthwise_cnn"),
         compiled / "model.onnx",
-        config(),
-        device=True,
         data=str(zoo.data("depthwise_cnn")),
     )
     assert result["kind"] == "device" and result["first"] is None

@@ -32,7 +32,11 @@ def built(zoo, tmp_path_factory):
     output = tmp_path_factory.mktemp("matrix") / "out"
     cells = matrix.cells(["cpu"], ["uint8", "int8"], config(zoo, min_sqnr=1.0))
     broken = matrix.cells(["cpu"], ["w8a8"], config(zoo, dims={"nothing": 1}))
-    return output, [*cells, *broken], matrix.run(zoo.model("residual_cnn"), [*cells, *broken], output, workers=2)
+    return (
+        output,
+        [*cells, *broken],
+        matrix.run(zoo.model("residual_cnn"), [*cells, *broken], output, matrix.Where(workers=2)),
+    )
 
 
 def test_each_cell_is_a_build_in_its_own_folder(built):
@@ -64,7 +68,7 @@ def test_a_finished_cell_is_kept_and_others_are_built(zoo, built):
     output, cells, outcomes = built
     before = {path: path.stat().st_mtime_ns for path in output.glob("*/model.onnx")}
     (output / "cpu-int8" / "model.onnx").write_bytes(b"cut short")
-    again = matrix.run(zoo.model("residual_cnn"), cells[:2], output, workers=2)
+    again = matrix.run(zoo.model("residual_cnn"), cells[:2], output, matrix.Where(workers=2))
     assert [outcome.kept for outcome in again] == [True, False]
     assert again[0].sqnr_db == outcomes[0].sqnr_db and again[1].sqnr_db == outcomes[1].sqnr_db
     kept = output / "cpu-uint8" / "model.onnx"
@@ -74,14 +78,14 @@ def test_a_finished_cell_is_kept_and_others_are_built(zoo, built):
 def test_other_settings_or_another_model_build_a_cell_again(zoo, built, tmp_path):
     output, _, _ = built
     other = matrix.cells(["cpu"], ["uint8"], config(zoo, min_sqnr=2.0))
-    assert not matrix.run(zoo.model("residual_cnn"), other, output, workers=1)[0].kept
+    assert not matrix.run(zoo.model("residual_cnn"), other, output, matrix.Where(workers=1))[0].kept
 
 
 def test_one_worker_and_two_give_the_same_bytes(zoo, tmp_path):
     cells = matrix.cells(["cpu"], ["uint8", "int8"], config(zoo))
     found = []
     for workers in (1, 2):
-        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / str(workers), workers=workers, threads=1)
+        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / str(workers), matrix.Where(workers=workers, threads=1))
         found.append(digests(tmp_path / str(workers)))
     assert found[0] == found[1] and len(found[0]) == 4
 
@@ -129,26 +133,26 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_is_built(zoo, tmp_p
     with pytest.raises(OutputError, match="holds no matrix"):
         matrix.run(zoo.model("residual_cnn"), cells, tmp_path)
     with pytest.raises(SettingsError, match="no backend of this name"):
-        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", cluster="moon")
+        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", matrix.Where(cluster="moon"))
 
 
 def test_a_cluster_that_is_not_installed_says_what_to_install(zoo, tmp_path, monkeypatch):
     monkeypatch.setitem(matrix.CLUSTERS, "dask", "no_such_package.at_all")
     cells = matrix.cells(["cpu"], ["uint8"], config(zoo))
     with pytest.raises(NotAvailable, match="pip install no_such_package"):
-        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", cluster="dask")
+        matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", matrix.Where(cluster="dask"))
 
 
 def test_any_backend_of_joblib_can_build(zoo, tmp_path):
     cells = matrix.cells(["cpu"], ["uint8"], config(zoo))
-    outcome = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", cluster="threading")[0]
+    outcome = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", matrix.Where(cluster="threading"))[0]
     assert outcome.status == "built"
 
 
 @pytest.mark.qnn
 def test_a_precision_that_the_architecture_lacks_is_no_other_one_under_its_name(zoo, tmp_path):
     cells = matrix.cells(["qnn:v68"], ["w8a16", "int16"], config(zoo))
-    eight, sixteen = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", workers=1)
+    eight, sixteen = matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", matrix.Where(workers=1))
     assert eight.status == "built" and sixteen.status == "failed" and not (tmp_path / "out" / sixteen.folder).exists()
     assert "error[T116]: qnn/v68 takes no int16 weights" in sixteen.error and "from v73 on" in sixteen.error
     assert "source: backends/qnn/table.toml [op.Conv]" in sixteen.error
