@@ -120,7 +120,33 @@ def test_a_channel_of_zeros_keeps_its_bias():
     w, b = read(result, "y", 1), read(result, "y", 2)
     assert not w.integers[1].any()
     np.testing.assert_allclose(b.values(), weights["b"], rtol=0, atol=float(b.scale.max()))
-    assert b.scale[1] <= b.scale.max()
+    assert w.scale[1] == np.delete(w.scale, 1).max()
+
+
+def test_a_channel_without_negative_weights_has_a_scale_of_its_own():
+    weights = {"w": weight(4, 3, 3, 3), "b": weight(4)}
+    weights["w"][1] = np.abs(weights["w"][1]) * F(0.1)
+    weights["w"][1, 0, 0, 0] = 0.0
+    float_model, feeds = biased(**weights)
+    found = read(quantized(float_model, feeds).model, "y", 1)
+    assert np.array_equal(found.scale, (np.abs(weights["w"].astype(np.float64)).max(axis=(1, 2, 3)) / 127).astype(F))
+
+
+def test_a_bias_is_in_steps_of_the_type_that_its_layer_reads():
+    body = "m = Conv(x, w)  l = Log(m)  y = Conv(l, v, b)"
+    weights = {"w": np.abs(weight(4, 3, 1, 1)), "v": weight(5, 4, 1, 1), "b": weight(5)}
+    float_model = model("float[1,3,6,6] x", "float[1,5,6,6] y", body, **weights)
+    feeds = [{"x": np.abs(feed["x"]) + F(0.1)} for feed in rows({"x": (1, 3, 6, 6)})]
+    result = quantized(float_model, feeds, "qnn", activation_type="uint16").model
+    x, w, b = (read(result, "y", index) for index in range(3))
+    assert (written(result, "l").dtype, x.dtype) == ("uint8", "uint16") and x.scale < written(result, "l").scale
+    assert np.array_equal(b.scale, x.scale * w.scale)
+
+
+def test_integers_and_what_is_made_of_them_are_named_after_their_tensor():
+    float_model, feeds = conv_net()
+    found = {(node.op_type, node.outputs[0].name) for node in quantized(float_model, feeds).model.graph}
+    assert {("QuantizeLinear", "x_quantized"), ("DequantizeLinear", "x_dequantized")} <= found
 
 
 def test_a_weight_of_nothing_but_zeros_still_gives_its_bias():

@@ -44,6 +44,11 @@ FIRES = [
         ["DequantizeLinear", "QuantizeLinear"],
     ),
     (folding.MergeRequantize, chain((0.001, u16(32768)), (0.1, u8(128))), ["QuantizeLinear"]),
+    (
+        folding.MergeRequantize,
+        chain((0.1, u8(3)), (0.15, u8(3)), (0.1, u8(3))),
+        ["DequantizeLinear", "QuantizeLinear"],
+    ),
     (folding.MergeEqualQuantizers, twins("QuantizeLinear", (0.1, u8(3)), ([0.1], u8([3]))), ["QuantizeLinear", *TWO]),
     (folding.MergeEqualDequantizers, twins("DequantizeLinear", (0.1, u8(3)), (0.1, u8(3))), ["DequantizeLinear", *TWO]),
 ]

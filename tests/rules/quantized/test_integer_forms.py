@@ -91,6 +91,14 @@ def signed_pair(op="QLinearAdd", *, converted=True, **attributes):
     return net.model(feeds, net.op(op, *given, _domain=MICROSOFT, **attributes))
 
 
+def rescaled():
+    """An operand that was uint8 before, but on another scale."""
+    net = Net()
+    x = net.quantize(net.dequantize("a", 0.03, U8(131)), 0.02, I8(3))
+    y = net.op("QLinearSigmoid", x, F32(0.02), I8(3), F32(0.05), I8(-7), _domain=MICROSOFT)
+    return net.model({"a": np.zeros((4, 4), U8)}, y)
+
+
 def second(dtype=U8):
     net = Net()
     b = net.op("Transpose", net.quantize("b", 0.05, dtype(9)))
@@ -183,6 +191,7 @@ REFUSES = [
     ),
     (operator_signs.UnsignProduct(saturates=True), product(I8, I8, constant=False), SATURATES),
     (operator_signs.UnsignOperator(), signed_pair(converted=False), "no operand was uint8 before"),
+    (operator_signs.UnsignOperator(), rescaled(), "no operand was uint8 before"),
     (
         operator_signs.UnsignConcat(),
         signed_pair("QLinearConcat", converted=False, axis=0),

@@ -1,0 +1,89 @@
+"""Weights rounded with feedback, and biases that make up for the rest, on one layer by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intact.model import query
+from intact.numbers import grid
+from intact.quantization import quantizing
+from intact.quantization.calibration.resolve import Resolved
+from intact.quantization.improve.gptq import round_with_feedback
+from intact.quantization.improve.rounding import correct_biases, round_weights
+from intact.quantization.improve.study import studies
+from intact.settings.config import QuantConfig
+from intact.targets.registry import load_target
+from tests.quantization.models import model
+
+F = np.float32
+RNG = np.random.default_rng(11)
+WEIGHT = RNG.standard_normal((6, 4)).astype(F)
+COARSE, FINE = (grid.encode(-8.0, 8.0, "uint8", symmetric=False), grid.encode(-3.0, 5.0, "uint8", symmetric=False))
+BIAS = np.arange(4, dtype=F)
+
+
+def studied(body="m = MatMul(x, w)  y = Add(m, b)", **weights):
+    """A layer, its plan, its grids and integers, and what was seen of its input on two grids that it may have."""
+    float_model = model("float[8,6] x", "float[8,4] y", body, **{"w": WEIGHT, "b": BIAS, **weights})
+    plan = quantizing.plan(float_model, load_target("cpu"), QuantConfig())
+    (found,) = studies(float_model, plan, dict.fromkeys(plan.grids, (COARSE, FINE)), rows=3)
+    x = RNG.standard_normal((3, 8, 6)).astype(F) + F(0.7)
+    for row in x:
+        found.add(row)
+    ((weight, _),) = found.layers
+    encoding = grid.encode(WEIGHT.min(axis=0), WEIGHT.max(axis=0), "int8", symmetric=True, axis=1)
+    integers = grid.quantize(WEIGHT, encoding)
+    resolved = Resolved(dict.fromkeys(plan.tensors, COARSE), {(weight.node, weight.index): (encoding, integers)})
+    return float_model, plan, resolved, found, x.reshape(-1, 6).astype(np.float64)
+
+
+def test_the_noise_of_the_input_is_that_of_its_grid_in_every_row():
+    _, _, resolved, found, x = studied()
+    ((key, (encoding, _)),) = resolved.constants.items()
+    coarse = Resolved(
+        dict.fromkeys(resolved.tensors, grid.encode(-400.0, 400.0, "uint8", symmetric=False)), resolved.constants
+    )
+    for given in (resolved, coarse):
+        step = float(given.tensors[found.entry].scale)
+        scale, zero = encoding.scale[None, :], np.zeros((1, 4), np.int64)
+        noise = step**2 / 12 * len(x)
+        expected = round_with_feedback(WEIGHT.T[None].astype(np.float64), (x.T @ x)[None], scale, zero, "int8", noise)
+        rounded = round_weights(given, [found], lambda: None).constants[key][1]
+        np.testing.assert_array_equal(rounded, expected[0].T)
+
+
+def test_a_bias_takes_the_mean_error_of_the_grid_that_was_chosen():
+    float_model, plan, resolved, found, x = studied()
+    (entry,) = {plan.tensors[found.entry]}
+    ((encoding, integers),) = resolved.constants.values()
+    rounded = integers.astype(np.float64) * encoding.scale
+    for chosen, used in (({}, COARSE), ({entry: 0}, COARSE), ({entry: 1}, FINE)):
+        on_grid = grid.dequantize(grid.quantize(x.astype(F), used), used)
+        expected = BIAS + x.mean(axis=0) @ WEIGHT - on_grid.mean(axis=0) @ rounded
+        result, changed = correct_biases(float_model, plan, resolved, [found], chosen)
+        assert changed == ("b",)
+        np.testing.assert_allclose(query.constant(result.graph.initializers["b"]), expected, atol=1e-4)
+    np.testing.assert_array_equal(query.constant(float_model.graph.initializers["b"]), BIAS)
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "changed"),
+    [
+        ("m = MatMul(x, w)  y = Add(b, m)", {}, ("b",)),
+        ("y = Gemm(x, w, b)", {}, ("b",)),
+        ("m = MatMul(x, w)  y = Add(m, b)", {"b": BIAS[None]}, ("b",)),
+        ("m = MatMul(x, w)  y = Add(m, b)", {"b": np.ones((8, 4), F)}, ()),
+        ("m = MatMul(x, w)  y = Add(m, b)", {"b": np.ones((8, 1), F)}, ()),
+        ("m = MatMul(x, w)  y = Mul(m, b)", {}, ()),
+        ("m = MatMul(x, w)  n = Add(m, b)  y = Mul(n, b)", {}, ()),
+        ("m = MatMul(x, w)  n = Add(m, b)  y = Mul(n, m)", {}, ()),
+        ("y = MatMul(x, w)", {}, ()),
+    ],
+)
+def test_only_a_constant_that_is_added_to_each_channel_and_to_nothing_else_is_a_bias(body, weights, changed):
+    float_model, plan, resolved, found, _ = studied(body, **weights)
+    before = ir.to_proto(float_model).SerializeToString()
+    assert correct_biases(float_model, plan, resolved, [found], {})[1] == changed
+    assert ir.to_proto(float_model).SerializeToString() == before
