@@ -109,17 +109,3 @@ def test_a_child_notices_a_fault_and_nothing_else(old, new, ends):
     command = [sys.executable, "-c", CHILD, old, new]
     done = subprocess.run(command, cwd=imports.ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout) == ends
-
-
-def test_tests_that_name_a_class_of_the_module_come_first(monkeypatch):
-    found = {
-        "quick": (True, 0.1),
-        "test_a_rule[pad_channels]": (True, 1.5),
-        "failing": (False, 0.1),
-        "long": (True, 3.0),
-    }
-    monkeypatch.setattr(run, "_without_fault", lambda path: found if path.name == "test_harness.py" else {})
-    run.tests_for.cache_clear()
-    chosen = run.tests_for("intact.rules.quantized.channels", run.DISTANCES - 1)
-    run.tests_for.cache_clear()
-    assert chosen == ["test_a_rule[pad_channels]", "quick"]

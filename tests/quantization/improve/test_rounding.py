@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.model import query
-from intact.numbers import grid
+from intact.numbers import encoding as grid
 from intact.quantization import quantizing
 from intact.quantization.calibration.resolve import Resolved
 from intact.quantization.improve.gptq import round_with_feedback
