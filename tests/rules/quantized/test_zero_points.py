@@ -632,7 +632,7 @@ def test_a_refused_convolution_becomes_an_integer_one_only_if_it_could_be_one(ze
     kernel = net.dequantize(np.ones((2, 3, 3), I8), np.full(2, 0.01), zeros, axis=0)
     y = net.quantize(net.op("Conv", net.dequantize("x", 0.02, U8(3)), kernel), 0.1, y_zero)
     model = net.model({"x": np.zeros((1, 3, 8), U8)}, y)
-    rule = zero_points.RefusedConvToQLinear()
+    rule = input_copies.RefusedConvToQLinear()
     if reason is None:
         assert fired(rule, model) == ["QLinearConv"]
     else:
