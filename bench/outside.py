@@ -29,11 +29,16 @@ CODE = re.compile(r"error\[([A-Z]\d{3})\]")
 
 
 def build(path: Path, asked: argparse.Namespace) -> Record:
-    """Build one model, with made-up inputs, and say what came of it."""
+    """Build one model, with made-up inputs, and say what came of it; a quantized one takes no effort."""
+    found = _build(path, asked, ["--effort", asked.effort])
+    return _build(path, asked, []) if found["code"] == "S113" else found
+
+
+def _build(path: Path, asked: argparse.Namespace, effort: list[str]) -> Record:
     with tempfile.TemporaryDirectory(prefix="outside-") as name:
         out, log = Path(name, "out"), Path(name, "log.txt")
         command = [INTACT, "build", path, "--device", asked.device, "--precision", asked.precision, "-o", out, "-q"]
-        command += ["--effort", asked.effort, *(["--no-strict"] if asked.no_strict else []), *asked.flags]
+        command += [*effort, *(["--no-strict"] if asked.no_strict else []), *asked.flags]
         start = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True)

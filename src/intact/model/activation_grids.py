@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,14 +64,17 @@ def base_of(value: ir.Value) -> ir.Value:
     return value
 
 
-def unrounded(model: ir.Model) -> ir.Model:
-    """A copy of a quantized model in which activations are not rounded; its weights are."""
+def unrounded(model: ir.Model, tensors: Collection[str] | None = None) -> ir.Model:
+    """A copy of a quantized model in which activations, all or these, are not rounded; its weights are."""
     result = model.clone()
     for node in list(result.graph):
-        if _reads_grid(node):
-            source = base_of(node.outputs[0])
+        if not _reads_grid(node):
+            continue
+        quantize = _writer(node)
+        assert quantize is not None and quantize.inputs[0] is not None, "a grid has a writer"
+        if tensors is None or quantize.inputs[0].name in tensors:
             for user, index in node.outputs[0].uses():
-                user.replace_input_with(index, source)
+                user.replace_input_with(index, quantize.inputs[0])
     return result
 
 
