@@ -54,6 +54,14 @@ class Log:
             yield advance, details
         self.stages.append(Stage(name, "ran", "", time.perf_counter() - start, details))
 
+    def mark(self) -> tuple[int, int]:
+        """The place that has been reached, for `back_to`."""
+        return len(self.stages), len(self.warnings)
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        """Forget the stages and warnings since a mark: they are gone through again."""
+        del self.stages[mark[0] :], self.warnings[mark[1] :]
+
     def skip(self, name: str, reason: str) -> None:
         self.stages.append(Stage(name, "skipped", reason))
         self.events.note(f"{name}: skipped, {reason}")

@@ -26,6 +26,8 @@ class PlannedGrid:
     range: Range | None = None
     bounded: bool = False
     """Whether an operator cuts its values off: room for more would never be used."""
+    least_scale: float = 0.0
+    """A device computes something else where the scale is less; the grid is widened up to it."""
 
 
 @dataclass(frozen=True, slots=True)

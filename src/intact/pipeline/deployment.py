@@ -82,6 +82,15 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log))
 
 
+def in_other_form(rewritten: RewrittenModel, model: ir.Model, log: Log) -> RewrittenModel:
+    """The same build with another form of its rewritten model."""
+    return replace(
+        rewritten,
+        rewritten=replace(rewritten.rewritten, model=model),
+        deployed=_deployable(rewritten.prepared, model, log),
+    )
+
+
 def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
     """Find the nodes that the NPU does not take, with the reasons; strict settings refuse them instead."""
     prepared = rewritten.prepared

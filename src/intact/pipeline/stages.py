@@ -11,7 +11,9 @@ from pathlib import Path
 from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, deployment, preparation, presets, recording, verifying
+from intact.pipeline import acceptance, deployment, mending, preparation, presets, recording, verifying
+from intact.pipeline.deployment import CompiledModel, RewrittenModel
+from intact.pipeline.mending import Mender
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.verifying import Finder
 from intact.reports import publish
@@ -23,12 +25,14 @@ from intact.settings.config import BuildConfig
 class BuildOptions:
     """What is no setting of a build, but of one call of it.
 
-    Where the deployed form is much worse than the quantized one, `finder` names the place.
+    Where the deployed form is much worse than the quantized one, `mender` looks for a better one, and `finder` names
+    the place.
     """
 
     overwrite: bool = False
     verify: bool = True
     finder: Finder | None = None
+    mender: Mender | None = None
 
 
 def build(
@@ -51,11 +55,38 @@ def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log:
     rewritten = deployment.rewrite(quantized, log)
     with publish.staged(output, overwrite=options.overwrite) as folder:
         portable = recording.save_portable(quantized, folder)
-        validated = deployment.validate(rewritten, log)
-        compiled = deployment.compile(validated, folder, log)
-        deployment.check_loads(compiled, folder, runs_later=options.verify)
-        verified = verifying.verify(compiled, log, options.finder) if options.verify else _unverified(quantized, log)
+        compiled, verified = _deploy(rewritten, folder, options, log)
         return recording.finish(compiled, verified, portable, folder, log)
+
+
+def _deploy(
+    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
+) -> tuple[CompiledModel, verifying.Verified]:
+    """Validate, compile and verify a model; one that the compiler gets wrong in another form, if one is better."""
+    before = log.mark()
+    compiled, verified = _try(rewritten, folder, options, log)
+    missed = mending.shortfall(verified.accuracy)
+    if missed and options.mender is not None:
+        found = mending.mend(compiled, options.mender, log)
+        told = log.stages.pop()
+        if found is not None:
+            log.back_to(before)
+            compiled, verified = _try(found, folder, options, log)
+        if found is not None and mending.shortfall(verified.accuracy) >= missed:
+            log.back_to(before)
+            compiled, verified = _try(rewritten, folder, options, log)
+        log.stages.append(told)
+    return compiled, verifying.placed(compiled, verified, options.finder, log)
+
+
+def _try(
+    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
+) -> tuple[CompiledModel, verifying.Verified]:
+    validated = deployment.validate(rewritten, log)
+    compiled = deployment.compile(validated, folder, log)
+    deployment.check_loads(compiled, folder, runs_later=options.verify)
+    verified = verifying.verify(compiled, log) if options.verify else _unverified(rewritten.prepared, log)
+    return compiled, verified
 
 
 def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -43,7 +43,7 @@ class Verified:
     doubts: tuple[str, ...] = ()
 
 
-def verify(built: CompiledModel, log: Log, finder: Finder | None = None) -> Verified:
+def verify(built: CompiledModel, log: Log) -> Verified:
     """Compare every form with the model as it was given, on inputs that calibration has not seen."""
     prepared, compiled = built.prepared, built.compiled
     rows = prepared.inputs.test
@@ -60,8 +60,7 @@ def verify(built: CompiledModel, log: Log, finder: Finder | None = None) -> Veri
         first.task + tuple(row for found in others for row in found.task),
         _latency(built, log),
         None if compiled.runs else f"{prepared.target.name} is not on this machine",
-        _parted(built, accuracy, finder, log),
-        doubts,
+        doubts=doubts,
     )
 
 
@@ -104,21 +103,21 @@ def _latency(built: CompiledModel, log: Log) -> Gate | None:
     return gate
 
 
-def _parted(built: CompiledModel, accuracy: Sequence[Accuracy], finder: Finder | None, log: Log) -> str | None:
+def placed(built: CompiledModel, found: Verified, finder: Finder | None, log: Log) -> Verified:
     """Name the place where the compiled form leaves the quantized one, if it lost much and somebody can find it."""
     prepared = built.prepared
-    lost = [row for row in verdict.losses(accuracy, prepared.config.verdict) if row.form == "compiled"]
+    lost = [row for row in verdict.losses(found.accuracy, prepared.config.verdict) if row.form == "compiled"]
     if not lost or finder is None:
-        return None
+        return found
     with log.stage("debug") as (_, details):
         try:
             rows = validation_rows(prepared.inputs)
-            found = finder(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+            parted = finder(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
         except IntactError as error:
-            found = None
+            parted = None
             log.warn(f"the place where the compiled form goes wrong could not be found: {error}")
-        details["parted"] = found
-    return found
+        details["parted"] = parted
+    return replace(found, parted=parted)
 
 
 def _tell_clipping(prepared: PreparedModel, log: Log) -> list[clipping.Clipped]:

@@ -9,6 +9,7 @@ from intact.pipeline import presets, stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
+from intact.search.mending.mend import mend
 from intact.search.mixed import cheapest
 from intact.settings.config import BuildConfig
 
@@ -19,4 +20,5 @@ def build_any(
     """Build the model at `path` into the folder `output`; a compiled form that goes wrong names the place."""
     if config.precision == presets.AUTO:
         return cheapest.build(path, config, output, overwrite=overwrite, events=events)
-    return stages.build(path, config, output, BuildOptions(overwrite=overwrite, finder=first_on_device), events)
+    options = BuildOptions(overwrite=overwrite, finder=first_on_device, mender=mend)
+    return stages.build(path, config, output, options, events)

@@ -202,6 +202,18 @@ def fixed_shapes(node: ir.Node) -> str | None:
 
 
 @predicate
+def input_scale_at_least(node: ir.Node, *, index: int, scale: float, types: list[str]) -> str | None:
+    """The scale of a {types} input {index} is at least {scale}."""
+    inputs = use_of(node, frozenset()).inputs
+    found = inputs[index] if index < len(inputs) else None
+    if found is None or found.type not in types or found.scale is None:
+        return None
+    least = float(found.scale.min())
+    # The scale of a widened grid is a quotient in float32: a few units in its last place are no difference.
+    return f"the scale of {found.name} is {least:.3g}" if least < scale * (1 - 1e-6) else None
+
+
+@predicate
 def output_grid_holds(node: ir.Node, *, low: float, high: float, types: list[str]) -> str | None:
     """The grid of a {types} output holds every value from {low} to {high}."""
     for output in use_of(node, frozenset()).outputs:

@@ -139,6 +139,11 @@ class OpSpec:
         held = [rule for rule in self.require if rule["check"] == "output_grid_holds" and dtype in rule["types"]]
         return dtype in self.fixed and (dtype in self.must_fix or bool(held))
 
+    def least_scale(self, index: int, dtype: str) -> float:
+        """The least scale that an input of this type may have; 0 where any is right."""
+        rules = (rule for rule in self.require if rule["check"] == "input_scale_at_least")
+        return max((rule["scale"] for rule in rules if rule["index"] == index and dtype in rule["types"]), default=0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Soc:

@@ -104,7 +104,11 @@ def _encoding(grid: PlannedGrid, seen: Sketch | None) -> Encoding:
         scale, zero_point = grid.fixed
         return Encoding(grid.dtype, np.array(scale, np.float32), np.array(zero_point, np.int64))
     chosen = grid.range if grid.range is not None else _range(grid, seen)
-    return arithmetic.encode(chosen.low, chosen.high, grid.dtype, symmetric=grid.symmetric)
+    encoding = arithmetic.encode(chosen.low, chosen.high, grid.dtype, symmetric=grid.symmetric)
+    wider = grid.least_scale / float(encoding.scale)
+    if wider <= 1:
+        return encoding
+    return arithmetic.encode(wider * chosen.low, wider * chosen.high, grid.dtype, symmetric=grid.symmetric)
 
 
 def _range(grid: PlannedGrid, seen: Sketch | None) -> Range:

@@ -163,6 +163,7 @@ class _Draft:
     nodes: dict[str, str] = field(default_factory=dict)
     unclipped: set[str] = field(default_factory=set)
     bounded: set[str] = field(default_factory=set)
+    least_scales: dict[str, float] = field(default_factory=dict)
 
     def add(self, choice: Choice) -> None:
         """Put the inputs and outputs of one node on grids."""
@@ -178,6 +179,10 @@ class _Draft:
             self.unclipped.update(tensors[:1])
         if node.op_type in BOUNDED:
             self.bounded.update(outputs)
+        for index, key in enumerate(keys):
+            if key:
+                least = spec.least_scale(index, self.types[key])
+                self.least_scales[key] = max(least, self.least_scales.get(key, 0.0))
         if spec.grid != "own" and not (spec.grid == "common" and not spec.must_share and self._clash(tensors)):
             self._join([*(tensors[:1] if spec.grid == "input" else tensors), *outputs])
             self.moved.update(outputs)
@@ -319,6 +324,7 @@ class _Draft:
             fixed=fixed.pop() if len(fixed) == 1 else None,
             range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
             bounded=any(key in self.bounded for key in keys),
+            least_scale=max(self.least_scales.get(key, 0.0) for key in keys),
         )
         return _overridden(grid, keys, self.config.overrides)
 

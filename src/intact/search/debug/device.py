@@ -88,22 +88,22 @@ class DeviceComparison:
         None if the whole model is right. A compiler joins units, so that each alone may be right and the model not.
         """
         ends = [unit for unit in self.units.units if unit.tensor in self.units.ends]
-        wrong = next((error.unit for error in map(self._behind_all, ends) if error.parted), None)
+        wrong = next((error.unit for error in map(self.behind_all, ends) if error.parted), None)
         if wrong is None:
             return None
         line = self._line(wrong)
         low, high = 0, len(line) - 1
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._behind_all(line[middle]).parted else (middle + 1, high)
-        return self._behind_all(line[low])
+            low, high = (low, middle) if self.behind_all(line[middle]).parted else (middle + 1, high)
+        return self.behind_all(line[low])
 
     def gradually(self) -> UnitError | None:
         """The first unit behind which most of the error of the whole is there, where no unit is wrong by itself.
 
         None if every output is identical.
         """
-        ends = [self._behind_all(unit) for unit in self.units.units if unit.tensor in self.units.ends]
+        ends = [self.behind_all(unit) for unit in self.units.units if unit.tensor in self.units.ends]
         worst = min((error.own_db for error in ends if error.own_db is not None), default=None)
         if worst is None:
             return None
@@ -118,15 +118,31 @@ class DeviceComparison:
                 needed.update(unit.reads)
         return [unit for unit in self.units.units if unit.tensor in needed]
 
-    def _behind_all(self, unit: Unit) -> UnitError:
+    def behind_all(self, unit: Unit) -> UnitError:
         """A unit at the end of the model that computes it from the inputs."""
         inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
         piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
         names = [value.name or "" for value in piece.graph.inputs]
         feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
+        return self._on_npu([_Waiting(unit, piece, feeds, self._expected(unit))])[0]
+
+    def _expected(self, unit: Unit) -> Rows:
+        """What the CPU gives for a unit behind all that is before it."""
+        inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
+        piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
+        names = [value.name or "" for value in piece.graph.inputs]
         session = execution.session(piece)
-        expected = [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
-        return self._on_npu([_Waiting(unit, piece, feeds, expected)])[0]
+        return [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
+
+    def judged(self, other: ir.Model, unit: Unit) -> UnitError:
+        """How far another form of the model is from this one at a tensor that both have, on the NPU and behind all."""
+        form = Units(other)
+        known = next(one for one in form.units if one.tensor == unit.tensor)
+        inputs = {value.name or "" for value in other.graph.inputs}
+        piece = form.cutter.piece([known.output], inputs, self._rows[0])
+        names = [value.name or "" for value in piece.graph.inputs]
+        feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
+        return self._on_npu([_Waiting(known, piece, feeds, self._expected(unit))])[0]
 
     def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
         """The tensors that a unit reads, for the first row."""

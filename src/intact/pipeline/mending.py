@@ -1,0 +1,56 @@
+"""Another form for a model whose compiled form is much worse than the quantized one, if somebody knows a better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.events import Log
+from intact.pipeline import deployment
+from intact.pipeline.deployment import CompiledModel, Outputs, RewrittenModel
+from intact.results import Accuracy
+from intact.settings.config import CompileConfig
+from intact.targets.spec import Target
+
+# A compiled form that keeps this much, or loses no more than that, is as right as a device with rounding of its own is.
+ENOUGH_DB, ALLOWED_LOSS_DB = 33.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A model in a form that its device computes better, and what was done, a sentence for each place."""
+
+    model: ir.Model
+    done: tuple[str, ...]
+
+
+# Looks for a form of a rewritten model that a device computes rightly, on some rows; None where it finds none.
+Mender = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], Mended | None]
+
+
+def shortfall(accuracy: Sequence[Accuracy]) -> float:
+    """The dB that the compiled form misses of what it should keep, at its worst output; 0 where it misses nothing."""
+    quantized = {row.output: row.sqnr_db for row in accuracy if row.form == "quantized"}
+    missed = [
+        min(_db(quantized[row.output]) - ALLOWED_LOSS_DB, ENOUGH_DB) - _db(row.sqnr_db)
+        for row in accuracy
+        if row.form == "compiled" and row.output in quantized and row.equal is None and not row.silent
+    ]
+    return max([0.0, *missed])
+
+
+def mend(built: CompiledModel, mender: Mender, log: Log) -> RewrittenModel | None:
+    """Ask for another form of a model that was compiled; None where there is none."""
+    prepared = built.prepared
+    with log.stage("mend") as (_, details):
+        rows = deployment.validation_rows(prepared.inputs)
+        found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+        details["done"] = [] if found is None else list(found.done)
+    return None if found is None else deployment.in_other_form(built.before, found.model, log)
+
+
+def _db(found: float | None) -> float:
+    return math.inf if found is None else found

@@ -1,0 +1,194 @@
+"""Other forms of one unit of a quantized model: what it computes stays the same, or nearly; how changes.
+
+A remedy edits a copy of the model at one tensor, and returns what it did in words, or None where it does not apply.
+The tensor keeps its name, so that both forms are compared there. Remedies stand in the order of what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.model import edit, query
+from intact.model.node_encodings import encoding_of
+from intact.numbers.integer_types import limits
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
+# A grid of so much other steps is another one for a compiler, and nearly the same for the numbers.
+OTHER_STEP = 1.0 + 2.0**-7
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The place of a remedy: a model of its own to edit, and the tensor that comes out wrong."""
+
+    model: ir.Model
+    tensor: str
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """The node that computes the tensor, and those behind it back to the grids that they read."""
+        found: list[ir.Node] = []
+        pending = [self._value.producer()]
+        while pending:
+            node = pending.pop()
+            if node is None or node in found or node.op_type in (QUANTIZE, DEQUANTIZE):
+                continue
+            found.append(node)
+            pending += [value.producer() for value in node.inputs if value is not None]
+        return found
+
+    @property
+    def _value(self) -> ir.Value:
+        return next(v for node in self.model.graph for v in node.outputs if v.name == self.tensor)
+
+    def reads(self) -> Iterator[tuple[ir.Node, int, ir.Node]]:
+        """Each input that a node reads from a grid of activations, with the DequantizeLinear that gives it."""
+        for node in self.nodes:
+            for index, value in enumerate(node.inputs):
+                producer = None if value is None else value.producer()
+                if (
+                    producer is not None
+                    and producer.op_type == DEQUANTIZE
+                    and not query.is_constant(producer.inputs[0])
+                ):
+                    yield node, index, producer
+
+
+Remedy = Callable[[Site], str | None]
+
+
+def swap_operands(site: Site) -> str | None:
+    """Exchange the two operands of an operator that does not mind."""
+    node = next((n for n in site.nodes if n.op_type in COMMUTATIVE and len(n.inputs) == 2), None)
+    if node is None:
+        return None
+    first, second = node.inputs
+    node.replace_input_with(0, second)
+    node.replace_input_with(1, first)
+    return f"the operands of {node.name} ({node.op_type}) are exchanged"
+
+
+def drop_double_grids(site: Site) -> str | None:
+    """Leave out every grid whose only reader is another grid of its type: the second one rounds anyway."""
+    dropped = []
+    for second in [node for node in site.model.graph if node.op_type == QUANTIZE]:
+        first = _written_behind(second.inputs[0])
+        if first is not None and _same_type(first, second):
+            second.replace_input_with(0, first.inputs[0])
+            dropped.append(first.name)
+    if not dropped:
+        return None
+    more = f" (and {len(dropped) - 1} more)" if len(dropped) > 1 else ""
+    return f"{dropped[0]}{more}, a grid in front of another one, is left out"
+
+
+def widen_inputs(site: Site, factor: float = 16.0) -> str | None:
+    """Give the 16-bit grids that a unit reads wider steps."""
+    widened = []
+    for node, index, dequantize in site.reads():
+        encoding = encoding_of(dequantize)
+        if encoding is None or not encoding.dtype.endswith("16") or encoding.scale.size != 1:
+            continue
+        _regrid(site.model, node, index, np.float32(encoding.scale * factor), dequantize.inputs[2])
+        widened.append(f"input {index} of {node.name} ({node.op_type})")
+    return None if not widened else f"{', '.join(widened)} has steps {factor:g} times as wide"
+
+
+def separate(site: Site) -> str | None:
+    """Put a grid of slightly other steps between a unit and what it reads, so that a compiler does not join them."""
+    found = list(site.reads())
+    for node, index, dequantize in found:
+        encoding = encoding_of(dequantize)
+        if encoding is None or encoding.scale.size != 1:
+            return None
+        _regrid(site.model, node, index, np.float32(encoding.scale * OTHER_STEP), dequantize.inputs[2])
+    return f"{found[0][0].name} ({found[0][0].op_type}) stands apart from what is before it" if found else None
+
+
+def other_width(site: Site) -> str | None:
+    """Compute a unit with 8 bits instead of 16, or with 16 instead of 8."""
+    found = list(site.reads())
+    value, reads = site._value, 0
+    for node, index, dequantize in found:
+        encoding = encoding_of(dequantize)
+        if encoding is None or encoding.scale.size != 1 or encoding.dtype not in ("uint8", "uint16"):
+            return None
+        scale, zero, dtype = _other(float(encoding.scale), int(encoding.zero_point), encoding.dtype)
+        _regrid(site.model, node, index, scale, _zero(site.model, zero, dtype))
+        reads += 1
+    writer = next((n for n in value.consumers() if n.op_type == QUANTIZE), None)
+    encoding = None if writer is None else encoding_of(writer)
+    if not reads or encoding is None or encoding.scale.size != 1 or encoding.dtype not in ("uint8", "uint16"):
+        return None
+    scale, zero, dtype = _other(float(encoding.scale), int(encoding.zero_point), encoding.dtype)
+    names, graph = edit.Names(site.model), site.model.graph
+    step = edit.add_initializer(graph, np.array(scale, np.float32), names.take(f"{site.tensor}/step"))
+    nodes = _pair(value, step, _zero(site.model, zero, dtype), names)
+    assert writer is not None, "its encoding was read"
+    graph.insert_before(writer, nodes)
+    writer.replace_input_with(0, nodes[-1].outputs[0])
+    bits = "8" if dtype == "uint8" else "16"
+    return f"{found[0][0].name} ({found[0][0].op_type}) is computed with {bits} bits"
+
+
+def widen_more(site: Site) -> str | None:
+    """Give the 16-bit grids that a unit reads far wider steps."""
+    return widen_inputs(site, 256.0)
+
+
+REMEDIES: tuple[Remedy, ...] = (swap_operands, drop_double_grids, widen_inputs, separate, widen_more, other_width)
+
+
+def _other(scale: float, zero: int, dtype: str) -> tuple[np.float32, int, str]:
+    """The grid of the other width over the same range."""
+    wanted = "uint8" if dtype == "uint16" else "uint16"
+    steps, other = limits(dtype)[1], limits(wanted)[1]
+    return np.float32(scale * steps / other), round(zero * other / steps), wanted
+
+
+def _zero(model: ir.Model, zero: int, dtype: str) -> ir.Value:
+    name = edit.Names(model).take(f"zero_point_{dtype}")
+    return edit.add_initializer(model.graph, np.array(zero, np.dtype(dtype)), name)
+
+
+def _regrid(model: ir.Model, node: ir.Node, index: int, scale: np.float32, zero: ir.Value | None) -> None:
+    """Put one input of a node on another grid, behind the one that it is on."""
+    names, value = edit.Names(model), node.inputs[index]
+    assert value is not None, "an input that is read from a grid"
+    step = edit.add_initializer(model.graph, np.array(scale, np.float32), names.take(f"{value.name}/step"))
+    nodes = _pair(value, step, zero, names)
+    model.graph.insert_before(node, nodes)
+    node.replace_input_with(index, nodes[-1].outputs[0])
+
+
+def _pair(value: ir.Value, step: ir.Value, zero: ir.Value | None, names: edit.Names) -> list[ir.Node]:
+    """A QuantizeLinear of a value, and the DequantizeLinear behind it."""
+    nodes, source = [], value
+    for op in (QUANTIZE, DEQUANTIZE):
+        node = ir.Node("", op, [source, step, zero], name=names.take(f"{value.name}/{op}"))
+        node.outputs[0].name = names.take(f"{value.name}/{op}/output")
+        source = node.outputs[0]
+        nodes.append(node)
+    nodes[0].outputs[0].type = None if zero is None or zero.dtype is None else ir.TensorType(zero.dtype)
+    nodes[1].outputs[0].type, nodes[1].outputs[0].shape = value.type, value.shape
+    return nodes
+
+
+def _written_behind(value: ir.Value | None) -> ir.Node | None:
+    """The QuantizeLinear whose numbers a value is read from, if nothing else reads them."""
+    dequantize = None if value is None else value.producer()
+    if value is None or dequantize is None or dequantize.op_type != DEQUANTIZE or len(list(value.uses())) != 1:
+        return None
+    integers = dequantize.inputs[0]
+    writer = None if integers is None else integers.producer()
+    return writer if writer is not None and writer.op_type == QUANTIZE else None
+
+
+def _same_type(first: ir.Node, second: ir.Node) -> bool:
+    one, other = encoding_of(first), encoding_of(second)
+    return one is not None and other is not None and one.dtype == other.dtype
