@@ -6,11 +6,13 @@ import enum
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from intact.linting import nearby
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
@@ -126,37 +128,35 @@ class Isolated(Check, Rule):
         dynamic = [i for i, value in enumerate(node.inputs) if nearby.dequantizer(value) and not _is_folded(value)]
         return tuple(dynamic[:1])
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
         return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
 
     def check(self, node: ir.Node) -> str | None:
         return UNAFFECTED if self.is_passed_over(node) or self.fault(node) is None else None
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         inputs = [_folded(op, value) for value in node.inputs]
         for index in self.fenced(node):
             value = node.inputs[index]
             assert value is not None, "a fence stands in front of a value"
             inputs[index] = fence(op, value)
-        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
+        return op.like(node, *inputs)
 
 
-def fence(op: Any, value: ir.Value) -> ir.Value:
+def fence(op: Builder, value: ir.Value) -> ir.Value:
     """The same numbers, behind a node that no optimizer of ONNX Runtime sees through."""
     dtype = value.dtype or ir.DataType.FLOAT
     largest = ir.tensor(dtype.max, dtype=dtype)
-    fenced: ir.Value = op.Min(value, op.constant(largest, "largest"))
-    return fenced
+    return op.Min(value, op.constant(largest, "largest"))
 
 
 def _is_folded(value: ir.Value | None) -> bool:
     return nearby.constant_reals(value) is not None
 
 
-def _folded(op: Any, value: ir.Value | None) -> ir.Value | None:
+def _folded(op: Builder, value: ir.Value | None) -> ir.Value | None:
     """A float constant in place of a constant behind a DequantizeLinear; anything else as it is."""
     reals = nearby.constant_reals(value)
     if reals is None:
         return value
-    folded: ir.Value = op.constant(reals, "dequantized")
-    return folded
+    return op.constant(reals, "dequantized")

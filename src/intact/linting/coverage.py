@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 from intact.numbers import integer
@@ -84,13 +84,13 @@ class DeadQuantization(Check, Rule):
             return None
         return f"it returns to the grid that {source.name} came from"
 
-    def pattern(self, op: Any, x: Any, s: Any, t: Any, y: Any = None, z: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, t: Var, y: Var | None = None, z: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.DequantizeLinear(x, s, y, _shared=True, _name="first"), t, z, _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return None if _same_grid(first, second) else "the two grids differ"
 
-    def rewrite(self, op: Any, x: ir.Value) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return x
 
 
@@ -113,13 +113,13 @@ class FloatStoredWeight(Check, Rule):
             return None
         return f"it quantizes the constant {node.inputs[0].name!r}"  # type: ignore[union-attr]
 
-    def pattern(self, op: Any, x: Any, s: Any, z: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.constant(x), s, z, _name="node")
 
     def check(self, node: ir.Node) -> str | None:
         return _doubt(node)
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         x, scale, zero = (query.constant(value) for value in node.inputs)
         at = nearby.axis(node)
         assert x is not None and scale is not None and zero is not None and at is not None, "the check saw them"

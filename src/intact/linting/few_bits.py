@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 from intact.numbers.integer_types import limits
@@ -60,13 +61,13 @@ class WeightOnlyMatMul(Check, Rule):
             f"int8 activations"
         )
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
         return op.node(("MatMul", "Gemm"), op.each(inputs), _name="node")
 
     def check(self, node: ir.Node) -> str | None:
         return UNAFFECTED if self.fault(node) is None else None
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         weight = nearby.dequantizer(node.inputs[1])
         assert weight is not None, "the check saw it"
         size = nearby.block_size(weight) or _BLOCK

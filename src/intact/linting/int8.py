@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
+from intact.matching.builder import Builder
 from intact.matching.rewriter import Rule
 from intact.model import query
 
@@ -56,13 +55,13 @@ class PropagatedInt8(Isolated):
     def check(self, node: ir.Node) -> str | None:
         return super().check(node) or (None if self.fixable(node) else "it has a second output")
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type == "Add":
             return _add(op, node)
         source = _int8(node.inputs[0])
         assert source is not None, "the check saw it"
         grid = source.inputs[1:]
-        moved = op.node(node.op_type, *node.inputs, **node.attributes)
+        moved = op.like(node, *node.inputs)
         return op.DequantizeLinear(op.QuantizeLinear(moved, *grid), *grid)
 
 
@@ -101,7 +100,7 @@ def _fused(add: ir.Node) -> ir.Node | None:
     return None
 
 
-def _add(op: Any, add: ir.Node) -> Any:
+def _add(op: Builder, add: ir.Node) -> ir.Value:
     product = _fused(add)
     assert product is not None, "the check saw it"
     left, right = add.inputs

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity, fence
+from intact.matching.builder import Builder
 from intact.matching.rewriter import Rule
 from intact.model import normalize, query
 
@@ -51,7 +51,7 @@ class WhereZeroPoint(Isolated):
         """The kernels of the model with which no session can be made, whatever its optimizations are."""
         return (finding for finding in self.find(model) if finding.op == _WHERE)
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type != _WHERE:
             return super().rewrite(op, node)
         condition, first, second, grid = node.inputs[0], node.inputs[1:4], node.inputs[4:7], node.inputs[7:9]
@@ -149,7 +149,7 @@ def _extent(value: ir.Value | None) -> float | None:
     return nearby.reach(source) * float(scale)
 
 
-def _becomes_kernel(node: ir.Node, operands: Any) -> bool:
+def _becomes_kernel(node: ir.Node, operands: Iterable[ir.Value | None]) -> bool:
     """Whether ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
     return all(map(nearby.reads_8_bits, operands)) and any(nearby.readers_of_8_bits(node))
 

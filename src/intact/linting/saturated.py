@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 from intact.numbers.integer import INT16_MAX, largest_pair
@@ -72,7 +74,7 @@ class SaturatedSums(Check, Rule):
             return None
         return f"a sum of two products may reach {largest}; without VNNI it is cut off at {INT16_MAX}"
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
         every = op.each(inputs)
         patterns = [op.node(("DequantizeLinear",), every, _domain=domain, _name="node") for domain in nearby.DOMAINS]
         patterns += [op.node((name,), every, _domain=domain, _name="node") for domain, name in _INTEGER]
@@ -84,7 +86,7 @@ class SaturatedSums(Check, Rule):
         affected = self._is_due() and any(self._reads(product, node) and self.fault(product) for product in products)
         return None if affected else UNAFFECTED
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         places = _INTEGER.get((node.domain, node.op_type), _Places(0, 1, 2))
         inputs = [query.input_(node, index) for index in range(max(len(node.inputs), places.zero_point + 1))]
         weight, zeros = query.constant(inputs[places.weight]), query.constant(inputs[places.zero_point])
@@ -94,7 +96,7 @@ class SaturatedSums(Check, Rule):
             zeros = np.zeros(() if scales is None else scales.shape, np.int8)
         inputs[places.weight] = op.constant(_unsigned(weight), "weight")
         inputs[places.zero_point] = op.constant(_unsigned(zeros), "zero_point")
-        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
+        return op.like(node, *inputs)
 
     def _is_due(self) -> bool:
         return host_cpu.adds_pairs_in_16_bits() if self.saturates is None else self.saturates

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
+from intact.matching.builder import Builder
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
 from intact.model import query
 
@@ -42,7 +42,7 @@ class _Softmax(Isolated):
     def check(self, node: ir.Node) -> str | None:
         return super().check(node) or (None if self.fixable(node) else "it goes over several axes at once")
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type != _KERNEL:
             return super().rewrite(op, node)
         real = op.DequantizeLinear(*node.inputs[:3])

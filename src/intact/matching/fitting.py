@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -63,7 +62,7 @@ def wrong_attribute(pattern: NodePattern, node: ir.Node) -> str | None:
     return None
 
 
-def _plain(attribute: Any) -> Any:
+def _plain(attribute: object) -> object:
     return tuple(attribute) if isinstance(attribute, Sequence) and not isinstance(attribute, str) else attribute
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching import fitting
-from intact.matching.occurrence import Match
+from intact.matching.occurrence import Bound, Match
 from intact.matching.pattern import Each, Literal, NodePattern, OpKey, Output, Pattern, ValuePattern, Var
 from intact.model import query
 
@@ -152,8 +152,8 @@ class Plan:
                     return False
         return True
 
-    def _bindings(self, nodes: list[ir.Node], read: list[Inputs]) -> dict[str, Any]:
-        bindings: dict[str, Any] = {name: _at(read, slot, position) for name, slot, position in self._bound}
+    def _bindings(self, nodes: list[ir.Node], read: list[Inputs]) -> dict[str, Bound]:
+        bindings: dict[str, Bound] = {name: _at(read, slot, position) for name, slot, position in self._bound}
         for name, slot in self._named:
             bindings[name] = nodes[slot]
         for name, (slot, position) in self._rests:

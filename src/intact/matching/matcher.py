@@ -7,13 +7,12 @@ each input is tested for the op type that the pattern wants there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.matching import fitting
 from intact.matching.fixed_patterns import plans
-from intact.matching.occurrence import Match, producer
+from intact.matching.occurrence import Bound, Match, producer
 from intact.matching.pattern import AnyOf, Each, Literal, NodePattern, Output, Pattern, ValuePattern, Var
 from intact.model import query
 
@@ -169,8 +168,9 @@ class Matcher:
         elif self._same(var, match.bindings[var.name], value, match):
             yield match
 
-    def _same(self, var: Var, bound: Any, value: ir.Value | None, match: Match) -> bool:
+    def _same(self, var: Var, bound: Bound, value: ir.Value | None, match: Match) -> bool:
         """Whether a name that is bound already may stand for the value, too."""
+        assert bound is None or isinstance(bound, ir.Value), f"{var.name!r} stands for values elsewhere in the pattern"
         if bound is value or query.same_constant(bound, value):
             return True
         if self._explain:
@@ -212,7 +212,7 @@ class Matcher:
         if type(item) is Var and item.optional and not item.constant and item.name in local:
             yield match.bind(item.name, tuple(values))
             return
-        collected: dict[str, list[Any]] = {name: [] for name in sorted(local)}
+        collected: dict[str, list[Bound]] = {name: [] for name in sorted(local)}
         inside = match
         for value in values:
             found = next(self._value(item, value, inside), None) if fitting.plausible(item, value) else None

@@ -26,7 +26,7 @@ from intact.matching.index import PatternIndex
 from intact.matching.matcher import Matcher
 from intact.matching.occurrence import Match
 from intact.matching.order import Order
-from intact.matching.pattern import OpKey, Pattern
+from intact.matching.pattern import OpKey, Pattern, Patterns, Roots
 from intact.model import edit, query
 from intact.model.garbage_pause import no_collection
 from intact.results import Application, Refusal
@@ -45,6 +45,9 @@ EXACT = Exactness.EXACT
 WITHIN_ONE_STEP = Exactness.WITHIN_ONE_STEP
 BOUNDED = Exactness.BOUNDED
 NEAR = Exactness.NEAR
+
+Replacement: TypeAlias = ir.Value | Sequence[ir.Value]
+"""One value for each root of a pattern."""
 
 
 def snake_case(name: str) -> str:
@@ -93,7 +96,7 @@ class Rule:
         result.spared = {**self.spared, **nodes}
         return result
 
-    def pattern(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def pattern(self, op: Patterns, *args: Any, **kwargs: Any) -> Roots:
         """The values that the rule replaces."""
         raise NotImplementedError(f"{type(self).__name__}.pattern")
 
@@ -101,7 +104,7 @@ class Rule:
         """Why the rule may not fire on this match, or None if it may."""
         return None
 
-    def rewrite(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def rewrite(self, op: Builder, *args: Any, **kwargs: Any) -> Replacement:
         """What replaces the values of the pattern."""
         raise NotImplementedError(f"{type(self).__name__}.rewrite")
 
@@ -173,7 +176,7 @@ class PreparedRule:
 _prepared = lru_cache(maxsize=1024)(PreparedRule)
 
 
-def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
+def _wanted(method: Callable[..., object], names: frozenset[str]) -> tuple[str, ...]:
     parameters = inspect.signature(method).parameters
     takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
     return tuple(sorted(names if takes_all else names & parameters.keys()))

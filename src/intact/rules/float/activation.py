@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import AnyOf, Output, Patterns, Roots, ValuePattern, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -22,7 +21,7 @@ class FuseGelu(Rule):
     exactness = BOUNDED
     creates = (("", "Gelu"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         argument = op.any_of(_times(op, x, math.sqrt(0.5)), op.Div(x, op.constant(math.sqrt(2), rtol=_RTOL)))
         return _half_of_product(op, x, op.Add(op.Erf(argument), 1.0))
 
@@ -30,8 +29,7 @@ class FuseGelu(Rule):
         return _broadcast_doubt(x, root)
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.Gelu(x)
-        return result
+        return op.Gelu(x)
 
 
 class FuseTanhGelu(Rule):
@@ -40,7 +38,7 @@ class FuseTanhGelu(Rule):
     exactness = BOUNDED
     creates = (("", "Gelu"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         outer, inner = math.sqrt(2 / math.pi), 0.044715
         cube = op.any_of(op.Pow(x, 3.0), op.Mul(op.any_of(op.Mul(x, x), op.Pow(x, 2.0)), x))
         square = op.any_of(op.Mul(_times(op, x, inner), x), _times(op, op.Mul(x, x), inner))
@@ -54,8 +52,7 @@ class FuseTanhGelu(Rule):
         return _broadcast_doubt(x, root)
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.Gelu(x, approximate="tanh")
-        return result
+        return op.Gelu(x, approximate="tanh")
 
 
 class FuseHardSwish(Rule):
@@ -64,7 +61,7 @@ class FuseHardSwish(Rule):
     exactness = BOUNDED
     creates = (("", "HardSwish"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         slope = {"alpha": lambda found: found is not None and math.isclose(found, 1 / 6, rel_tol=1e-5)}
         sigmoid = op.HardSigmoid(x, _attrs={**slope, "beta": lambda found: found in (None, 0.5)})
         clipped = op.Clip(op.Add(x, 3.0), 0.0, 6.0)
@@ -79,24 +76,23 @@ class FuseHardSwish(Rule):
         return _broadcast_doubt(x, root)
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.HardSwish(x)
-        return result
+        return op.HardSwish(x)
 
 
-def _times(op: Patterns, value: Any, factor: float) -> Any:
+def _times(op: Patterns, value: ValuePattern, factor: float) -> Output:
     return op.Mul(value, op.constant(factor, rtol=_RTOL))
 
 
-def _half(op: Patterns, value: Any, name: str | None = None) -> Any:
+def _half(op: Patterns, value: ValuePattern, name: str | None = None) -> AnyOf:
     return op.any_of(op.Mul(value, 0.5, _name=name), op.Div(value, 2.0, _name=name))
 
 
-def _sixth(op: Patterns, value: Any, name: str | None = None) -> Any:
+def _sixth(op: Patterns, value: ValuePattern, name: str | None = None) -> AnyOf:
     sixth = op.constant(1 / 6, rtol=1e-5)
     return op.any_of(op.Div(value, 6.0, _name=name), op.Mul(value, sixth, _name=name))
 
 
-def _half_of_product(op: Patterns, x: Any, y: Any) -> Any:
+def _half_of_product(op: Patterns, x: Var, y: Output) -> AnyOf:
     """x·y/2 with the half on the left, on the right, or on the product."""
     return op.any_of(
         op.Mul(_half(op, x), y, _name="root"),

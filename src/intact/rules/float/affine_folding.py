@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -22,7 +20,7 @@ class FoldBatchNorm(Rule):
 
     def pattern(
         self, op: Patterns, x: Var, w: Var, gamma: Var, beta: Var, mean: Var, var: Var, b: Var | None = None
-    ) -> Any:
+    ) -> Roots:
         statistics = [op.constant(item) for item in (gamma, beta, mean, var)]
         return op.BatchNormalization(_linear(op, x, w, b), *statistics, _name="norm")
 
@@ -47,7 +45,7 @@ class FoldScale(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
         return op.node(("Mul", "Div"), _linear(op, x, w, b), op.constant(c), _name="root")
 
     def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
@@ -68,7 +66,7 @@ class FoldShift(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
         return op.node(("Add", "Sub"), _linear(op, x, w, b), op.constant(c), _name="root")
 
     def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
@@ -83,7 +81,7 @@ class FoldShift(Rule):
         return np.ones(1), shift if root.op_type == "Add" else -shift
 
 
-def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Any:
+def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Output:
     return op.node(_LINEAR, x, op.constant(w), op.constant(b), _name="linear")
 
 
@@ -164,7 +162,6 @@ def _folded(op: Builder, linear: ir.Node, scale: np.ndarray, shift: np.ndarray) 
     original = query.constant(linear.inputs[1])
     assert original is not None, "the pattern takes constants only"
     weight, bias = (array.astype(original.dtype) for array in _weight_and_bias(linear, scale, shift))
-    attributes: dict[str, Any] = {name: item for name, item in linear.attributes.items() if name != "beta"}
+    kept = {name: item for name, item in linear.attributes.items() if name != "beta"}
     constants = op.constant(weight, "weight"), op.constant(bias, "bias")
-    result: ir.Value = op.node(linear.op_type, linear.inputs[0], *constants, **attributes)
-    return result
+    return op.node(linear.op_type, linear.inputs[0], *constants, _attrs=kept)

@@ -6,13 +6,11 @@ rows with a live key, every weight moves by less than exp(spread of the scores â
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 from intact.rules.float import identity
@@ -36,7 +34,7 @@ class FillInverted(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, v: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, v: Var, low: Var) -> Roots:
         return op.Where(op.Cast(v, _shared=True), op.constant(low), v, _name="root")
 
     def check(self, v: ir.Value, low: ir.Value, root: ir.Node) -> str | None:
@@ -51,7 +49,7 @@ class FillMasked(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Any:
+    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Roots:
         return op.Where(m, op.constant(low), x, _name="root")
 
     def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
@@ -66,7 +64,7 @@ class FillUnlessLive(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, m: Var, x: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, m: Var, x: Var, low: Var) -> Roots:
         return op.Where(m, x, op.constant(low), _name="root")
 
     def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
@@ -83,7 +81,7 @@ class BoundMask(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, v: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, v: Var, low: Var) -> Roots:
         return op.Mul(v, op.constant(low), _name="root")
 
     def check(self, v: ir.Value, low: ir.Value, root: ir.Node) -> str | None:
@@ -105,7 +103,7 @@ class BoundConstantMask(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, k: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, k: Var) -> Roots:
         return op.Add(x, op.constant(k), _name="root")
 
     def check(self, k: ir.Value, root: ir.Node) -> str | None:
@@ -128,7 +126,7 @@ class DropNanGuard(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         weights = op.Softmax(x, _shared=True, _name="softmax")
         return op.Where(op.IsNaN(weights), 0.0, weights, _name="root")
 
@@ -207,7 +205,7 @@ def _times_depth(op: Builder, value: ir.Value, low: ir.Value, sign: int) -> ir.V
     """The value times Â±C, marked, so that C can be chosen anew from scores that were seen."""
     array = _array(low)
     depth = min(abs(float(array.reshape(-1)[0])), FLOAT_DEPTH)
-    result: ir.Value = op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth"))
+    result = op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth"))
     return mark(result, BIAS)
 
 
@@ -217,8 +215,7 @@ def _added(op: Builder, x: ir.Value, bias: ir.Value, m: ir.Value, root: ir.Node)
     is_zero = array is not None and not array.any()
     if is_zero and (query.same_shape(m, root.outputs[0]) or query.is_scalar(x)):
         return bias
-    result: ir.Value = op.Add(x, bias)
-    return result
+    return op.Add(x, bias)
 
 
 def _source_of_infinity(value: ir.Value | None, steps: int) -> ir.Value | None:

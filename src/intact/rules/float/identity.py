@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
-from intact.matching.pattern import Patterns, Var
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 
@@ -16,13 +15,13 @@ class DropIdentity(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Identity(x, _name="node")
 
     def check(self, x: ir.Value, node: ir.Node) -> str | None:
         return output_keeps_name(x, node)
 
-    def rewrite(self, op: Any, x: ir.Value) -> ir.Value:
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return x
 
 
@@ -31,7 +30,7 @@ class DropDropout(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, ratio: Var | None = None, training: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, ratio: Var | None = None, training: Var | None = None) -> Roots:
         return op.Dropout(x, ratio, training, _name="node")
 
     def check(self, x: ir.Value, training: ir.Value | None, node: ir.Node) -> str | None:
@@ -39,7 +38,7 @@ class DropDropout(Rule):
             return f"training_mode is {query.describe(training)}, and not known to be false"
         return output_keeps_name(x, node)
 
-    def rewrite(self, op: Any, x: ir.Value) -> ir.Value:
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return x
 
 
@@ -48,7 +47,7 @@ class DropNeutralConstant(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return op.node(("Add", "Sub", "Mul", "Div"), x, op.constant(c), _name="node")
 
     def check(self, x: ir.Value, c: ir.Value, node: ir.Node) -> str | None:
@@ -61,7 +60,7 @@ class DropNeutralConstant(Rule):
             return f"{query.describe(c)} is not {neutral} throughout"
         return output_keeps_name(x, node)
 
-    def rewrite(self, op: Any, x: ir.Value) -> ir.Value:
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return x
 
 

@@ -5,13 +5,11 @@ The rules start at a Cast from bool to float that is marked as an indicator (see
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, Rule
 from intact.model import query
 from intact.rules.float.masks import INDICATOR, MARK, MOVES
@@ -26,7 +24,7 @@ class DropNeutralOperand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, c: Var) -> Roots:
         return op.node(("And", "Or"), a, op.constant(c), _name="root")
 
     def check(self, c: ir.Value, root: ir.Node) -> str | None:
@@ -37,8 +35,7 @@ class DropNeutralOperand(Rule):
 
     def rewrite(self, op: Builder, a: ir.Value, root: ir.Node) -> ir.Value:
         shape = op.constant(np.array(query.static_shape(root.outputs[0]), np.int64), "shape")
-        result: ir.Value = op.Expand(a, shape)
-        return result
+        return op.Expand(a, shape)
 
 
 class CastAnd(Rule):
@@ -46,15 +43,14 @@ class CastAnd(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
         return op.Cast(op.And(a, b, _shared=True), _name="root")
 
     def check(self, root: ir.Node) -> str | None:
         return _no_indicator(root)
 
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Mul(_cast(op, a, root), _cast(op, b, root))
-        return result
+        return op.Mul(_cast(op, a, root), _cast(op, b, root))
 
 
 class CastOr(Rule):
@@ -62,15 +58,14 @@ class CastOr(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
         return op.Cast(op.Or(a, b, _shared=True), _name="root")
 
     def check(self, root: ir.Node) -> str | None:
         return _no_indicator(root)
 
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Max(_cast(op, a, root), _cast(op, b, root))
-        return result
+        return op.Max(_cast(op, a, root), _cast(op, b, root))
 
 
 class CastNot(Rule):
@@ -78,7 +73,7 @@ class CastNot(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var) -> Roots:
         return op.Cast(op.Not(a, _shared=True), _name="root")
 
     def check(self, root: ir.Node) -> str | None:
@@ -93,7 +88,7 @@ class CastMove(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, rest: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, rest: Var) -> Roots:
         move = op.node(sorted(MOVES | _GATHERS), a, op.each(rest), _name="move", _shared=True)
         return op.Cast(move, _name="root")
 
@@ -101,9 +96,7 @@ class CastMove(Rule):
         return _no_indicator(root) or (f"{query.describe(a)} is constant" if query.is_constant(a) else None)
 
     def rewrite(self, op: Builder, a: ir.Value, rest: tuple[ir.Value, ...], move: ir.Node, root: ir.Node) -> ir.Value:
-        attributes: dict[str, Any] = dict(move.attributes)
-        result: ir.Value = op.node(move.op_type, _cast(op, a, root), *rest, **attributes)
-        return result
+        return op.like(move, _cast(op, a, root), *rest)
 
 
 class CastTruth(Rule):
@@ -111,7 +104,7 @@ class CastTruth(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         truth = op.any_of(
             op.Cast(x, _shared=True),
             op.Equal(x, 1, _shared=True),
@@ -132,7 +125,7 @@ class CastFalsehood(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         falsehood = op.any_of(
             op.Equal(x, 0, _shared=True),
             op.Less(x, op.any_of(op.constant(0.5), op.constant(1)), _shared=True),
@@ -152,15 +145,14 @@ class CastProduct(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
         return op.Cast(op.Mul(a, b, _shared=True), _name="root")
 
     def check(self, a: ir.Value, b: ir.Value, root: ir.Node) -> str | None:
         return _no_indicator(root) or zero_one_doubt(a) or zero_one_doubt(b)
 
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Mul(_cast(op, a, root), _cast(op, b, root))
-        return result
+        return op.Mul(_cast(op, a, root), _cast(op, b, root))
 
 
 def mark(value: ir.Value, what: str) -> ir.Value:
@@ -219,12 +211,12 @@ def _no_indicator(root: ir.Node) -> str | None:
 
 def _cast(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     """The value in the type that the root casts to."""
-    result: ir.Value = op.Cast(value, **root.attributes)
+    result = op.Cast(value, **root.attributes)
     return mark(result, INDICATOR)
 
 
 def _complement(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     dtype = ir.DataType(query.int_(root, "to", ir.DataType.FLOAT))
     one = op.constant(np.ones((), dtype.numpy()), "one")
-    result: ir.Value = op.Sub(one, _cast(op, value, root))
+    result = op.Sub(one, _cast(op, value, root))
     return mark(result, INDICATOR)

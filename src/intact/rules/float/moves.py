@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 from intact.rules.float.identity import output_keeps_name
@@ -26,7 +25,7 @@ class DropReshape(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Roots:
         return op.node((*_RESHAPES, "Expand"), x, shape, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
@@ -44,7 +43,7 @@ class MergeReshapes(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Roots:
         return op.node(_RESHAPES, op.node(_RESHAPES, x, inner), outer, _name="root")
 
     def check(self, root: ir.Node) -> str | None:
@@ -59,7 +58,7 @@ class DropTranspose(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Transpose(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
@@ -77,15 +76,14 @@ class MergeTransposes(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Transpose(op.Transpose(x, _name="first"), _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return None if _perm(first) and _perm(second) else "the rank is unknown"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, second: ir.Node) -> ir.Value:
-        result: ir.Value = op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
-        return result
+        return op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
 
 
 class MergeReshapedTranspose(Rule):
@@ -93,7 +91,7 @@ class MergeReshapedTranspose(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Roots:
         transposed = op.Transpose(op.node(_RESHAPES, x, inner, _name="first"), _name="transpose")
         return op.node(_RESHAPES, transposed, outer, _name="root")
 
@@ -105,8 +103,7 @@ class MergeReshapedTranspose(Rule):
         return None if found is not None else "the reshapes do more than to add and remove axes of size 1"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Transpose(x, perm=_perm_through(x, first, transpose, root))
-        return result
+        return op.Transpose(x, perm=_perm_through(x, first, transpose, root))
 
 
 class GatherInOrder(Rule):
@@ -114,7 +111,7 @@ class GatherInOrder(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, indices: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, indices: Var) -> Roots:
         return op.node(("Gather", "GatherND"), x, op.constant(indices), _name="root")
 
     def check(self, x: ir.Value, indices: ir.Value, root: ir.Node) -> str | None:
@@ -140,7 +137,7 @@ class DropCast(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Cast(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
@@ -159,7 +156,7 @@ class DropSlice(Rule):
 
     def pattern(
         self, op: Patterns, x: Var, starts: Var, ends: Var, axes: Var | None = None, steps: Var | None = None
-    ) -> Any:
+    ) -> Roots:
         return op.Slice(x, starts, ends, axes, op.constant(steps), _name="root")
 
     def check(self, x: ir.Value, steps: ir.Value | None, root: ir.Node) -> str | None:
@@ -180,7 +177,7 @@ class DropConcat(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Concat(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
@@ -195,7 +192,7 @@ class DropExpand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var, y: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var, y: Var) -> Roots:
         expanded = op.Expand(x, shape, _shared=True)
         first = op.node(_BROADCASTING, expanded, y, _name="root")
         return op.any_of(first, op.node(("Sub", "Div"), y, expanded, _name="root"))
@@ -210,8 +207,7 @@ class DropExpand(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, y: ir.Value, root: ir.Node) -> ir.Value:
         swapped = root.inputs[0] is y
-        result: ir.Value = op.node(root.op_type, *((y, x) if swapped else (x, y)))
-        return result
+        return op.node(root.op_type, *((y, x) if swapped else (x, y)))
 
 
 class DelayExpand(Rule):
@@ -219,7 +215,7 @@ class DelayExpand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var, c: Var) -> Roots:
         expanded, number = op.Expand(x, shape, _shared=True), op.constant(c)
         first = op.node(("Add", "Sub", "Mul", "Div"), expanded, number, _name="root")
         return op.any_of(first, op.node(("Sub", "Div"), number, expanded, _name="root"))
@@ -249,13 +245,11 @@ def _shape_doubt(value: ir.Value) -> str | None:
 
 
 def _reshape(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    result: ir.Value = op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
-    return result
+    return op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
 
 
 def _expand(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    result: ir.Value = op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
-    return result
+    return op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:

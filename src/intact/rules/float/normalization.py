@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -23,7 +21,7 @@ class FuseLayerNorm(Rule):
     exactness = BOUNDED
     creates = _LAYER_NORMALIZATION
 
-    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var) -> Roots:
         mean = op.ReduceMean(x, op.constant(axes), _name="mean")
         # Two patterns for one difference: some exporters compute it twice.
         centred, again = op.Sub(x, mean), op.Sub(x, mean)
@@ -48,8 +46,7 @@ class FuseLayerNorm(Rule):
         count = len(_axes(axes))
         sizes = [int(size) for size in x.shape[-count:]]  # type: ignore[arg-type]
         scale = op.constant(np.ones(sizes, x.dtype.numpy()), "scale")
-        result: ir.Value = op.LayerNormalization(x, scale, axis=-count, epsilon=float(query.scalar(eps) or 0.0))
-        return result
+        return op.LayerNormalization(x, scale, axis=-count, epsilon=float(query.scalar(eps) or 0.0))
 
 
 class ScaleLayerNorm(Rule):
@@ -58,7 +55,7 @@ class ScaleLayerNorm(Rule):
     exactness = BOUNDED
     creates = _LAYER_NORMALIZATION
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var) -> Roots:
         return op.Mul(op.LayerNormalization(x, op.constant(w), _name="norm"), op.constant(c))
 
     def check(self, x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
@@ -66,8 +63,7 @@ class ScaleLayerNorm(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, c: ir.Value, norm: ir.Node) -> ir.Value:
         scale = op.constant(_array(w) * _aligned(c, w), "scale")
-        result: ir.Value = op.LayerNormalization(x, scale, **norm.attributes)
-        return result
+        return op.LayerNormalization(x, scale, **norm.attributes)
 
 
 class ShiftLayerNorm(Rule):
@@ -76,7 +72,7 @@ class ShiftLayerNorm(Rule):
     exactness = BOUNDED
     creates = _LAYER_NORMALIZATION
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
         return op.Add(op.LayerNormalization(x, op.constant(w), op.constant(b), _name="norm"), op.constant(c))
 
     def check(self, x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
@@ -86,8 +82,7 @@ class ShiftLayerNorm(Rule):
         self, op: Builder, x: ir.Value, w: ir.Value, c: ir.Value, b: ir.Value | None, norm: ir.Node
     ) -> ir.Value:
         shift = _aligned(c, w) if b is None else _array(b) + _aligned(c, w)
-        result: ir.Value = op.LayerNormalization(x, w, op.constant(shift, "bias"), **norm.attributes)
-        return result
+        return op.LayerNormalization(x, w, op.constant(shift, "bias"), **norm.attributes)
 
 
 class FuseRmsNorm(Rule):
@@ -100,7 +95,7 @@ class FuseRmsNorm(Rule):
     creates = (("", "RMSNormalization"),)
     is_rare = True
 
-    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Roots:
         square = op.any_of(op.Pow(x, 2.0), op.Mul(x, x))
         power = op.Add(op.ReduceMean(square, op.constant(axes), _name="mean"), op.constant(eps))
         size = op.any_of(op.Sqrt(power), op.Pow(power, 0.5))
@@ -120,8 +115,7 @@ class FuseRmsNorm(Rule):
     def rewrite(self, op: Builder, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value) -> ir.Value:
         epsilon = float(query.scalar(eps) or 0.0)
         op.needs_opset(_RMS_OPSET)
-        result: ir.Value = op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
-        return result
+        return op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
 
 
 def _array(value: ir.Value) -> np.ndarray:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
@@ -18,7 +16,7 @@ class FuseSpaceToDepth(Rule):
     exactness = EXACT
     creates = (("", "SpaceToDepth"),)
 
-    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Roots:
         return _shuffle(op, x, inner, outer, (0, 3, 5, 1, 2, 4))
 
     def check(self, x: ir.Value, first: ir.Node, root: ir.Node) -> str | None:
@@ -31,8 +29,7 @@ class FuseSpaceToDepth(Rule):
         return None if fits and b > 1 else f"{list(inside)} does not cut {[n, c, h, w]} into blocks"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> ir.Value:
-        result: ir.Value = op.SpaceToDepth(x, blocksize=_static(first.outputs[0])[3])
-        return result
+        return op.SpaceToDepth(x, blocksize=_static(first.outputs[0])[3])
 
 
 class FuseDepthToSpace(Rule):
@@ -44,7 +41,7 @@ class FuseDepthToSpace(Rule):
     exactness = EXACT
     creates = (("", "DepthToSpace"),)
 
-    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Roots:
         depth_first = _shuffle(op, x, inner, outer, (0, 3, 4, 1, 5, 2))
         return op.any_of(depth_first, _shuffle(op, x, inner, outer, (0, 1, 4, 2, 5, 3)))
 
@@ -60,11 +57,10 @@ class FuseDepthToSpace(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node) -> ir.Value:
         size = _static(first.outputs[0])[2]
-        result: ir.Value = op.DepthToSpace(x, blocksize=size, mode=_mode(transpose))
-        return result
+        return op.DepthToSpace(x, blocksize=size, mode=_mode(transpose))
 
 
-def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]) -> Any:
+def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]) -> Output:
     first = op.Reshape(x, inner, _name="first")
     return op.Reshape(op.Transpose(first, _attrs={"perm": perm}, _name="transpose"), outer, _name="root")
 

@@ -190,8 +190,7 @@ def folded(op: Builder, acc: Accumulator, tail: Tail) -> ir.Value:
     bias: ir.Value | None = query.input_(conv, 8)
     if tail.affine.shift.any():
         bias = op.constant(bias_with(acc, tail).astype(np.int32), "bias")
-    result: ir.Value = op.QLinearConv(*conv.inputs[:4], *grids, bias, **dict(conv.attributes))
-    return result
+    return op.QLinearConv(*conv.inputs[:4], *grids, bias, **dict(conv.attributes))
 
 
 def _zero(operand: Operand) -> np.ndarray:

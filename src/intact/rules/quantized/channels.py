@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.rules.quantized.operand import INT8, UINT8
@@ -31,7 +31,7 @@ class PadChannels(SaturationRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)(forms.saturates, *forms.direct_conv)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "QLinearConv"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -63,7 +63,7 @@ class PadChannels(SaturationRule):
         positions = math.prod(shape[2:])
         return None if positions >= self._positions else f"it has {positions} positions, too few to copy its input for"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found, weight = product(node), query.constant(node.inputs[3])
         assert weight is not None, "the weight is checked to be constant"
         extra = -weight.shape[1] % self._multiple

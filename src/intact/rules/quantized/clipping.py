@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized.operand import limits
@@ -17,13 +17,13 @@ class AbsorbRelu(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Any, x: Any, s: Any, z: Any) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         return op.QuantizeLinear(op.Relu(x), s, z, _name="quantize")
 
     def check(self, s: ir.Value, z: ir.Value, quantize: ir.Node) -> str | None:
         return _does_not_clip(quantize, s, z, 0.0, None)
 
-    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> ir.Value:
         return op.QuantizeLinear(x, s, z, **quantize.attributes)
 
 
@@ -32,7 +32,7 @@ class AbsorbClip(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Any, x: Any, s: Any, z: Any, low: Any = None, high: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var, low: Var | None = None, high: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.Clip(x, low, high), s, z, _name="quantize")
 
     def check(
@@ -43,7 +43,7 @@ class AbsorbClip(LocalRule):
             return "the limits of the Clip are computed, not constant"
         return _does_not_clip(quantize, s, z, *ends)
 
-    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> ir.Value:
         return op.QuantizeLinear(x, s, z, **quantize.attributes)
 
 

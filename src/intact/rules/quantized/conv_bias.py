@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.model.node_encodings import constant_behind
@@ -33,26 +32,25 @@ class FoldArithmeticIntoConv(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return quantized(op, op.node(affine.ARITHMETIC, _conv(op), c, _name="node"), "last")
 
     def check(self, conv: ir.Node, node: ir.Node, last: ir.Node) -> str | None:
         folded = _fold(conv, node, q_operand(last))
         return folded if isinstance(folded, str) else None
 
-    def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> ir.Value:
         folded = _fold(conv, node, q_operand(last))
         assert not isinstance(folded, str), f"the constants were checked: {folded}"
         weight = conv.inputs[1] if folded.scales is None else _rescaled(op, folded.w, folded.scales)
-        attributes: dict[str, Any] = dict(conv.attributes)
-        result = op.Conv(conv.inputs[0], weight, _bias(op, folded), **attributes)
-        return op.QuantizeLinear(result, *last.inputs[1:], **last.attributes)
+        result = op.Conv(conv.inputs[0], weight, _bias(op, folded), **conv.attributes)
+        return op.like(last, result, *last.inputs[1:])
 
 
 class FoldNormIntoConv(FoldArithmeticIntoConv):
     """Q(BN(Conv(DQ(x), DQ(w), b))) = Q(Conv(DQ(x), DQ(w′), b′)) within one step, with BN in scales and bias."""
 
-    def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
+    def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Roots:  # type: ignore[override]
         return quantized(op, op.BatchNormalization(_conv(op), gamma, beta, mean, var, _name="node"), "last")
 
 
@@ -66,7 +64,7 @@ class _Folded:
     steps: np.ndarray
 
 
-def _conv(op: Patterns) -> Any:
+def _conv(op: Patterns) -> Output:
     return op.Conv(dequantized(op, "x"), dequantized(op, "w"), Var("b", optional=True), _name="conv")
 
 
@@ -121,7 +119,7 @@ def _behind(value: ir.Value | None) -> Operand:
     return dq_operand(node)
 
 
-def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> Any:
+def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> ir.Value:
     """The same integers on a grid with one scale for each output channel."""
     assert w.dtype is not None, "the weight was checked"
     zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.dtype.numpy())
@@ -129,7 +127,7 @@ def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> Any:
     return op.DequantizeLinear(w.q, *constants, axis=0)
 
 
-def _bias(op: Builder, folded: _Folded) -> Any:
+def _bias(op: Builder, folded: _Folded) -> ir.Value:
     zeros = np.zeros(folded.levels.shape, np.int32)
     grid = op.constant(folded.steps, "bias_scale"), op.constant(zeros, "bias_zero_point")
     return op.DequantizeLinear(op.constant(folded.levels, "bias"), *grid, axis=0)

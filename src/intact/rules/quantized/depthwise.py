@@ -7,13 +7,11 @@ weights of the convolution, and some results would round otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Attribute, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.numbers import integer
@@ -56,7 +54,7 @@ class _ThroughFloat(DistinctRule):
 class ConvThroughFloat(_ThroughFloat):
     """QLinearConv(x, w) = Q(float(int32(Conv(x - x_zero_point, w - z_c) + b)) · m): each sum is a whole float32."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "QLinearConv"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -65,7 +63,7 @@ class ConvThroughFloat(_ThroughFloat):
             return "the scale of the weight is computed, not constant"
         return super().check(node) or not_one_grid(input=found.x, output=output_operand(node, 6))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found, y = product(node), output_operand(node, 6)
         sums = whole_sums(op, found, query.input_(node, 8))
         scale = integer.multiplier(found.x.scales()[0], found.w.scales(), y.scales()[0])
@@ -76,10 +74,10 @@ class ConvThroughFloat(_ThroughFloat):
 class ConvIntegerThroughFloat(_ThroughFloat):
     """ConvInteger(x, w) = int32(Conv(x - x_zero_point, w - z_c)): each sum is a whole float32."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "ConvInteger"),))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return whole_sums(op, product(node), None)
 
 
@@ -89,7 +87,7 @@ class DepthwiseToQLinear(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "QLinearConv"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return quantized(op, op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv"), "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
@@ -106,7 +104,9 @@ class DepthwiseToQLinear(LocalRule):
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
-    def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
+    def rewrite(
+        self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node
+    ) -> ir.Value:
         data, weight = dq_operand(x), dq_operand(w)
         added = integer_layers.bias_constant(op, bias, data, weight, 0)
         operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
@@ -122,7 +122,7 @@ def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
     return None if largest < WHOLE_IN_FLOAT32 else f"sums may reach {largest}, beyond the whole numbers of float32"
 
 
-def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> Any:
+def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> ir.Value:
     """The int32 sums of a convolution, computed in floats; a bias that floats may not hold is added to them."""
     real = op.DequantizeLinear(found.x.q, _one(op), found.x.zero_point)
     real.dtype, real.shape = FLOAT, found.x.q.shape
@@ -134,13 +134,13 @@ def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> Any:
     return op.Add(sums, op.Reshape(bias, op.constant(np.array(_beside_positions(found)), "shape")))
 
 
-def _convolved(op: Builder, found: Product, real: ir.Value, added: ir.Value | None) -> Any:
+def _convolved(op: Builder, found: Product, real: ir.Value, added: ir.Value | None) -> ir.Value:
     """The convolution in floats; along one dimension it is one along two, for which runtimes have faster kernels."""
     weight, attributes = centred(found).astype(np.float32), found.node.attributes
     if weight.ndim != 3:
         return op.Conv(real, op.constant(weight, "weight"), added, **attributes)
     each = [name for name in ("kernel_shape", "strides", "dilations") if name in attributes]
-    wider: dict[str, Any] = {name: (1, *query.ints(found.node, name)) for name in each}
+    wider: dict[str, Attribute] = {name: (1, *query.ints(found.node, name)) for name in each}
     if "pads" in attributes:
         before, after = query.ints(found.node, "pads")
         wider["pads"] = (0, before, 0, after)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Output, Patterns, Roots, Var
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Replacement
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
 
@@ -19,15 +17,15 @@ class DropSelfRequantize(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, dequantized(op, "back"), "last")
 
     def check(self, back: ir.Node, last: ir.Node) -> str | None:
         source = dq_operand(back)
         return grid_relations.different(source, q_operand(last)) or grid_relations.unusable(source)
 
-    def rewrite(self, op: Builder, back: ir.Node) -> Any:
-        return back.inputs[0]
+    def rewrite(self, op: Builder, back: ir.Node) -> ir.Value:
+        return dq_operand(back).q
 
 
 class SkipRequantize(LocalRule):
@@ -35,7 +33,7 @@ class SkipRequantize(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _chain(op, dequantized(op, "first"))
 
     def check(self, first: ir.Node, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
@@ -45,8 +43,8 @@ class SkipRequantize(LocalRule):
         move = _largest_move(dq_operand(first), q_operand(middle), q_operand(last))
         return None if move == 0 else f"some integers would move by {move}"
 
-    def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> Any:
-        return op.QuantizeLinear(first.outputs[0], *last.inputs[1:], **last.attributes)
+    def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> ir.Value:
+        return op.like(last, first.outputs[0], *last.inputs[1:])
 
 
 class MergeRequantize(LocalRule):
@@ -54,7 +52,7 @@ class MergeRequantize(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return _chain(op, x)
 
     def check(self, x: ir.Value, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
@@ -71,8 +69,8 @@ class MergeRequantize(LocalRule):
             return None if move <= 1 else f"some integers would move by {move}"
         return grid_relations.not_covered(q_operand(middle), q_operand(last))
 
-    def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> Any:
-        return op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+    def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> ir.Value:
+        return op.like(last, x, *last.inputs[1:])
 
 
 class MergeEqualQuantizers(LocalRule):
@@ -80,13 +78,13 @@ class MergeEqualQuantizers(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
         return op.QuantizeLinear(x, s, z, _name="first"), op.QuantizeLinear(x, s, z, _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return _attributes_differ(first, second)
 
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
         merged = op.QuantizeLinear(x, s, z, **first.attributes)
         return merged, merged
 
@@ -96,18 +94,18 @@ class MergeEqualDequantizers(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
         return op.DequantizeLinear(x, s, z, _name="first"), op.DequantizeLinear(x, s, z, _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return _attributes_differ(first, second)
 
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
         merged = op.DequantizeLinear(x, s, z, **first.attributes)
         return merged, merged
 
 
-def _chain(op: Patterns, x: Any) -> Any:
+def _chain(op: Patterns, x: Var | Output) -> Output:
     """Q(DQ(Q(x))) whose intermediate integers nothing else uses."""
     middle = op.QuantizeLinear(x, Var("s"), Var("z", optional=True), _name="middle")
     back = op.DequantizeLinear(middle, Var("bs"), Var("bz", optional=True), _name="back")

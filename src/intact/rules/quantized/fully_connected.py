@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations, integer_layers, stacks
@@ -35,7 +33,7 @@ class MatMulToFullyConnected(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "Gemm"),)
 
-    def pattern(self, op: Patterns, bias: Var) -> Any:
+    def pattern(self, op: Patterns, bias: Var) -> Roots:
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         scale, zero_point = Var("m.scale"), Var("m.zero_point", optional=True)
         again = op.DequantizeLinear(quantized(op, product, "m"), scale, zero_point)
@@ -56,7 +54,7 @@ class MatMulToFullyConnected(LocalRule):
         doubt = not_one_type(output=output, intermediate=middle) or not_one_grid(intermediate=middle)
         return doubt or _folding_moves(a, b, dq_operand(producer), middle, output)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> ir.Value:
         result = op.Gemm(a.outputs[0], b.outputs[0], _bias(op, dq_operand(a), dq_operand(b), bias))
         return op.QuantizeLinear(result, *y.inputs[1:], **y.attributes)
 
@@ -70,7 +68,7 @@ class StackToFullyConnected(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "Gemm"),)
 
-    def pattern(self, op: Patterns, bias: Var) -> Any:
+    def pattern(self, op: Patterns, bias: Var) -> Roots:
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         return quantized(op, op.Add(product, bias), "y")
 
@@ -86,7 +84,7 @@ class StackToFullyConnected(LocalRule):
             or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> ir.Value:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         shape = stacks.result_shape(left.q, right, y)
         assert shape is not None, "shapes were checked"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -20,7 +18,7 @@ class FoldGemmFactors(LocalRule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _name="gemm")
 
     def check(self, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
@@ -34,7 +32,7 @@ class FoldGemmFactors(LocalRule):
         levels = None if doubt or bias is None else self._levels(left, right, bias, gemm)
         return levels if isinstance(levels, str) else doubt
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
         scale = op.constant(integer_layers.like(right.scale, self._scales(right, gemm)), "scale")
         weight = op.DequantizeLinear(right.q, scale, right.zero_point, **b.attributes)
@@ -63,13 +61,13 @@ class FoldGemmTranspose(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, b: Var, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, b: Var, bias: Var | None = None) -> Roots:
         return op.Gemm(dequantized(op, "a"), b, bias, _attrs={"transA": 1}, _name="gemm")
 
     def check(self, a: ir.Node) -> str | None:
         return not_one_grid(input=dq_operand(a))
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         turned = op.Transpose(a.inputs[0], perm=[1, 0])
         kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
         return op.Gemm(op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, **kept)

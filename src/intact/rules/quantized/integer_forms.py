@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
@@ -31,13 +29,13 @@ class ReluToIntegerClip(LocalRule):
     exactness = EXACT
     creates = (("", "Clip"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return quantized(op, op.Relu(x), "y")
 
     def check(self, y: ir.Node) -> str | None:
         return _not_clipped(q_operand(y), 0.0, None)
 
-    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node) -> ir.Value:
         return _clip(op, x, y, 0.0, None)
 
 
@@ -47,7 +45,7 @@ class ClipToIntegerClip(LocalRule):
     exactness = EXACT
     creates = (("", "Clip"),)
 
-    def pattern(self, op: Patterns, x: Var, low: Any = None, high: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, low: Var | None = None, high: Var | None = None) -> Roots:
         return quantized(op, op.Clip(x, op.constant(low), op.constant(high)), "y")
 
     def check(self, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> str | None:
@@ -55,7 +53,7 @@ class ClipToIntegerClip(LocalRule):
             return "it clips integers already"
         return _not_clipped(q_operand(y), query.scalar(low), query.scalar(high))
 
-    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, y: ir.Node, low: ir.Value | None, high: ir.Value | None) -> ir.Value:
         return _clip(op, x, y, query.scalar(low), query.scalar(high))
 
 
@@ -83,12 +81,11 @@ def _level(grid: Operand, value: float) -> int:
 def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
     grid = q_operand(y)
     assert grid.dtype is not None, "types are checked first"
-    levels: ir.Value = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
+    levels = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
     levels.dtype, levels.shape = grid.dtype, y.outputs[0].shape
     ends = _ends(grid, low, high)
     cuts = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
-    result: ir.Value = op.Clip(levels, *cuts)
-    return result
+    return op.Clip(levels, *cuts)
 
 
 class SubToAdd(LocalRule):
@@ -97,14 +94,14 @@ class SubToAdd(LocalRule):
     exactness = EXACT
     creates = (("", "BitwiseNot"), (MICROSOFT, "QLinearAdd"))
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, op.Sub(dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         second = dq_operand(b)
         assert second.dtype is not None, "types are checked first"
         constant = query.constant(second.q)

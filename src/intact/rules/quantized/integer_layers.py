@@ -238,8 +238,7 @@ def dequantized_bias(op: Builder, levels: np.ndarray, steps: np.ndarray) -> ir.V
     scale = steps.astype(np.float32).reshape(-1) if steps.size > 1 else steps.astype(np.float32).reshape(())
     integers = op.constant(np.rint(levels).astype(np.int32), "bias")
     axis = {"axis": 0} if steps.size > 1 else {}
-    result: ir.Value = op.DequantizeLinear(integers, op.constant(scale, "bias_scale"), **axis)
-    return result
+    return op.DequantizeLinear(integers, op.constant(scale, "bias_scale"), **axis)
 
 
 def _int32_constant(op: Builder, bias: ir.Value, levels: np.ndarray) -> ir.Value:

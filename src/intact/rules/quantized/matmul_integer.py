@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -41,7 +40,7 @@ class MatMulToFloat(Rule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.MatMul(dequantized(op, "a"), dequantized(op, "b"), _name="matmul")
 
     def check(self, a: ir.Node, b: ir.Node, matmul: ir.Node) -> str | None:
@@ -55,7 +54,7 @@ class MatMulToFloat(Rule):
             or integer_layers.not_a_weight(left, right, -1)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
         (a_scale, a_zero), (b_scale, b_zero) = left.grid(op), right.grid(op)
         return op.MatMulIntegerToFloat(left.q, right.q, a_scale, b_scale, a_zero, b_zero, _domain=MICROSOFT)
@@ -67,7 +66,7 @@ class MatMulIntegerToFloat(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns, a: Var, b: Var, az: Any = None, bz: Any = None) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var, az: Var | None = None, bz: Var | None = None) -> Roots:
         sums = op.Cast(op.MatMulInteger(a, b, az, bz, _name="matmul"), _attrs={"to": int(ir.DataType.FLOAT)})
         both = op.Mul(Var("a_scale"), Var("b_scale"), _shared=True)
         return op.Mul(sums, op.any_of(both, Var("b_scale")))
@@ -93,7 +92,7 @@ class MatMulIntegerToFloat(LocalRule):
             return None
         return f"scales with {most} dimensions may add some to the product"
 
-    def rewrite(self, op: Builder, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> Any:
+    def rewrite(self, op: Builder, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> ir.Value:
         scales = _in_order(a_scale, b_scale)
         assert scales is not None, "the scales were checked"
         first = op.constant(np.array(1, np.float32), "one") if scales[0] is None else _vector(op, scales[0])
@@ -107,7 +106,7 @@ class AddToMatMulToFloat(LocalRule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         inputs = [Var(f"matmul.{index}") for index in range(6)]
         product = op.MatMulIntegerToFloat(*inputs, _domain=MICROSOFT, _name="matmul")
         return op.Add(product, op.constant(c), _name="add")
@@ -120,7 +119,7 @@ class AddToMatMulToFloat(LocalRule):
         product, result = query.rank(matmul.outputs[0]), query.rank(add.outputs[0])
         return None if bias.ndim == 1 or product == result else "the constant adds dimensions"
 
-    def rewrite(self, op: Builder, c: ir.Value, matmul: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, matmul: ir.Node) -> ir.Value:
         bias = query.constant(c)
         assert bias is not None, "the pattern takes constants only"
         vector = c if bias.ndim == 1 else op.constant(bias.reshape(-1), "bias")
@@ -134,7 +133,7 @@ class QLinearMatMulToInteger(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "MatMulInteger"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.QLinearMatMul(*[Var(f"matmul.{index}") for index in range(8)], _name="matmul")
 
     def check(self, matmul: ir.Node) -> str | None:
@@ -142,7 +141,7 @@ class QLinearMatMulToInteger(LocalRule):
         constant = query.is_constant(b.scale)
         return not_one_grid(input=a, output=output) or (None if constant else "the grid of the weight is computed")
 
-    def rewrite(self, op: Builder, matmul: ir.Node) -> Any:
+    def rewrite(self, op: Builder, matmul: ir.Node) -> ir.Value:
         a, b = input_operand(matmul, 0), input_operand(matmul, 3, axis=-1)
         accumulator = op.MatMulInteger(a.q, b.q, a.zero_point, b.zero_point)
         step = op.constant(integer_layers.like(b.scale, integer_layers.step(a, b)), "step")

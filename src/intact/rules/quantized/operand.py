@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Var
 from intact.model import query
 from intact.numbers import integer_types
 from intact.numbers.encoding import along
@@ -85,13 +85,21 @@ def limits(dtype: ir.DataType) -> tuple[int, int]:
     return integer_types.limits(dtype.name.lower())
 
 
-def dequantized(op: Patterns, name: str) -> Any:
+def described(value: ir.Value, dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:
+    """Give a new value the type and shape that other rules ask for: nothing infers them between two rules."""
+    if dtype is not None:
+        value.dtype = dtype
+    value.shape = shape
+    return value
+
+
+def dequantized(op: Patterns, name: str) -> Output:
     """A DequantizeLinear, perhaps with other uses, that binds to `name`."""
     inputs = Var(f"{name}.q"), Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True)
     return op.DequantizeLinear(*inputs, _shared=True, _name=name)
 
 
-def quantized(op: Patterns, value: Any, name: str) -> Any:
+def quantized(op: Patterns, value: Var | Output, name: str) -> Output:
     """A QuantizeLinear of `value` that binds to `name`."""
     return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
 

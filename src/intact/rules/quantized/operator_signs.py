@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import OpKey, Patterns, Var
+from intact.matching.pattern import AnyOf, OpKey, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -92,7 +92,7 @@ def _output(node: ir.Node) -> Operand | None:
     return None if index is None or query.input_(node, index) is None else output_operand(node, index)
 
 
-def _any_of(op: Patterns, keys: Iterable[OpKey]) -> Any:
+def _any_of(op: Patterns, keys: Iterable[OpKey]) -> AnyOf:
     """An operator with one of these domains and types, whatever its inputs."""
     inputs = op.each(Var("inputs", optional=True))
     types: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ class UnsignProduct(SaturationRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)(forms.saturates, forms.worth_converting)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _any_of(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
@@ -132,7 +132,7 @@ class UnsignProduct(SaturationRule):
             return False
         return count >= self.worth_converting * math.prod(shape)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _unsigned(op, node)
 
 
@@ -141,13 +141,13 @@ class UnsignOperator(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _any_of(op, _OTHERS)
 
     def check(self, node: ir.Node) -> str | None:
         return _not_signed(node)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _unsigned(op, node)
 
 
@@ -156,13 +156,13 @@ class UnsignConcat(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _any_of(op, ((MICROSOFT, "QLinearConcat"),))
 
     def check(self, node: ir.Node) -> str | None:
         return _not_signed(node)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _unsigned(op, node)
 
 
@@ -203,16 +203,13 @@ def _unsigned(op: Builder, node: ir.Node) -> ir.Value:
     integers = _like(op, node, inputs)
     integers.dtype, integers.shape = UINT8, node.outputs[0].shape
     real = op.DequantizeLinear(integers, grid.scale, inputs[layout.output + 1])
-    back: ir.Value = op.QuantizeLinear(real, *grid.grid(op))
-    return back
+    return op.QuantizeLinear(real, *grid.grid(op))
 
 
 def _like(op: Builder, node: ir.Node, inputs: dict[int, ir.Value | None]) -> ir.Value:
     """The same operator with other inputs, given by index."""
     given = (inputs.get(index) for index in range(max(inputs) + 1))
-    attributes: dict[str, Any] = dict(node.attributes)
-    result: ir.Value = op.node(node.op_type, *given, _domain=node.domain, **attributes)
-    return result
+    return op.like(node, *given)
 
 
 def _as_unsigned(op: Builder, operand: Operand, zero_point: ir.Value | None) -> ir.Value:
@@ -220,7 +217,7 @@ def _as_unsigned(op: Builder, operand: Operand, zero_point: ir.Value | None) -> 
     if constant is not None:
         return op.constant(shifted(constant), "unsigned")
     real = op.DequantizeLinear(operand.q, operand.scale, operand.zero_point)
-    result: ir.Value = op.QuantizeLinear(real, operand.scale, zero_point)
+    result = op.QuantizeLinear(real, operand.scale, zero_point)
     result.dtype, result.shape = UINT8, operand.q.shape
     return result
 
@@ -230,7 +227,7 @@ class SignWeight(SaturationRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _any_of(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
@@ -241,7 +238,7 @@ class SignWeight(SaturationRule):
             return "the zero point of the weight is computed"
         return self.pairs_saturate(weight_of(weight), _channel_axis(node))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         place = _layout(node).weight
         assert place is not None, f"{node.op_type} is a product"
         weight = _at(node, place)
@@ -266,7 +263,7 @@ class UnsignWeight(SaturationRule):
     def is_needed(self, forms: Forms) -> bool:
         return forms.saturates
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (*CONVOLUTIONS, *MATRICES))
 
     def check(self, node: ir.Node) -> str | None:
@@ -278,7 +275,7 @@ class UnsignWeight(SaturationRule):
         safe = self.pairs_saturate(query.constant(found.w.q), found.w.axis) is None
         return "its sums of two products stay within 16 bits" if safe else None
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found = product(node)
         integers, zero_point = op.constant(shifted(query.constant(found.w.q)), "weight"), shifted_zero(op, found.w)
         return _like(op, node, {**dict(enumerate(node.inputs)), **found.weight_places(integers, zero_point)})
@@ -290,7 +287,7 @@ class SignSecondOperand(SaturationRule):
     exactness = EXACT
     _MOVES: ClassVar[tuple[str, ...]] = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity")
 
-    def pattern(self, op: Patterns, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, s: Var, z: Var) -> Roots:
         q = quantized(op, Var("x"), "q")
         once = op.node(self._MOVES, q, op.each(Var("rest1", optional=True)), _name="move1")
         twice = op.node(self._MOVES, once, op.each(Var("rest2", optional=True)), _name="move2")
@@ -308,7 +305,7 @@ class SignSecondOperand(SaturationRule):
             return "it is not a product of uint8 with uint8"
         return not_one_grid(second=second, quantized=q_operand(q)) or self.pairs_saturate(None, -1)
 
-    def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> Any:
+    def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> ir.Value:
         _, second = _products(node)
         zero_point = shifted_zero(op, second)
         # The product may take the integers for another scale than they were written with: each keeps its own.

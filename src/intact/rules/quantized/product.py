@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import OpKey, Patterns, Var
+from intact.matching.pattern import AnyOf, OpKey, Patterns, Var
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import INT8, MICROSOFT, UINT8, Operand, type_name
@@ -62,7 +62,9 @@ class Product:
             return None
         return math.prod(output) * (math.prod(weight[1:]) if "Conv" in self.node.op_type else weight[self.w_axis])
 
-    def with_weight(self, op: Builder, weight: np.ndarray, x: ir.Value | None = None, *, unsigned: bool = False) -> Any:
+    def with_weight(
+        self, op: Builder, weight: np.ndarray, x: ir.Value | None = None, *, unsigned: bool = False
+    ) -> ir.Value:
         """The same operator with an int8 weight of zero point 0, and perhaps other activations.
 
         An `unsigned` weight has the same numbers around zero point 128.
@@ -74,8 +76,7 @@ class Product:
         dtype = np.uint8 if unsigned else np.int8
         inputs[integers] = op.constant((weight + middle).astype(dtype), "weight")
         inputs[zero] = self._one_zero_point(op, np.array(middle, dtype))
-        attributes: dict[str, Any] = dict(self.node.attributes)
-        return op.node(self.node.op_type, *inputs, _domain=self.node.domain, **attributes)
+        return op.like(self.node, *inputs)
 
     def weight_places(self, integers: ir.Value, zero_point: ir.Value) -> dict[int, ir.Value | None]:
         """These integers of a weight and their zero point, by the input of the operator that reads each."""
@@ -135,7 +136,7 @@ def _operand(node: ir.Node, place: tuple[int, int | None, int], axis: int) -> Op
     return Operand(q, scale, zero_point, q.dtype or (None if zero_point is None else zero_point.dtype), axis)
 
 
-def matches(op: Patterns, keys: tuple[OpKey, ...]) -> Any:
+def matches(op: Patterns, keys: tuple[OpKey, ...]) -> AnyOf:
     """Any operator of these types, whatever its inputs; it binds to `node`."""
     inputs = op.each(Var("inputs", optional=True))
     return op.any_of(*(op.node(op_type, inputs, _domain=domain, _name="node") for domain, op_type in keys))

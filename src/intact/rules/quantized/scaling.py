@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.numbers import integer
@@ -24,14 +22,14 @@ GELU = "the factor is part of a Gelu, which ONNX Runtime computes in one node as
 class _IntoQuantize(LocalRule):
     """What the rules for a factor before Q share."""
 
-    def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> str | None:
         doubt = self._not_a_factor(c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
         return doubt or (GELU if _ends_gelu(x) else None)
 
-    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(q_operand(last), 1 / _factor(scale, c)), "scale")
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
 
@@ -52,14 +50,14 @@ class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
 class _IntoDequantize(LocalRule):
     """What the rules for a factor behind DQ share."""
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
 
     def check(self, c: ir.Value, scale: ir.Node, first: ir.Node) -> str | None:
         doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
         return doubt or (GELU if _begins_gelu(first.outputs[0], scale) else None)
 
-    def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(dq_operand(first), _factor(scale, c)), "scale")
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
 
@@ -82,7 +80,7 @@ class FoldShiftIntoDequantize(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.node(("Add", "Sub"), dequantized(op, "first"), op.constant(c), _name="shift")
 
     def check(self, c: ir.Value, shift: ir.Node, first: ir.Node) -> str | None:
@@ -90,7 +88,7 @@ class FoldShiftIntoDequantize(LocalRule):
         doubt = _not_one_number(c, first.outputs[0]) or _no_room(source, -_shift(shift, c))
         return doubt or _differs_somewhere(source, _shift(shift, c))
 
-    def rewrite(self, op: Builder, c: ir.Value, shift: ir.Node, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, shift: ir.Node, first: ir.Node) -> ir.Value:
         zero = op.constant(_moved_zero(dq_operand(first), -_shift(shift, c)), "zero_point")
         return op.DequantizeLinear(first.inputs[0], first.inputs[1], zero, **first.attributes)
 
@@ -112,13 +110,13 @@ class FoldShiftIntoQuantize(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return quantized(op, op.node(("Add", "Sub"), x, op.constant(c), _name="shift"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> str | None:
         return _not_one_number(c, x) or _no_room(q_operand(last), _shift(shift, c))
 
-    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> ir.Value:
         zero = op.constant(_moved_zero(q_operand(last), _shift(shift, c)), "zero_point")
         attributes = {name: item for name, item in last.attributes.items() if name != "output_dtype"}
         return op.QuantizeLinear(x, last.inputs[1], zero, **attributes)

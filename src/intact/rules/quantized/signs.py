@@ -6,13 +6,11 @@ what integer operators need is in `operator_signs.py`. A conversion is Q of DQ o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -34,7 +32,7 @@ class JoinShiftedGrids(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         first = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="first")
         back = op.DequantizeLinear(first, Var("s"), Var("z"), _shared=True, _name="back")
         return quantized(op, back, "last")
@@ -44,7 +42,7 @@ class JoinShiftedGrids(LocalRule):
         doubt = not_one_grid(source=q_operand(first), first=before, second=after)
         return doubt or not_shifted(before, after)
 
-    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> ir.Value:
         return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, q_operand(first)))
 
 
@@ -54,7 +52,7 @@ class UnsignActivation(SaturationRule):
     exactness = EXACT
     is_local = False
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         source = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="q")
         return op.DequantizeLinear(source, s, z, _name="dq")
 
@@ -67,7 +65,7 @@ class UnsignActivation(SaturationRule):
             return "its integers go to other nodes than DequantizeLinear"
         return not_one_grid(source=source, activation=grid) or _reader_saturates(self, dq)
 
-    def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> ir.Value:
         integers, zero_point = _quantized(op, q, dq_operand(dq))
         return op.DequantizeLinear(integers, dq.inputs[1], zero_point)
 
@@ -76,7 +74,7 @@ def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Val
     """What `q` writes, in uint8, and the zero point of the grid on which it is read."""
     source = q_operand(q)
     zero_point = shifted_zero(op, source)
-    integers: ir.Value = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
+    integers = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
     integers.dtype, integers.shape = UINT8, source.q.shape
     return integers, zero_point if grid.zero_point is source.zero_point else shifted_zero(op, grid)
 
@@ -84,7 +82,7 @@ def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Val
 def _converted(op: Builder, q: ir.Value, grid: Operand) -> tuple[ir.Value, ir.Value]:
     """The integers of a grid in uint8, converted, and their zero point."""
     zero_point = shifted_zero(op, grid)
-    integers: ir.Value = op.QuantizeLinear(op.DequantizeLinear(q, grid.scale, grid.zero_point), grid.scale, zero_point)
+    integers = op.QuantizeLinear(op.DequantizeLinear(q, grid.scale, grid.zero_point), grid.scale, zero_point)
     integers.dtype, integers.shape = UINT8, q.shape
     return integers, zero_point
 
@@ -113,7 +111,7 @@ class UnsignMovedActivation(SaturationRule):
     exactness = EXACT
     is_local = False
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         move = op.node(_ORDERED, x, op.each(Var("rest", optional=True)), _name="move")
         return op.DequantizeLinear(move, s, z, _name="dq")
 
@@ -128,12 +126,11 @@ class UnsignMovedActivation(SaturationRule):
         grids = {"activation": grid} if q is None else {"source": q_operand(q), "activation": grid}
         return computes(move) or not_one_grid(**grids) or _reader_saturates(self, dq)
 
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> ir.Value:
         q, grid = _quantizer(x), dq_operand(dq)
         turned, zero_point = _converted(op, x, grid) if q is None else _quantized(op, q, grid)
-        attributes: dict[str, Any] = dict(move.attributes)
         rest = _shifted_limits(op, move) if move.op_type == "Clip" else move.inputs[1:]
-        integers: ir.Value = op.node(move.op_type, turned, *rest, **attributes)
+        integers = op.like(move, turned, *rest)
         integers.dtype, integers.shape = UINT8, move.outputs[0].shape
         return op.DequantizeLinear(integers, grid.scale, zero_point)
 
@@ -162,7 +159,7 @@ class UnsignConstant(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var, s: Var, z: Var) -> Roots:
         return op.DequantizeLinear(op.constant(c), s, z, _name="dq")
 
     def check(self, dq: ir.Node) -> str | None:
@@ -174,7 +171,7 @@ class UnsignConstant(Rule):
             return "it does not stand beside an activation in uint8"
         return not_one_grid(constant=grid)
 
-    def rewrite(self, op: Builder, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, dq: ir.Node) -> ir.Value:
         grid = dq_operand(dq)
         integers = op.constant(shifted(query.constant(grid.q)), "unsigned")
         return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))

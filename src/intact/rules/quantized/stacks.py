@@ -48,12 +48,10 @@ def rows(op: Builder, a: ir.Value, b: Operand) -> ir.Value:
     """The rows of a stack as one matrix, for a product with the matrix `b`."""
     depth = query.static_shape(b.q)
     assert depth is not None, "shapes were checked"
-    flat: ir.Value = op.Reshape(a, op.constant(np.array([-1, depth[0]], np.int64), "rows"))
-    return flat
+    return op.Reshape(a, op.constant(np.array([-1, depth[0]], np.int64), "rows"))
 
 
 def in_shape(op: Builder, product: ir.Value, shape: Shape) -> ir.Value:
     """A matrix in the shape of the stack that it is the product of."""
     wanted = np.array([-1 if size is None else size for size in shape], np.int64)
-    back: ir.Value = op.Reshape(product, op.constant(wanted, "shape"))
-    return back
+    return op.Reshape(product, op.constant(wanted, "shape"))

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.occurrence import producer
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
 from intact.numbers.decibels import decibels
 from intact.numbers.integer_types import middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
+from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, described, dq_operand, not_one_grid
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
@@ -63,7 +64,7 @@ class AbsorbDequantized(SymmetryRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.DequantizeLinear(op.constant(Var("q")), Var("s"), Var("z"), _name="w")
 
     def check(self, w: ir.Node) -> str | None:
@@ -76,7 +77,7 @@ class AbsorbDequantized(SymmetryRule):
         found = weight.centred()
         return None if _fits(weight) else f"w - zero_point reaches from {found.min()} to {found.max()}: a bit too many"
 
-    def rewrite(self, op: Builder, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, w: ir.Node) -> ir.Value:
         weight = dq_operand(w)
         return op.DequantizeLinear(*_symmetric(op, weight, weight.centred(), weight.scale), **w.attributes)
 
@@ -124,7 +125,7 @@ def _layer(node: ir.Node, x: ir.Node, w: ir.Node) -> _Layer:
 class _LayerRule(SymmetryRule):
     """A rule for an operator that multiplies activations on one grid by a constant weight."""
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         operands = dequantized(op, "x"), dequantized(op, "w")
         biased = op.node(("Conv", "Gemm"), *operands, bias, _name="node")
         return op.any_of(biased, op.MatMul(*operands, _name="node"))
@@ -162,17 +163,16 @@ class RequantizeWeight(_LayerRule):
         levels = integer_layers.bias_levels(layer.bias, steps, channels)
         return levels if isinstance(levels, str) else None
 
-    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> ir.Value:
         layer = _layer(node, x, w)
         integers, scales = requantized(layer.w, layer.channel_axis)
         weight = op.DequantizeLinear(
             *_symmetric(op, layer.w, integers, op.constant(scales, "weight_scale")), **w.attributes
         )
         added = _bias(op, layer, _bias_steps(layer))
-        attributes: dict[str, Any] = dict(node.attributes)
-        result = op.node(node.op_type, x.outputs[0], weight, added, **attributes)
+        result = op.like(node, x.outputs[0], weight, added)
         kept = [round(float(value), 2) for value in _sqnr(layer.w, layer.channel_axis)]
-        result.producer().metadata_props[WEIGHT_SQNR] = json.dumps(kept)
+        producer(result).metadata_props[WEIGHT_SQNR] = json.dumps(kept)
         return result
 
 
@@ -182,20 +182,19 @@ class DuplicateDequantizedInput(_LayerRule):
     exactness = BOUNDED
     exact_in_integers = True
 
-    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> ir.Value:
         layer = _layer(node, x, w)
         assert layer.w.dtype is not None, "types are checked first"
         parts = split(layer.w.centred(), layer.w.dtype.bitwidth)
         copies = op.QuantizeLinear(_copies(op, layer, x, len(parts)), *layer.x.grid(op))
-        copies.dtype = layer.x.dtype
+        copies = described(copies, layer.x.dtype, None)
         data = op.DequantizeLinear(copies, *layer.x.grid(op))
         integers = _symmetric(op, layer.w, np.concatenate(parts, layer.w_axis), layer.w.scale)
         weight = op.DequantizeLinear(*integers, **w.attributes)
-        attributes: dict[str, Any] = dict(node.attributes)
-        return op.node(node.op_type, data, weight, layer.bias, **attributes)
+        return op.like(node, data, weight, layer.bias)
 
 
-def _copies(op: Builder, layer: _Layer, x: ir.Node, count: int) -> Any:
+def _copies(op: Builder, layer: _Layer, x: ir.Node, count: int) -> ir.Value:
     group, shape = query.int_(layer.node, "group", 1), query.static_shape(layer.w.q)
     assert shape is not None, "a constant has a shape"
     if group == 1:
@@ -269,7 +268,7 @@ def _bias_steps(layer: _Layer) -> np.ndarray:
     return np.asarray(layer.x.scales()[0] * requantized(layer.w, layer.channel_axis)[1])
 
 
-def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> Any:
+def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> ir.Value | None:
     """The bias on the grid of the new accumulator; one in float stays."""
     producer = None if layer.bias is None else layer.bias.producer()
     if layer.bias is None or producer is None or producer.op_type != "DequantizeLinear":

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, snake_case
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -38,7 +38,7 @@ class ConvToQLinear(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "QLinearConv"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         conv = op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv")
         return quantized(op, conv, "y")
 
@@ -53,7 +53,9 @@ class ConvToQLinear(LocalRule):
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
-    def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
+    def rewrite(
+        self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node
+    ) -> ir.Value:
         data, weight = dq_operand(x), dq_operand(w)
         added = integer_layers.bias_constant(op, bias, data, weight, 0)
         operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
@@ -74,7 +76,7 @@ class MatMulToQLinear(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "QLinearMatMul"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, op.MatMul(dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
@@ -87,7 +89,7 @@ class MatMulToQLinear(LocalRule):
             or integer_layers.lost_in_float(left, right, -1, output)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         return op.QLinearMatMul(*dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op))
 
 
@@ -97,7 +99,7 @@ class GemmToQGemm(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = ((MICROSOFT, "QGemm"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return quantized(op, _plain_gemm(op, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
@@ -109,7 +111,9 @@ class GemmToQGemm(LocalRule):
             or integer_layers.lost_in_float(left, dq_operand(b), integer_layers.gemm_axis(gemm), output)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(
+        self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node
+    ) -> ir.Value:
         return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm, *q_operand(y).grid(op))
 
 
@@ -119,7 +123,7 @@ class GemmToFloatQGemm(Rule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "QGemm"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return _plain_gemm(op, bias)
 
     def check(self, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
@@ -131,12 +135,12 @@ class GemmToFloatQGemm(Rule):
             not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, dq_operand(b), bias, None, gemm)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm)
 
 
-def _plain_gemm(op: Patterns, bias: Any) -> Any:
-    factors: dict[str, Any] = {"alpha": lambda found: found in (None, 1.0), "beta": lambda found: found in (None, 1.0)}
+def _plain_gemm(op: Patterns, bias: Var | None) -> Output:
+    factors = {"alpha": lambda found: found in (None, 1.0), "beta": lambda found: found in (None, 1.0)}
     return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _attrs=factors, _name="gemm")
 
 
@@ -145,7 +149,7 @@ def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, y_step: float | N
     return integer_layers.not_a_weight(a, b, axis) or integer_layers.not_a_bias(bias, a, b, y_step, axis)
 
 
-def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> Any:
+def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> ir.Value:
     added = integer_layers.bias_constant(op, bias, a, b, integer_layers.gemm_axis(gemm))
     kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
     return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
@@ -263,7 +267,7 @@ class KernelToQLinear(LocalRule):
     def variants(cls) -> tuple[Self, ...]:
         return tuple(cls(row) for row in ROWS)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         operands = [dequantized(op, name) for name in self.row.operands]
         return quantized(op, op.node(self.row.op, *operands, _name="node"), "y")
 
@@ -274,11 +278,11 @@ class KernelToQLinear(LocalRule):
             not_one_type(**everything) or not_one_grid(**everything) or self.row.doubt(node, *operands.values(), output)
         )
 
-    def rewrite(self, op: Builder, node: ir.Node, y: ir.Node) -> Any:
-        kept: dict[str, Any] = {name: node.attributes[name] for name in self.row.attributes if name in node.attributes}
+    def rewrite(self, op: Builder, node: ir.Node, y: ir.Node) -> ir.Value:
+        kept = {name: node.attributes[name] for name in self.row.attributes if name in node.attributes}
         inputs = [value for operand in self._operands(node).values() for value in operand.triple(op)]
         grid = q_operand(y).grid(op)
-        return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, **{**kept, **self.row.fixed})
+        return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, _attrs={**kept, **self.row.fixed})
 
     def _operands(self, node: ir.Node) -> dict[str, Operand]:
         """What the node reads, by the names of the row."""
@@ -293,14 +297,14 @@ class ConcatToQLinear(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "QLinearConcat"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, op.Concat(op.each(dequantized(op, "x")), _name="concat"), "y")
 
     def check(self, x: tuple[ir.Node, ...], y: ir.Node) -> str | None:
         operands = {"output": q_operand(y), **{f"input {index}": dq_operand(node) for index, node in enumerate(x)}}
         return not_one_type(**operands) or not_one_grid(**operands)
 
-    def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> ir.Value:
         inputs = [value for node in x for value in dq_operand(node).triple(op)]
         return op.QLinearConcat(*q_operand(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
 
@@ -311,13 +315,13 @@ class WhereToQLinear(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "QLinearWhere"),)
 
-    def pattern(self, op: Patterns, condition: Any) -> Any:
+    def pattern(self, op: Patterns, condition: Var) -> Roots:
         return quantized(op, op.Where(condition, dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
-    def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
         return op.QLinearWhere(condition, *operands, _domain=MICROSOFT)

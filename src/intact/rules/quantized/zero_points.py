@@ -9,12 +9,10 @@ have no such kernel, they are the sum of four small ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized.copies import fits
@@ -36,7 +34,7 @@ class UniteZeroPoints(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "ConvInteger"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -45,11 +43,10 @@ class UniteZeroPoints(LocalRule):
             return "the weight has one zero point, or one that is computed, or none"
         return None if (zeros == zeros[0]).all() else "zero points differ by channel"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         zeros = query.constant(node.inputs[3])
         assert zeros is not None, "the check saw it"
-        attributes: dict[str, Any] = dict(node.attributes)
-        return op.ConvInteger(*node.inputs[:3], op.constant(zeros[0], "weight_zero_point"), **attributes)
+        return op.ConvInteger(*node.inputs[:3], op.constant(zeros[0], "weight_zero_point"), **node.attributes)
 
 
 class AbsorbZeroPoints(SaturationRule):
@@ -57,7 +54,7 @@ class AbsorbZeroPoints(SaturationRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, CONVOLUTIONS + MATRICES)
 
     def check(self, node: ir.Node) -> str | None:
@@ -70,7 +67,7 @@ class AbsorbZeroPoints(SaturationRule):
             return f"w - zero_point reaches from {weight.min()} to {weight.max()}, beyond int8"
         return None if found.x.dtype == UINT8 else self.pairs_saturate(weight, found.w.axis)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found = product(node)
         weight = centred(found)
         return found.with_weight(op, weight, unsigned=self.pairs_saturate(weight, found.w.axis) is not None)
