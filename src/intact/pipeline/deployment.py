@@ -148,7 +148,7 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dict[str, Any]]:
+def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[zero_point_notes.RequantizedWeight]:
     """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
     for note in zero_point_notes.notes(rewritten, target):
         log.events.note(note)

@@ -17,7 +17,7 @@ from intact.model import normalize, shapes, upgrade
 from intact.pipeline import deployment, execution, loading, model_files, preparation
 from intact.results import Refusal
 from intact.rules.proof import exactness
-from intact.rules.quantized import families
+from intact.rules.quantized import families, zero_point_notes
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -44,10 +44,10 @@ class RewrittenFile:
 
     output: Path
     target: str
-    rules: list[dict[str, Any]]
+    rules: list[families.RuleCount]
     operators: dict[str, dict[str, int]]
     validation: dict[str, Any]
-    requantized_weights: list[dict[str, Any]]
+    requantized_weights: list[zero_point_notes.RequantizedWeight]
     explain: tuple[Refusal, ...]
     warnings: tuple[str, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 import onnx_ir as ir
 
@@ -92,7 +92,14 @@ def _several(weight: Operand) -> bool:
     return shape is None or any(size > 1 for size in shape)
 
 
-def requantized(model: ir.Model) -> list[dict[str, Any]]:
+class RequantizedWeight(TypedDict):
+    """A layer and the SQNR in dB of each channel of its weight after it got another grid."""
+
+    node: str
+    weight_sqnr_db: list[float]
+
+
+def requantized(model: ir.Model) -> list[RequantizedWeight]:
     """The layers whose weight was requantized, with the SQNR in dB that each of its channels keeps."""
     marked = ((node, node.metadata_props.get(WEIGHT_SQNR)) for node in query.all_nodes(model))
-    return [{"node": node.name, "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]
+    return [{"node": node.name or "", "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]
