@@ -7,7 +7,6 @@ import onnx_ir as ir
 from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
 from intact.matching.builder import Builder
-from intact.matching.rewriter import Rule
 from intact.model import query
 
 # What ONNX Runtime's QDQPropagation moves a DequantizeLinear across.
@@ -111,5 +110,4 @@ def _add(op: Builder, add: ir.Node) -> ir.Value:
     return op.Add(value, op.constant(array.reshape(1, -1), "row"))
 
 
-RULES: tuple[Rule, ...] = (PropagatedInt8(),)
 CHECKS: tuple[Check, ...] = (PropagatedInt8(),)

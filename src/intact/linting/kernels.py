@@ -10,7 +10,6 @@ import onnx_ir as ir
 from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity, fence
 from intact.matching.builder import Builder
-from intact.matching.rewriter import Rule
 from intact.model import normalize, query
 
 MICROSOFT = "com.microsoft"
@@ -155,5 +154,4 @@ def _becomes_kernel(node: ir.Node, operands: Iterable[ir.Value | None]) -> bool:
 
 
 WHERE = WhereZeroPoint()
-RULES: tuple[Rule, ...] = (KernelOverflow(),)
 CHECKS: tuple[Check, ...] = (WHERE, KernelOverflow())

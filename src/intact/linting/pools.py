@@ -6,7 +6,6 @@ import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity
-from intact.matching.rewriter import Rule
 from intact.model import query, windows
 
 
@@ -40,5 +39,4 @@ class PoolBeyondPadding(Isolated):
         return "its last window reaches beyond the padding, and the kernel divides by the whole of it"
 
 
-RULES: tuple[Rule, ...] = (PoolBeyondPadding(),)
 CHECKS: tuple[Check, ...] = (PoolBeyondPadding(),)

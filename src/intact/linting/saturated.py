@@ -152,5 +152,4 @@ def _channel_axis(node: ir.Node) -> int:
     return 0 if "Conv" in node.op_type else -1
 
 
-RULES: tuple[Rule, ...] = (SaturatedSums(),)
 CHECKS: tuple[Check, ...] = (SaturatedSums(),)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.linting import nearby
 from intact.linting.check import Check, Isolated, Severity, fence
 from intact.matching.builder import Builder
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP
 from intact.model import query
 
 MICROSOFT = "com.microsoft"
@@ -123,5 +123,4 @@ def _elements(node: ir.Node) -> int | None:
     return size if isinstance(size, int) else None
 
 
-RULES: tuple[Rule, ...] = (SoftmaxOverflow(),)
 CHECKS: tuple[Check, ...] = (SoftmaxScale(), SoftmaxOverflow())

@@ -14,7 +14,7 @@ from intact import data, environment
 from intact.backends import compiling
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
-from intact.linting import linter
+from intact.linting import linter, repairs
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
@@ -187,7 +187,7 @@ def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return linter.fix(model, saturates=saturates) if prepared.target.ort_fuses else Rewritten(model)
+    return repairs.repair(model, saturates=saturates) if prepared.target.ort_fuses else Rewritten(model)
 
 
 def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:
