@@ -202,7 +202,7 @@ def _unit(node: ir.Node) -> np.ndarray | None:
 
 
 def _fuses(node: ir.Node) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of the node: a Gemm with factors and a bias stays as it is."""
+    """True if ONNX Runtime makes an integer kernel of the node: a Gemm with factors and a bias stays as it is."""
     return query.float_(node, "alpha", 1.0) == 1.0 and query.float_(node, "beta", 1.0) == 1.0
 
 

@@ -1,4 +1,4 @@
-"""What a check is: a fault that it finds at a node, how bad it is, what the user should know, and the repair."""
+"""A check: a fault that it finds at a node, its severity, an explanation for the user, and the repair."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
 UNAFFECTED = "nothing is wrong here"
-"""Why a repair does not fire on a sound node; such refusals are of no interest to anyone."""
+"""The refusal of a repair on a sound node, which is of no interest to anyone."""
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is; `at_least` compares."""
+    """The weight of a finding; `at_least` compares."""
 
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
 
     def at_least(self, other: Severity) -> bool:
-        """Whether this is as bad as `other`, or worse."""
+        """True if this is as bad as `other`, or worse."""
         order = list(Severity)
         return order.index(self) <= order.index(other)
 
@@ -58,7 +58,7 @@ class Check:
     code: ClassVar[str]
     severity: ClassVar[Severity]
     remedy: ClassVar[str]
-    """What --fix does, or what the user has to do."""
+    """The action of --fix, or of the user."""
     since: ClassVar[int] = 1
     """The opset from which on a file is affected."""
 
@@ -70,11 +70,11 @@ class Check:
                 yield self.finding(node, fault)
 
     def fault(self, node: ir.Node) -> str | None:
-        """What is wrong at the node, or None."""
+        """Describe the fault of the node, or return None."""
         raise NotImplementedError(f"{type(self).__name__}.fault")
 
     def fixable(self, node: ir.Node) -> bool:
-        """Whether `fix` repairs the fault at this node."""
+        """True if a repair puts the fault at this node right."""
         return isinstance(self, Rule)
 
     def finding(self, node: ir.Node, message: str) -> Finding:
@@ -85,7 +85,7 @@ class Check:
 
     @classmethod
     def title(cls) -> str:
-        """What is wrong, in one sentence."""
+        """The fault in one sentence."""
         return cls.explanation().splitlines()[0]
 
     @classmethod
@@ -120,7 +120,7 @@ class Isolated(Check, Rule):
                 yield self.finding(node, fault)
 
     def is_passed_over(self, node: ir.Node) -> bool:
-        """Whether ONNX Runtime fuses no such node because its numbers are float16."""
+        """True if ONNX Runtime fuses no such node because its numbers are float16."""
         return node.op_type not in self.ops_in_half and any(map(nearby.is_half, node.inputs))
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Where Q and DQ are missing, do nothing, or do at run time what belongs into the file."""
+"""Q and DQ nodes that are missing, do nothing, or do at run time what belongs into the file."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ def remove_dead(model: ir.Model) -> tuple[Application, ...]:
 
 
 def is_dead(node: ir.Node) -> bool:
-    """Whether the node is a Q or DQ whose result goes nowhere, or to dead DQ nodes only."""
+    """True if the node is a Q or DQ whose result goes nowhere, or to dead DQ nodes only."""
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.outputs[0].is_graph_output():
         return False
     return all(is_dead(user) for user in query.consumers(node.outputs[0]))
 
 
 def _is_float_between(node: ir.Node) -> bool:
-    """Whether the weight and the result of a linear operator are quantized, and what it multiplies is not."""
+    """True if the weight and the result of a linear operator are quantized, and what it multiplies is not."""
     data, weight = node.inputs[:2]
     if nearby.dequantizer(weight) is None or not any(nearby.quantizers_of(node.outputs[0])):
         return False
@@ -150,7 +150,7 @@ def _is_float_between(node: ir.Node) -> bool:
 
 
 def _is_on_grid(value: ir.Value | None) -> bool:
-    """Whether the value is dequantized, or was before it was moved."""
+    """True if the value is dequantized, or was before it was moved."""
     while value is not None and nearby.dequantizer(value) is None:
         node = value.producer()
         value = node.inputs[0] if node is not None and node.op_type in _MOVING else None
@@ -158,7 +158,7 @@ def _is_on_grid(value: ir.Value | None) -> bool:
 
 
 def _is_activation(value: ir.Value | None) -> bool:
-    """Whether the value is dequantized, and no constant: weights alone may be on a grid, beside float activations."""
+    """True if the value is dequantized and computed: weights alone may be on a grid, beside float activations."""
     node = nearby.dequantizer(value)
     return node is not None and not query.is_constant(node.inputs[0])
 
@@ -176,7 +176,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
 
 
 def _same_grid(first: ir.Node, second: ir.Node) -> bool:
-    """Whether a QuantizeLinear undoes a DequantizeLinear: type, scale, zero point and axis are the same."""
+    """True if a QuantizeLinear undoes a DequantizeLinear: type, scale, zero point and axis are the same."""
     before, after = first.inputs[0], second.outputs[0]
     if before is None or before.dtype is None or before.dtype != after.dtype:
         return False
@@ -193,7 +193,7 @@ def _same_grid(first: ir.Node, second: ir.Node) -> bool:
 
 
 def _doubt(node: ir.Node) -> str | None:
-    """Why the integers of a quantized constant cannot be worked out here."""
+    """Refuse a quantized constant whose integers cannot be worked out here."""
     data, scale = query.constant(node.inputs[0]), query.constant(node.inputs[1])
     zero = query.input_(node, 2)
     if data is None or scale is None or data.dtype != scale.dtype or data.dtype.name != "float32":

@@ -93,7 +93,7 @@ class WeightOnlyMatMul(Check, Rule):
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether the node is a product with nothing but a bias of one number for each column."""
+    """True if the node is a product with nothing but a bias of one number for each column."""
     if node.op_type == "MatMul":
         return True
     bias = query.input_(node, 2)
@@ -106,7 +106,7 @@ def _is_row(bias: ir.Value | None) -> bool:
 
 
 def _is_packable(weight: ir.Node) -> bool:
-    """Whether the weight is a constant matrix of 4 or 8 bits with scales that MatMulNBits can hold."""
+    """True if the weight is a constant matrix of 4 or 8 bits with scales that MatMulNBits can hold."""
     stored, scales = query.constant_tensor(weight.inputs[0]), query.constant(weight.inputs[1])
     if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype not in (np.float32, np.float16):
         return False

@@ -65,7 +65,7 @@ class PropagatedInt8(Isolated):
 
 
 def _read_by_one(moved: ir.Value) -> bool:
-    """Whether the moved tensor goes to one node that does not quantize it, or to several that become one or move it."""
+    """True if the moved tensor goes to one node that does not quantize it, or to several that become one or move it."""
     readers = [reader for reader, _ in moved.uses() if reader.op_type != "Shape"]
     kinds = frozenset(reader.op_type for reader in readers)
     if moved.is_graph_output() or "QuantizeLinear" in kinds or len(set(readers)) < len(readers):

@@ -71,7 +71,7 @@ def _zero_points(node: ir.Node) -> list[ir.Value]:
 
 
 def _may_vary(value: ir.Value) -> bool:
-    """Whether the value depends on an input of the graph; what does not is folded before anything is fused."""
+    """True if the value depends on an input of the graph; what does not is folded before anything is fused."""
     seen, left = set(), [value]
     while left:
         current = left.pop()
@@ -116,7 +116,7 @@ class KernelOverflow(Isolated):
 
 
 def _overflow(node: ir.Node, step: float) -> str | None:
-    """Why the kernel for the node fails where its output has steps of this size."""
+    """Describe how the kernel for the node fails where its output has steps of this size."""
     if node.op_type == "GlobalAveragePool":
         return _out_of_proportion(node, step)
     extents = [_extent(value) for value in node.inputs]
@@ -149,7 +149,7 @@ def _extent(value: ir.Value | None) -> float | None:
 
 
 def _becomes_kernel(node: ir.Node, operands: Iterable[ir.Value | None]) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
+    """True if ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
     return all(map(nearby.reads_8_bits, operands)) and any(nearby.readers_of_8_bits(node))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a quantized model: findings with stable codes, explanations, and repairs that keep the numbers."""
+"""Lint a quantized model: findings with stable codes, and their explanations."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class SaturatedSums(Check, Rule):
         return host_cpu.adds_pairs_in_16_bits() if self.saturates is None else self.saturates
 
     def _reads(self, product: ir.Node, node: ir.Node) -> bool:
-        """Whether a product has its weight from the node, or is the node itself."""
+        """True if a product has its weight from the node, or is the node itself."""
         return product is node or (len(product.inputs) > 1 and product.inputs[1] is node.outputs[0])
 
 
@@ -132,14 +132,14 @@ def _constant(weight: ir.Value | None, zero_point: ir.Value | None) -> np.ndarra
 
 
 def _is_unsigned(node: ir.Node, places: _Places) -> bool:
-    """Whether an integer operator has activations of uint8; their zero point tells where their own type is unknown."""
+    """True if an integer operator has activations of uint8; their zero point tells where their type is unknown."""
     given = (node.inputs[0], query.input_(node, places.data_zero_point))
     known = [value.dtype for value in given if value is not None and value.dtype is not None]
     return ir.DataType.UINT8 in known
 
 
 def _becomes_kernel(node: ir.Node) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of a product in float."""
+    """True if ONNX Runtime makes an integer kernel of a product in float."""
     if not nearby.reads_8_bits(node.inputs[0]) or any(map(nearby.is_half, node.inputs[:2])):
         return False
     return node.op_type != "Conv" or any(nearby.readers_of_8_bits(node))

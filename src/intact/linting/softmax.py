@@ -22,7 +22,7 @@ _HEADROOM = math.e**5
 
 
 class _Softmax(Isolated):
-    """What the checks below share: the step of the output, and a kernel in the file taken apart."""
+    """The common part of the checks below: the step of the output, and a kernel in the file taken apart."""
 
     ops = ("Softmax", _KERNEL)
     domains = ("", MICROSOFT)
@@ -33,7 +33,7 @@ class _Softmax(Isolated):
         return next((fault for fault in faults if fault is not None), None)
 
     def fault_at(self, node: ir.Node, scale: float) -> str | None:
-        """What is wrong with the node where its output has this scale, or None."""
+        """Describe the fault of the node where its output has this scale, or return None."""
         raise NotImplementedError(f"{type(self).__name__}.fault_at")
 
     def fixable(self, node: ir.Node) -> bool:
@@ -113,7 +113,7 @@ def _output_scales(node: ir.Node) -> list[float]:
 
 
 def _elements(node: ir.Node) -> int | None:
-    """How many elements a Softmax along one axis goes over, or None if unknown."""
+    """The number of elements that a Softmax along one axis goes over, or None if unknown."""
     value = node.inputs[0]
     sizes = None if value is None or value.shape is None else value.shape
     axis = query.int_(node, "axis", -1)

@@ -128,7 +128,7 @@ def _off_axis(weight: ir.Node, wanted: int) -> str | None:
 
 
 def _leads_to_quantizer(node: ir.Node) -> bool:
-    """Whether the one use of the node's output is a QuantizeLinear, Relu and Clip in between allowed."""
+    """True if the one use of the node's output is a QuantizeLinear, Relu and Clip in between allowed."""
     user = query.only_consumer(node.outputs[0])
     while user is not None and user.op_type in ("Relu", "Clip"):
         user = query.only_consumer(user.outputs[0])

@@ -1,4 +1,4 @@
-"""Which patterns could match at a node: those that want the types of the node and of the nodes before it.
+"""An index of patterns by the types of a node and of the nodes before it, to find those that could match there.
 
 A place holds types alone, so that few places stand for the nodes of a large graph, and each is judged once.
 """
@@ -63,7 +63,7 @@ class PatternIndex(Generic[Item]):
         self._judged: dict[tuple[Place, Beside], list[Item]] = {}
 
     def has_root(self, node: ir.Node) -> bool:
-        """Whether any pattern has a root of the node's type."""
+        """True if any pattern has a root of the node's type."""
         return (node.domain, node.op_type) in self._by_key
 
     def candidates(self, node: ir.Node) -> list[Item]:
@@ -123,7 +123,7 @@ class PatternIndex(Generic[Item]):
         return not wants_constant or len(place) == 0 or place[0] == ("", "Constant")
 
     def _may_read(self, wanted: Sequence[ValuePattern], place: NodePlace) -> bool:
-        """Whether the operands of a node at that place could match those of a pattern."""
+        """True if the operands of a node at that place could match those of a pattern."""
         key, operands = place
         if not operands or (SWAPPABLE.get(key) == 1 and len(wanted) > 2):
             return True
@@ -133,7 +133,7 @@ class PatternIndex(Generic[Item]):
 
 
 def _telling(nodes: Iterable[NodePattern]) -> dict[OpKey, tuple[int, ...]]:
-    """Which of the two operands of each type tell patterns apart: those for which one wants more than any value."""
+    """Find which of the two operands of each type tell patterns apart: one of them wants more than any value there."""
     found: dict[OpKey, set[int]] = {}
     for node in nodes:
         for key in node.keys:
@@ -150,6 +150,6 @@ def _wanted_at(position: int, inputs: Sequence[ValuePattern]) -> ValuePattern:
 
 
 def _takes_anything(pattern: ValuePattern) -> bool:
-    """Whether a look at an operand would tell nothing; that one is absent is for the matcher to find."""
+    """True if a look at an operand would tell nothing; that one is absent is for the matcher to find."""
     item = pattern.item if isinstance(pattern, Each) else pattern
     return item is None or (isinstance(item, Var) and not item.constant)

@@ -16,7 +16,7 @@ Bound: TypeAlias = ir.Value | ir.Node | tuple["Bound", ...] | None
 
 @dataclass(slots=True)
 class Match:
-    """What the names of a pattern bind to, and the nodes that it covers."""
+    """The bindings of a pattern's names, and the nodes that it covers."""
 
     bindings: dict[str, Bound]
     nodes: dict[NodePattern, ir.Node]
@@ -43,7 +43,7 @@ class Match:
         return tuple(dict.fromkeys(self.nodes.values()))
 
     def leak(self) -> str | None:
-        """Why the match cannot be replaced: something outside of it uses a value that would be gone."""
+        """Find a use outside of the match of a value that would be gone."""
         replaced, covered = self.replaced, self.covered()
         roots = [producer(value) for value in replaced]
         for pattern, node in self.pairs():

@@ -199,13 +199,13 @@ class Pattern:
         self.depth = max(_depth(root) for root in roots)
         self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
         self.is_plain = not self.others and all(self._is_plain(start) for start in self.starts)
-        """Whether there are no alternatives but at the root, and no other root."""
+        """True if there are no alternatives but at the root, and no other root."""
         self.turned = self._only_alternative()
         """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
         self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
 
     def _is_plain(self, pattern: ValuePattern, turned: NodePattern | None = None) -> bool:
-        """Whether there is no alternative at a value or before it; the operands of `turned` do not count."""
+        """True if there is no alternative at a value or before it; the operands of `turned` do not count."""
         if isinstance(pattern, Each):
             item = pattern.item
             return isinstance(item, Var) and item.optional and not item.constant and item.name in self.tuples
@@ -224,7 +224,7 @@ class Pattern:
 
     @functools.cached_property
     def wants_alone(self) -> bool:
-        """Whether the one root reads first what nothing else may read."""
+        """True if the one root reads first what nothing else may read."""
         firsts = [(*start.node.inputs, None)[0] for start in self.starts if not _swaps(start.node)]
         only = [item for item in firsts if isinstance(item, Output) and not item.node.shared]
         return len(only) == len(self.starts) and not self.others and all(self.most_uses[x.node] == 1 for x in only)
@@ -238,7 +238,7 @@ class Pattern:
 
 
 def _swaps(node: NodePattern) -> bool:
-    """Whether the operands of what matches may stand in another order; taken all alike, their order is nothing."""
+    """True if the operands of what matches may stand in another order; taken all alike, their order is nothing."""
     return bool(node.keys & SWAPPABLE.keys()) and not (node.inputs and isinstance(node.inputs[-1], Each))
 
 

@@ -33,7 +33,7 @@ from intact.results import Application, Refusal
 
 
 class Exactness(enum.StrEnum):
-    """What a rule claims about the numbers after it, given the same inputs."""
+    """The claim of a rule about the numbers after it, given the same inputs."""
 
     EXACT = "exact"
     WITHIN_ONE_STEP = "within one step"
@@ -64,7 +64,7 @@ class Rule:
     """
 
     name: str
-    """What reports call the rule: the name of the class in snake case, unless it is set."""
+    """The name in reports: that of the class in snake case, unless it is set."""
 
     exactness: Exactness
 
@@ -72,10 +72,10 @@ class Rule:
     """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
 
     is_local: ClassVar[bool] = False
-    """Whether `check` asks about the match and what comes just before it only, so that no other change matters."""
+    """True if `check` asks about the match and what comes just before it only, so that no other change matters."""
 
     is_rare: ClassVar[bool] = False
-    """Whether few targets have what it creates, so that it is used only where one says that it does."""
+    """True if few targets have what it creates, so that it is used only where one says that it does."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -101,11 +101,11 @@ class Rule:
         raise NotImplementedError(f"{type(self).__name__}.pattern")
 
     def check(self, *args: Any, **kwargs: Any) -> str | None:
-        """Why the rule may not fire on this match, or None if it may."""
+        """Return the reason why the rule may not fire on this match, or None if it may."""
         return None
 
     def rewrite(self, op: Builder, *args: Any, **kwargs: Any) -> Replacement:
-        """What replaces the values of the pattern."""
+        """Build the replacement of the values of the pattern."""
         raise NotImplementedError(f"{type(self).__name__}.rewrite")
 
 
@@ -123,7 +123,7 @@ class Rewritten:
     applications: tuple[Application, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     attempts: int = 0
-    """How often a rule was tried at a node."""
+    """The number of times that a rule was tried at a node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

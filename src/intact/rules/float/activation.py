@@ -102,7 +102,7 @@ def _half_of_product(op: Patterns, x: Var, y: Output) -> AnyOf:
 
 
 def _broadcast_doubt(x: ir.Value, root: ir.Node) -> str | None:
-    """Why the result may not have the shape of `x`: a constant of one element can still add dimensions."""
+    """Refuse a result that may not have the shape of `x`: a constant of one element can still add dimensions."""
     ranks = query.rank(x), query.rank(root.outputs[0])
     if None in ranks:
         return f"the rank of {x.name!r} is unknown"

@@ -108,7 +108,7 @@ def _shape_on_output(linear: ir.Node, c: ir.Value) -> tuple[int, ...]:
 
 
 def _varies(linear: ir.Node, c: ir.Value) -> str | None:
-    """Why the constant is not one number for each output channel."""
+    """Refuse a constant that is not one number for each output channel."""
     shape = _shape_on_output(linear, c)
     others = shape[:1] + shape[2:]
     rank = 2 if linear.op_type == "Gemm" else _float64(linear.inputs[1]).ndim
@@ -122,7 +122,7 @@ def _per_channel(linear: ir.Node, c: ir.Value) -> np.ndarray:
 
 
 def _doubt(linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> str | None:
-    """Why the weight and bias cannot take the affine map."""
+    """Refuse a weight and bias that cannot take the affine map."""
     tensor = query.constant_tensor(linear.inputs[1])
     assert tensor is not None, "the pattern takes constants only"
     if not tensor.dtype.is_floating_point():

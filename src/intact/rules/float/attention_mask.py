@@ -174,7 +174,7 @@ def _use_doubt(root: ir.Node) -> str | None:
 
 
 def _sum_doubt(root: ir.Node) -> str | None:
-    """Why the result may be the scores themselves: it reaches a Softmax without being added to anything."""
+    """Refuse a result that may be the scores themselves: it reaches a Softmax without being added to anything."""
     values = [root.outputs[0]]
     for value in values:
         users = query.consumers(value)
@@ -185,7 +185,7 @@ def _sum_doubt(root: ir.Node) -> str | None:
 
 
 def _is_indicator_less_one(value: ir.Value) -> bool:
-    """Whether the value is v − 1 for an indicator v."""
+    """True if the value is v − 1 for an indicator v."""
     node = value.producer()
     if node is None or node.domain:
         return False

@@ -120,7 +120,7 @@ def _evaluate(
 def _copy(
     value: ir.Value, copies: dict[ir.Value, ir.Value], known: Mapping[ir.Value, np.ndarray], graph: ir.Graph
 ) -> ir.Value:
-    """What stands for the value in the model that is run; bodies may use one name twice, so it is numbered."""
+    """Stand in for the value in the model that is run, under a number: bodies may use one name twice."""
     if value not in copies:
         array = known[value] if value in known else query.constant(value)
         assert array is not None, f"{query.describe(value)} is not constant"

@@ -46,7 +46,7 @@ def merge(model: ir.Model) -> tuple[Application, ...]:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """What has to be equal for two nodes to compute the same, or None for a node that is left alone."""
+    """A key that equals that of another node if both compute the same, or None for a node that is left alone."""
     if node.domain or node.op_type in _KEPT or any(query.bodies(node)):
         return None
     # Each mask keeps a constant of its own, so that its depth can follow the scores of its own layer.

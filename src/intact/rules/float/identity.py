@@ -65,14 +65,14 @@ class DropNeutralConstant(Rule):
 
 
 def _leaves_shape(x: ir.Value, shape: tuple[int, ...]) -> bool:
-    """Whether a constant of this shape broadcasts to `x` without a change of its shape."""
+    """True if a constant of this shape broadcasts to `x` without a change of its shape."""
     if x.shape is None or len(shape) > len(x.shape):
         return False
     return all(size in (1, known) for size, known in zip(shape[::-1], tuple(x.shape)[::-1], strict=False))
 
 
 def output_keeps_name(x: ir.Value, node: ir.Node) -> str | None:
-    """Why `x` cannot stand in for the node: the graph returns both, and each needs a name of its own."""
+    """Refuse to let `x` stand in for a node where the graph returns both: each needs a name of its own."""
     assert node.graph is not None, f"{node.name!r} is in no graph"
     output = node.outputs[0]
     if not output.is_graph_output() or edit.can_be_renamed(x, node.graph):

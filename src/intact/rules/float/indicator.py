@@ -164,7 +164,7 @@ def mark(value: ir.Value, what: str) -> ir.Value:
 
 
 def is_indicator(value: ir.Value | None) -> bool:
-    """Whether the value holds 0 and 1 only, as far as structure tells: a mask in float, its complement, a product."""
+    """True if the value holds 0 and 1 only, as far as structure tells: a mask in float, its complement, a product."""
     return _is_indicator(value, _LONGEST_CHAIN)
 
 
@@ -195,7 +195,7 @@ def _index_user(value: ir.Value) -> ir.Node | None:
 
 
 def zero_one_doubt(value: ir.Value) -> str | None:
-    """Why the value may hold other numbers than 0 and 1, which masks are claimed to be made of."""
+    """Refuse a value that may hold other numbers than 0 and 1, which masks are claimed to be made of."""
     if is_indicator(value):
         return None
     user = _index_user(value)

@@ -141,14 +141,14 @@ def _trailing_axes_doubt(x: ir.Value, axes: ir.Value) -> str | None:
 
 
 def _shape_doubt(x: ir.Value, axes: ir.Value, w: ir.Value) -> str | None:
-    """Why the weight is not one number for each normalized element."""
+    """Refuse a weight that is not one number for each normalized element."""
     wanted = tuple(x.shape or ())[-len(_axes(axes)) :]
     found = _array(w).shape
     return None if found == wanted else f"the weight has shape {list(found)}, not {list(wanted)}"
 
 
 def _alignment_doubt(x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
-    """Why the constant cannot join the scale or bias: it is not one number for each normalized element."""
+    """Refuse a constant that cannot join scale or bias: it is not one number for each normalized element."""
     shape, rank = _array(c).shape, query.rank(x)
     extra = max(len(shape) - _array(w).ndim, 0)
     grows = rank is None or len(shape) > rank

@@ -97,7 +97,7 @@ def _pad_doubt(x: ir.Value, pads: ir.Value, pad: ir.Node, node: ir.Node) -> str 
 
 
 def _window_doubt(x: ir.Value, pad: ir.Node, node: ir.Node) -> str | None:
-    """Why a pool cannot take the padding: windows that hold nothing else, or a rounding that depends on it."""
+    """Refuse padding that a pool cannot take: windows that hold nothing else, or a rounding that depends on it."""
     if query.int_(node, "ceil_mode", 0) != 0:
         return "ceil_mode is 1"
     if any(step != 1 for step in query.ints(node, "dilations")):
@@ -110,7 +110,7 @@ def _window_doubt(x: ir.Value, pad: ir.Node, node: ir.Node) -> str | None:
 
 
 def _amounts(x: ir.Value, pad: ir.Node) -> tuple[list[int], list[int]]:
-    """How much is added before and after, for every axis of `x`."""
+    """The elements that are added before and after, for every axis of `x`."""
     rank = query.rank(x)
     amounts, axes = query.constant(pad.inputs[1]), query.constant(query.input_(pad, 3))
     assert rank is not None, "checked"

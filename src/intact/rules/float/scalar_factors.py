@@ -82,7 +82,7 @@ def _factor(c: ir.Value, root: ir.Node) -> float:
 
 
 def _factor_doubt(c: ir.Value, root: ir.Node) -> str | None:
-    """Why the constant is not one finite factor that leaves the shape alone."""
+    """Refuse a constant that is not one finite factor that leaves the shape alone."""
     number = query.scalar(c)
     if number is None or not np.isfinite(number) or number == 0:
         return f"{query.describe(c)} is not one finite number other than 0"
@@ -116,7 +116,7 @@ def _range_doubt(value: ir.Value | None, factor: float) -> str | None:
 
 
 def _way_doubt(value: ir.Value) -> str | None:
-    """Why no linear layer above takes a factor: something on the way has other uses, or is not linear."""
+    """Refuse where no linear layer above takes a factor: something on the way has other uses, or is not linear."""
     for _ in range(_LONGEST_WAY):
         node = value.producer()
         if node is None or query.only_consumer(value) is None:

@@ -36,7 +36,7 @@ LARGEST_SHARE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found: outputs identical, or how far apart in dB, and the steps that each rule moved a tensor by."""
+    """The finding: outputs identical, or their distance in dB, and the steps that each rule moved a tensor by."""
 
     samples: int
     checked: int
@@ -136,7 +136,7 @@ def _powers(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def _difference(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """How far each element moved: infinitely far to or from NaN, and not at all from one infinity to the same."""
+    """The distance that each element moved: infinite to or from NaN, and none from one infinity to the same."""
     a, b = old.astype(np.float64), new.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -159,14 +159,14 @@ def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """How far an output is from what it was: in dB, and in steps of its grid."""
+    """The distance of an output from what it was: in dB, and in steps of its grid."""
 
     sqnr_db: float
     steps: float
 
 
 def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
-    """What became of the outputs that are not identical on all rows."""
+    """Measure the outputs that are not identical on all rows."""
     first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
     powers = {port.name: np.zeros(2) for port in first.outputs}
     largest = dict.fromkeys(powers, 0.0)

@@ -1,4 +1,4 @@
-"""What a product of integers sums up before it rounds, and the proof that rounding once is within a step of twice."""
+"""The sum that a product of integers rounds, and the proof that rounding once is within a step of rounding twice."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Accumulator:
 
     @property
     def name(self) -> str:
-        """What reasons call the product."""
+        """The name of the product in reasons."""
         return "the convolution" if self.node.op_type == "QLinearConv" else "the product"
 
     @property
     def channels(self) -> int:
-        """How many output channels there are."""
+        """The number of output channels."""
         return len(self.bias)
 
     def head(self, value: ir.Value | None = None, rank: int = 0) -> Head:
@@ -47,7 +47,7 @@ class Accumulator:
         return Head(value, self.y, self.channels, rank, -1)
 
     def steps(self, factor: np.ndarray | float = 1.0) -> np.ndarray:
-        """What one unit of the sum is worth, after weights were scaled by `factor`, as kernels compute it."""
+        """The worth of one unit of the sum, after weights were scaled by `factor`, as kernels compute it."""
         return np.asarray(self.x.scales()[0] * self.weight_scales(factor))
 
     def weight_scales(self, factor: np.ndarray | float = 1.0) -> np.ndarray:
@@ -89,7 +89,7 @@ def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refusal(acc: Accumulator, tail: Tail) -> str | None:
-    """Why the tail cannot go into the product: the guard, with the numbers that break it."""
+    """Refuse a tail that cannot go into the product: the guard, with the numbers that break it."""
     doubt = not_one_grid(result=tail.output) or grid_relations.unusable(tail.output)
     if doubt is not None:
         return doubt
@@ -99,7 +99,7 @@ def refusal(acc: Accumulator, tail: Tail) -> str | None:
 
 
 def _saturates(acc: Accumulator) -> str | None:
-    """Why the grid in between might cut values off: the product can reach values beyond it."""
+    """Refuse a grid in between that might cut values off: the product can reach values beyond it."""
     assert acc.y.step is not None, "grids are checked first"
     least, greatest = grid_relations.extent(acc.y)
     steps, half = acc.steps().astype(np.float64), acc.y.step / 2
@@ -129,7 +129,7 @@ def _overflows(acc: Accumulator, tail: Tail) -> str | None:
 
 
 def _moves(acc: Accumulator, tail: Tail) -> str | None:
-    """Why rounding once is not within a step of rounding twice, looked at where the two can differ most."""
+    """Refuse if rounding once is not within a step of rounding twice, looked at where the two can differ most."""
     assert acc.y.step is not None and tail.output.step is not None, "grids are checked first"
     twice = acc.y.step * float(tail.affine.factor.max()) + float(acc.steps(tail.affine.factor).max())
     if twice / (2 * tail.output.step) + _FLOAT_SLACK < 1:

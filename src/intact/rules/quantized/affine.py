@@ -41,7 +41,7 @@ def per_channel(
 
 
 def of_node(node: ir.Node, channels: int, rank: int, axis: int = 1) -> Affine | str:
-    """What an Add, Sub, Mul, Div or BatchNormalization does to each channel; text says why it is no such map."""
+    """The map of an Add, Sub, Mul, Div or BatchNormalization on each channel; text says why it is no such map."""
     if node.op_type == "BatchNormalization":
         return _of_norm(node)
     found = [constant_behind(value) for value in node.inputs]

@@ -45,7 +45,7 @@ class PadChannels(SaturationRule):
         )
 
     def _not_short(self, found: Product) -> str | None:
-        """Why a few channels more would not reach the kernel."""
+        """Refuse a convolution that a few channels more would not bring to the kernel."""
         shape = query.static_shape(found.w.q)
         if shape is None or len(shape) != 4:
             return "the kernel is for convolutions over two dimensions"
@@ -56,7 +56,7 @@ class PadChannels(SaturationRule):
         return None
 
     def _too_small(self, output: ir.Value) -> str | None:
-        """Why a copy of the input would cost more than the kernel gains."""
+        """Refuse a convolution for which a copy of the input would cost more than the kernel gains."""
         shape = query.static_shape(output)
         if shape is None:
             return "the size of its output is unknown"
@@ -75,7 +75,7 @@ class PadChannels(SaturationRule):
 
 
 def _other_kernel(found: Product) -> str | None:
-    """Why the convolution would go to another kernel however many channels it had."""
+    """Refuse a convolution that would go to another kernel however many channels it had."""
     if (found.x.dtype, found.w.dtype) != (UINT8, INT8):
         return "the kernel is for uint8 activations with int8 weights"
     if found.group != 1:

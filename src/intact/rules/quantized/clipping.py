@@ -50,7 +50,7 @@ class AbsorbClip(LocalRule):
 def _does_not_clip(
     quantize: ir.Node, scale: ir.Value, zero_point: ir.Value, low: float | None, high: float | None
 ) -> str | None:
-    """Why the grid would let values through that a clip to [low, high] would not, or None if it does not.
+    """Refuse a grid that lets values through which a clip to [low, high] would not.
 
     Quantization is monotonic, so it is enough that the ends of the clip fall on the ends of the grid.
     """

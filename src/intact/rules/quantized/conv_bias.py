@@ -69,7 +69,7 @@ def _conv(op: Patterns) -> Output:
 
 
 def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
-    """What the convolution needs to do the work of the node after it, or why it cannot."""
+    """Work out the weight and bias that do the work of the node after the convolution, or say why there are none."""
     x, w = (_behind(conv.inputs[index]) for index in (0, 1))
     shape = query.static_shape(w.q)
     doubt = not_one_grid(input=x, output=y) or _not_a_weight(w, shape)

@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES.values() for rule in
 
 
 class Latitude(enum.StrEnum):
-    """How far rules may move numbers: by nothing, by a step as in a build, or as far as another grid of a weight."""
+    """A limit on how far rules move numbers: not at all, a step as in a build, or to another grid of a weight."""
 
     EXACT = "exact"
     BUILD = "build"
@@ -78,7 +78,7 @@ def rewrite(model: ir.Model, target: Target, latitude: Latitude = Latitude.BUILD
 def explain(
     before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str, left_out: Sequence[Rule] = ()
 ) -> tuple[Refusal, ...]:
-    """Which rules fired at a node, and why each other that has a place for what became of it does not.
+    """Tell which rules fired at a node, and why each other that has a place for what became of it does not.
 
     Those of `left_out` that would fire are told, too: `--exact` is why they did not. Without a node ("") it is why
     rules did not fire where they match, all over the result.
@@ -157,7 +157,7 @@ def counts(applications: Iterable[Application]) -> list[RuleCount]:
 
 
 def operators(before: ir.Model, after: ir.Model) -> dict[str, dict[str, int]]:
-    """How many nodes of each type there were, and are."""
+    """Count the nodes of each type before and after."""
     found = [Counter(node.op_type for node in query.all_nodes(model)) for model in (before, after)]
     return {op: {"before": found[0][op], "after": found[1][op]} for op in sorted(found[0] | found[1])}
 

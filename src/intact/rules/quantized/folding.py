@@ -113,7 +113,7 @@ def _chain(op: Patterns, x: Var | Output) -> Output:
 
 
 def _not_a_chain(middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-    """Why the two grids of a chain cannot be compared: they are computed, per channel, or not what they seem."""
+    """Refuse a chain whose two grids cannot be compared: they are computed, per channel, or not what they seem."""
     via, result = q_operand(middle), q_operand(last)
     doubt = grid_relations.different(via, dq_operand(back))
     if doubt is not None:

@@ -21,7 +21,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-100, 2.0**100
 
 
 def different(a: Operand, b: Operand) -> str | None:
-    """Why two operands are not on one grid."""
+    """Refuse two operands that are not on one grid."""
     if a.dtype != b.dtype:
         return f"the types differ ({_name(a)} and {_name(b)})"
     if not _same(a.scale, b.scale):
@@ -34,7 +34,7 @@ def different(a: Operand, b: Operand) -> str | None:
 
 
 def unusable(operand: Operand) -> str | None:
-    """Why Q(DQ(q)) might not be q: a scale that is computed, or so small or large that float32 loses it."""
+    """Refuse a grid on which Q(DQ(q)) may not be q: a scale that is computed, or that float32 loses by its size."""
     scales = query.constant(operand.scale)
     if scales is None or not (operand.zero_point is None or query.is_constant(operand.zero_point)):
         return "scale or zero point is computed, not constant"
@@ -50,7 +50,7 @@ def unusable(operand: Operand) -> str | None:
 
 
 def not_covered(middle: Operand, result: Operand) -> str | None:
-    """Why a value rounded to the grid `middle` first may land more than one step of `result` away.
+    """Refuse a grid `middle` that may round a value more than one step of `result` away.
 
     Rounding to `middle` moves a value by half a step of it, and cutting it off there shows only where `result`
     has levels beyond. Both have one scale. Where one is exactly twice the other, every level of `middle` is one of
@@ -87,12 +87,12 @@ def every_level(operand: Operand) -> np.ndarray:
 
 
 def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
-    """What a DQ node with one scale makes of integers."""
+    """The floats that a DQ node with one scale makes of integers."""
     return encoding.dequantize(q, _encoding(grid))
 
 
 def quantize(x: np.ndarray, grid: Operand) -> np.ndarray:
-    """What a Q node with one scale makes of floats."""
+    """The integers that a Q node with one scale makes of floats."""
     assert grid.dtype is not None, "types are checked first"
     return encoding.quantize(x, _encoding(grid)).astype(grid.dtype.numpy())
 

@@ -52,7 +52,7 @@ class RefusedConvToQLinear(ConvToQLinear, DistinctRule):
 
 
 class _Duplicate(DistinctRule):
-    """What the rules below share: the weight split in parts, and as many copies of the activations."""
+    """The common part of the rules below: the weight split in parts, and as many copies of the activations."""
 
     exactness = EXACT
 

@@ -58,7 +58,7 @@ class ClipToIntegerClip(LocalRule):
 
 
 def _not_clipped(grid: Operand, low: float | None, high: float | None) -> str | None:
-    """Why there is nothing to clip on the grid."""
+    """Refuse a grid on which there is nothing to clip."""
     reason = not_one_type(output=grid) or not_one_grid(output=grid)
     if reason is not None:
         return reason

@@ -52,7 +52,7 @@ class MovementRule(TargetRule):
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]] = _MOVING
     has_parts: ClassVar[bool] = False
-    """Whether every output of the operator, however many, is a part of its first input."""
+    """True if every output of the operator, however many, is a part of its first input."""
 
     def __init__(self, types: Mapping[str, frozenset[str]] | None = None) -> None:
         self._types = dict.fromkeys(self.ops, _INTEGERS) if types is None else types
@@ -164,7 +164,7 @@ def _moved(op: Builder, move: ir.Node, x: Operand) -> ir.Value:
 
 
 def computes(move: ir.Node) -> str | None:
-    """Why an operator that moves values in most of its forms does more in this one."""
+    """Refuse an operator that moves values in most of its forms and does more in this one."""
     if move.op_type != "Resize":
         return None
     fills = query.string(move, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
@@ -173,7 +173,7 @@ def computes(move: ir.Node) -> str | None:
 
 
 def _grows(before: ir.Value | None, after: ir.Value) -> str | None:
-    """Why Q or DQ would have more to do on the other side of a move."""
+    """Refuse a move on the other side of which Q or DQ would have more to do."""
     small, large = query.static_shape(before), query.static_shape(after)
     if small is None or large is None or math.prod(large) <= math.prod(small):
         return None

@@ -25,7 +25,7 @@ class _Around(LocalRule):
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]]
     has_parts: ClassVar[bool] = False
-    """Whether every output of the operator, however many, is a part of its first input."""
+    """True if every output of the operator, however many, is a part of its first input."""
 
     def pattern(self, op: Patterns) -> Roots:
         source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
@@ -34,7 +34,7 @@ class _Around(LocalRule):
         return op.every_output(node) if self.has_parts else node
 
     def doubt(self, node: ir.Node) -> str | None:
-        """Why the operator would not do the same to floats."""
+        """Refuse an operator that would not do the same to floats."""
         return None
 
     def check(self, source: ir.Node, node: ir.Node) -> str | None:

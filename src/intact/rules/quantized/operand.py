@@ -105,7 +105,7 @@ def quantized(op: Patterns, value: Var | Output, name: str) -> Output:
 
 
 def dq_operand(node: ir.Node) -> Operand:
-    """What a DequantizeLinear reads."""
+    """The operand that a DequantizeLinear reads."""
     inputs = node.inputs
     q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
     assert q is not None, "DequantizeLinear has an input"
@@ -113,7 +113,7 @@ def dq_operand(node: ir.Node) -> Operand:
 
 
 def q_operand(node: ir.Node) -> Operand:
-    """What a QuantizeLinear writes."""
+    """The operand that a QuantizeLinear writes."""
     inputs = node.inputs
     zero_point = inputs[2] if len(inputs) > 2 else None
     dtype = zero_point.dtype if zero_point is not None else _asked(node)
@@ -157,7 +157,7 @@ def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
 
 
 def not_one_grid(**operands: Operand) -> str | None:
-    """Why one of the operands, given by name, is not on a constant grid with a single positive scale in float32."""
+    """Refuse operands, given by name, that are not on a constant grid with a single positive scale in float32."""
     for name, operand in operands.items():
         step = operand.step
         if step is None or operand.scale is None:
@@ -172,7 +172,7 @@ def not_one_grid(**operands: Operand) -> str | None:
 
 
 def not_one_type(**operands: Operand) -> str | None:
-    """Why the operands, given by name, are not of one 8-bit type."""
+    """Refuse operands, given by name, that are not of one 8-bit type."""
     first = next(iter(operands.values()))
     for name, operand in operands.items():
         if operand.dtype not in (UINT8, INT8):

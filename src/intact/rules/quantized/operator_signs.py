@@ -42,7 +42,7 @@ Place: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an integer operator has its activations, its weight, and the grid of its output."""
+    """The inputs of an integer operator that are its activations, its weight, and the grid of its output."""
 
     activations: tuple[Place, ...]
     output: int | None
@@ -126,7 +126,7 @@ class UnsignProduct(SaturationRule):
         return reason or self.pairs_saturate(weight_of(weight), _channel_axis(node))
 
     def _pays(self, node: ir.Node, data: Operand) -> bool:
-        """Whether the faster kernel makes up for a conversion of activations that come from outside."""
+        """True if the faster kernel makes up for a conversion of activations that come from outside."""
         count, shape = product(node).multiplications, query.static_shape(data.q)
         if self.worth_converting is None or count is None or shape is None:
             return False
@@ -167,7 +167,7 @@ class UnsignConcat(LocalRule):
 
 
 def _not_signed(node: ir.Node) -> str | None:
-    """Why an operator is not one on int8 whose operand was uint8 before."""
+    """Refuse an operator that is not one on int8 whose operand was uint8 before."""
     layout, output = _layout(node), _output(node)
     assert output is not None, f"{node.op_type} writes to a grid"
     operands = {f"input {place[0]}": _at(node, place) for place in layout.activations}
@@ -179,7 +179,7 @@ def _not_signed(node: ir.Node) -> str | None:
 
 
 def _was_unsigned(operand: Operand) -> bool:
-    """Whether int8 integers are uint8 ones of the same grid, converted."""
+    """True if int8 integers are uint8 ones of the same grid, converted."""
     quantize = operand.q.producer()
     if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
         return False

@@ -50,13 +50,13 @@ class Product:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each output channel of a convolution sees one input channel only."""
+        """True if each output channel of a convolution sees one input channel only."""
         shape = query.static_shape(self.w.q)
         return self.group > 1 and shape is not None and shape[1] == 1
 
     @property
     def multiplications(self) -> int | None:
-        """How many products of numbers are summed up, if shapes are known."""
+        """The number of products of numbers that are summed up, if shapes are known."""
         output, weight = query.static_shape(self.node.outputs[0]), query.static_shape(self.w.q)
         if output is None or weight is None:
             return None
@@ -106,13 +106,13 @@ class DistinctRule(SaturationRule):
         return type(self)(forms.saturates, forms.takes_distinct, forms.portable_up_to)
 
     def has_kernel(self, found: Product) -> str | None:
-        """Why such zero points may stay: the operator takes them as fast as others, and is large enough to need it."""
+        """Refuse zero points that may stay: the operator takes them as fast as others, and is large enough for that."""
         if found.node.op_type not in self.taken or self._is_small(found):
             return None
         return f"the target has a kernel for {found.node.op_type} with zero points that differ by channel"
 
     def _is_small(self, found: Product) -> bool:
-        """Whether the form for every runtime costs a convolution too little to see."""
+        """True if the form for every runtime costs a convolution too little to see."""
         spatial, count = (query.rank(found.w.q) or 0) - 2, found.multiplications
         limits = dict(enumerate(self.portable_up_to, start=1))
         return count is not None and count <= limits.get(spatial, 0)
@@ -143,7 +143,7 @@ def matches(op: Patterns, keys: tuple[OpKey, ...]) -> AnyOf:
 
 
 def not_constant(found: Product) -> str | None:
-    """Why the weight minus its zero points is not known, or not of 8 bits."""
+    """Refuse a weight that is not known minus its zero points, or not of 8 bits."""
     if found.w.zero_point is None:
         return "the weight has no zero point"
     if not query.is_constant(found.w.zero_point):
@@ -156,7 +156,7 @@ def not_constant(found: Product) -> str | None:
 
 
 def not_distinct(found: Product) -> str | None:
-    """Why there is nothing to do about the zero points of a weight; text for a weight that is computed, too."""
+    """Refuse a weight about whose zero points there is nothing to do, or which is computed."""
     reason = not_constant(found)
     if reason is None and _all_equal(found.w.zeros()):
         return "the weight has the same zero point in every channel"

@@ -20,7 +20,7 @@ GELU = "the factor is part of a Gelu, which ONNX Runtime computes in one node as
 
 
 class _IntoQuantize(LocalRule):
-    """What the rules for a factor before Q share."""
+    """The common part of the rules for a factor before Q."""
 
     def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
@@ -34,7 +34,7 @@ class _IntoQuantize(LocalRule):
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Why the constant is none that the rule takes."""
+        """Refuse a constant that the rule does not take."""
         return _not_positive(c, other)
 
 
@@ -48,7 +48,7 @@ class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
 
 
 class _IntoDequantize(LocalRule):
-    """What the rules for a factor behind DQ share."""
+    """The common part of the rules for a factor behind DQ."""
 
     def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
@@ -62,7 +62,7 @@ class _IntoDequantize(LocalRule):
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
 
     def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Why the constant is none that the rule takes."""
+        """Refuse a constant that the rule does not take."""
         return _not_positive(c, other)
 
 
@@ -123,7 +123,7 @@ class FoldShiftIntoQuantize(LocalRule):
 
 
 def _ends_gelu(x: ir.Value) -> bool:
-    """Whether x is y · (1 + erf(…)), which half of is a Gelu."""
+    """True if x is y · (1 + erf(…)), which half of is a Gelu."""
     product = x.producer()
     factors = () if product is None or product.op_type != "Mul" else product.inputs
     sums = [node for value in factors if value is not None and (node := value.producer()) and node.op_type == "Add"]
@@ -132,7 +132,7 @@ def _ends_gelu(x: ir.Value) -> bool:
 
 
 def _begins_gelu(x: ir.Value, scale: ir.Node) -> bool:
-    """Whether erf or the sigmoid of the scaled x goes on, while x itself waits to be multiplied."""
+    """True if erf or the sigmoid of the scaled x goes on, while x itself waits to be multiplied."""
     user = query.only_consumer(scale.outputs[0])
     if user is None or user.op_type not in ("Erf", "Sigmoid"):
         return False
@@ -140,7 +140,7 @@ def _begins_gelu(x: ir.Value, scale: ir.Node) -> bool:
 
 
 def _not_one_number(c: ir.Value, other: ir.Value) -> str | None:
-    """Why the constant is not a number that leaves the shape of the other operand alone."""
+    """Refuse a constant that is not a number that leaves the shape of the other operand alone."""
     if not query.is_scalar(c):
         return f"constant {c.name!r} of shape {c.shape} is not one number"
     dims, rank = query.rank(c) or 0, query.rank(other)
@@ -180,7 +180,7 @@ def _scaled(operand: Operand, factor: float) -> np.ndarray:
 
 
 def _leaves_float(operand: Operand, factor: float) -> str | None:
-    """Why the grid cannot take the factor: it is not constant, or its scale would leave what float32 holds well."""
+    """Refuse a grid that cannot take the factor: computed, or with a scale beyond what float32 holds well."""
     doubt = grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
@@ -195,7 +195,7 @@ def _shift(shift: ir.Node, c: ir.Value) -> float:
 
 
 def _no_room(operand: Operand, amount: float) -> str | None:
-    """Why the zero point cannot move by the amount: it is no whole number of steps, or leaves the type."""
+    """Refuse to move the zero point by an amount that is no whole number of steps, or leaves the type."""
     doubt = not_one_grid(grid=operand) or grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
@@ -216,7 +216,7 @@ def _moved_zero(operand: Operand, amount: float) -> np.ndarray:
 
 
 def _differs_somewhere(operand: Operand, amount: float) -> str | None:
-    """Why DQ(x) + amount is not the same float as DQ with the zero point moved, for every integer of the type."""
+    """Refuse where DQ(x) + amount and DQ with the zero point moved differ for an integer of the type."""
     levels, step = grid_relations.every_level(operand), np.float32(operand.step)
     added = grid_relations.dequantize(levels, operand) + np.float32(amount)
     moved = integer.dequantize_linear(levels, step, _moved_zero(operand, -amount))

@@ -71,7 +71,7 @@ class UnsignActivation(SaturationRule):
 
 
 def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Value]:
-    """What `q` writes, in uint8, and the zero point of the grid on which it is read."""
+    """The integers that `q` writes, in uint8, and the zero point of the grid on which they are read."""
     source = q_operand(q)
     zero_point = shifted_zero(op, source)
     integers = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
@@ -88,7 +88,7 @@ def _converted(op: Builder, q: ir.Value, grid: Operand) -> tuple[ir.Value, ir.Va
 
 
 def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
-    """Why a product that reads the activation may saturate once it is uint8."""
+    """Refuse where a product that reads the activation may saturate once it is uint8."""
     for user in query.consumers(dq.outputs[0]) if rule.saturates else ():
         producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
         if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
@@ -147,7 +147,7 @@ def _shifted_limits(op: Builder, clip: ir.Node) -> list[ir.Value | None]:
 
 
 def _was_quantized(x: ir.Value | None) -> bool:
-    """Whether integers come from a QuantizeLinear, perhaps through operators that keep their order."""
+    """True if integers come from a QuantizeLinear, perhaps through operators that keep their order."""
     producer = None if x is None else x.producer()
     while producer is not None and producer.op_type in _ORDERED and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
@@ -186,7 +186,7 @@ def _reads_unsigned(node: ir.Node) -> bool:
 
 
 def not_shifted(before: Operand, after: Operand) -> str | None:
-    """Why two grids are not the same numbers in the other sign."""
+    """Refuse two grids that are not the same numbers in the other sign."""
     if {before.dtype, after.dtype} != {UINT8, INT8}:
         return "the types are not int8 and uint8"
     shift = 128 if after.dtype == UINT8 else -128

@@ -30,7 +30,7 @@ def result_shape(a: ir.Value, b: Operand, last: ir.Node) -> Shape | None:
 
 
 def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = False) -> str | None:
-    """Why rows of `a` cannot be flattened to a matrix, and their product with `b` be brought to `shape`.
+    """Refuse rows of `a` that cannot be flattened to a matrix, or a product with `b` that is not of `shape`.
 
     At most one dimension may be unknown; a product that `is_moved` has been reshaped in between.
     """

@@ -31,7 +31,7 @@ WEIGHT_SQNR = "intact.weight_sqnr_db"
 """Metadata key of an operator: the SQNR in dB of each channel of its weight, as JSON, after requantization."""
 
 LEAST_SQNR = 40.0
-"""What requantizing the weight of a layer must keep, in dB."""
+"""The SQNR in dB that requantizing the weight of a layer must keep."""
 
 _SIGNED = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 16: ir.DataType.INT16}
 
@@ -46,7 +46,7 @@ class SymmetryRule(TargetRule):
         return type(self)(forms.weight_zero_points)
 
     def taken(self, weight: Operand) -> str | None:
-        """Why the zero points of a weight may stay or have to: the target takes them, or they are computed."""
+        """Refuse a weight whose zero points may stay or have to: the target takes them, or they are computed."""
         if weight.zero_point is None or not query.is_constant(weight.zero_point):
             return "the weight has no zero point" if weight.zero_point is None else "its zero points are computed"
         if not query.is_constant(weight.q) or not query.is_constant(weight.scale):
@@ -143,7 +143,7 @@ class _LayerRule(SymmetryRule):
         return self.doubt(layer)
 
     def doubt(self, layer: _Layer) -> str | None:
-        """Why the rule may not fire on a layer with constant weight."""
+        """Refuse a layer with constant weight on which the rule may not fire."""
         return None
 
 
@@ -250,7 +250,7 @@ def _noise(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sqnr(weight: Operand, axis: int) -> np.ndarray:
-    """How far apart each channel of a weight and its symmetric form are, in dB; 200 where they are the same."""
+    """The SQNR in dB between each channel of a weight and its symmetric form; 200 where they are the same."""
     signal, noise = _noise(weight, axis)
     least = 1e-20 * signal.max()
     return np.asarray(decibels(np.maximum(signal, least) / np.maximum(noise, least)))

@@ -1,4 +1,4 @@
-"""What follows a product of integers up to the next grid: as one affine map, and as its own kernels compute it."""
+"""The tail of a product of integers up to the next grid: as one affine map, and as its own kernels compute it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intact.rules.quantized.operand import Operand, dq_operand, input_operand, n
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """What follows a product: its integers (channels, n) go through `run` to the grid `output`."""
+    """The nodes that follow a product: its integers (channels, n) go through `run` to the grid `output`."""
 
     affine: Affine
     output: Operand
@@ -110,13 +110,13 @@ def _zero_of(operand: Operand) -> np.ndarray:
 
 
 def _source(head: Head) -> Operand:
-    """What the DQ after the product reads."""
+    """The value that the DQ after the product reads."""
     (back,) = query.consumers(head.value)
     return dq_operand(back)
 
 
 def _as_read(head: Head, source: Operand) -> Affine:
-    """What a DQ on another grid than the product's makes of its values; on the same grid it leaves them."""
+    """The map of a DQ on another grid than the product's; on the same grid it leaves values as they are."""
     assert source.step is not None and head.grid.step is not None, "grids are checked first"
     factor, shift = source.step / head.grid.step, (head.grid.zero - source.zero) * source.step
     return Affine(np.full(head.channels, factor), np.full(head.channels, shift))

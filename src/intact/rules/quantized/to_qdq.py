@@ -183,7 +183,7 @@ class SoftmaxToQdq(_UnaryToQDQ):
 
 
 def _flattens(node: ir.Node) -> str | None:
-    """Why an operator with the meaning of opset 12 or older, which flattens to two dimensions, has no new form."""
+    """Refuse an operator with the meaning of opset 12 or older, which flattens to two dimensions."""
     axis, rank = query.int_(node, "axis", -1), query.rank(node.inputs[0])
     if query.int_(node, "opset", 13) >= 13 or axis == -1 or (rank is not None and axis == rank - 1):
         return None
@@ -267,7 +267,7 @@ class WhereToQdq(_FromQLinear):
 
 
 def _computed_scales(node: ir.Node, *operands: Operand) -> str | None:
-    """Why the grid of the bias is unknown."""
+    """Refuse a bias whose grid is unknown."""
     if all(query.is_constant(operand.scale) for operand in operands):
         return None
     return f"the bias of {node.op_type} is in steps of scales that are computed, not constant"
@@ -291,7 +291,7 @@ def _bias(op: Builder, bias: ir.Value, step: np.ndarray) -> ir.Value:
 
 
 def _not_along(scale: ir.Value | None, axis: int) -> str | None:
-    """Why scales are not one, a vector, or constants along one axis as a matrix has them."""
+    """Refuse scales that are not one, a vector, or constants along one axis as a matrix has them."""
     rank, array = query.rank(scale), query.constant(scale)
     if rank is None or rank < 2 or (array is not None and array.size in (1, array.shape[axis])):
         return None

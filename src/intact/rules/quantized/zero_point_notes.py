@@ -1,4 +1,4 @@
-"""What was done about zero points that differ by channel, what could not be, and what it cost: for whoever builds."""
+"""Notes for whoever builds about zero points that differ by channel: what was done, what not, and what it cost."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def warnings(rewritten: Rewritten, target: Target) -> list[str]:
 
 
 def _may_be_asymmetric(node: ir.Node, target: Target) -> bool:
-    """Whether a node has a weight behind a DequantizeLinear whose zero points differ by channel, or may."""
+    """True if a node has a weight behind a DequantizeLinear whose zero points differ by channel, or may."""
     source = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if node.op_type not in target.rewrite.makes_symmetric or source is None or source.op_type != "DequantizeLinear":
         return False
@@ -83,7 +83,7 @@ def _may_differ(node: ir.Node) -> bool:
 
 
 def _several(weight: Operand) -> bool:
-    """Whether a weight has zero points that differ, or may."""
+    """True if a weight has zero points that differ, or may."""
     if weight.zero_point is None:
         return False
     if query.is_constant(weight.zero_point):

@@ -74,5 +74,5 @@ class AbsorbZeroPoints(SaturationRule):
 
 
 def not_activations(found: Product) -> str | None:
-    """Why the activations of a product are not of a type that its kernels take."""
+    """Refuse activations of a product that are not of a type that its kernels take."""
     return None if found.x.dtype in (UINT8, INT8) else f"activations are {type_name(found.x)}, not uint8 or int8"
