@@ -11,22 +11,21 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Attribute, Patterns, Roots, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Attribute, Patterns, Roots
+from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     INT32,
-    dequantized,
     dq_operand,
     not_one_grid,
     not_one_type,
     output_operand,
     q_operand,
-    quantized,
 )
 from intact.rules.quantized.product import DistinctRule, Product, centred, matches, not_distinct, product
+from intact.rules.quantized.to_qlinear import ConvToQLinear
 
 FAMILY = "zero_points"
 
@@ -36,7 +35,7 @@ WHOLE_IN_FLOAT32 = 2**24
 
 
 class _ThroughFloat(DistinctRule):
-    """What the rules below share. Where uint8 × int8 saturates, it is for other convolutions without a kernel, too."""
+    """The common part of the rules below; where uint8 × int8 saturates, for others without a kernel, too."""
 
     exactness = EXACT
 
@@ -81,14 +80,8 @@ class ConvIntegerThroughFloat(_ThroughFloat):
         return whole_sums(op, product(node), None)
 
 
-class DepthwiseToQLinear(LocalRule):
+class DepthwiseToQLinear(ConvToQLinear):
     """Q(Conv(DQ(x), DQ(w), b)) = QLinearConv(x, w, round(b / (x_scale · w_scale))), which conv_through_float takes."""
-
-    exactness = WITHIN_ONE_STEP
-    creates = (("", "QLinearConv"),)
-
-    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
-        return quantized(op, op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv"), "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
         data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
@@ -104,17 +97,9 @@ class DepthwiseToQLinear(LocalRule):
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
-    def rewrite(
-        self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node
-    ) -> ir.Value:
-        data, weight = dq_operand(x), dq_operand(w)
-        added = integer_layers.bias_constant(op, bias, data, weight, 0)
-        operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
-        return op.QLinearConv(*operands, added, **conv.attributes)
-
 
 def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
-    """Why a sum of a convolution, with a constant bias or without, may not be a whole number in float32."""
+    """Refuse a convolution whose sums, with a constant bias or without, may be no whole numbers in float32."""
     weight, levels = centred(found), query.constant(bias)
     rows = np.abs(weight).reshape(len(weight), -1).sum(axis=1)
     added = 0 if levels is None else int(np.abs(levels.astype(np.int64)).max(initial=0))

@@ -96,14 +96,8 @@ class StackToFullyConnected(LocalRule):
 
 
 def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:
-    """Why a product of integers and a bias is not within a step of that of floats."""
-    return (
-        not_one_type(input=a, output=output)
-        or not_one_grid(input=a, output=output)
-        or integer_layers.not_a_constant_matrix(b)
-        or integer_layers.not_a_weight(a, b, -1)
-        or integer_layers.lost_in_float(a, b, -1, output)
-    )
+    """Refuse a product of integers and a bias that is not within a step of that of floats."""
+    return integer_layers.not_a_constant_matrix(b) or integer_layers.not_a_product(a, b, -1, output)
 
 
 def _bias(op: Builder, a: Operand, b: Operand, bias: ir.Value) -> ir.Value:
@@ -124,7 +118,7 @@ def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarra
 
 
 def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, output: Operand) -> str | None:
-    """Why a constant that is added on the output's grid may not join the accumulator instead."""
+    """Refuse a constant that is added on the output's grid and may not join the accumulator instead."""
     steps = integer_layers.step(a, b)
     levels = _constant_levels(added, steps, b)
     if isinstance(levels, str):

@@ -25,7 +25,6 @@ from intact.rules.quantized.operand import (
     dq_operand,
     input_operand,
     not_one_grid,
-    not_one_type,
     output_operand,
     type_name,
 )
@@ -47,12 +46,7 @@ class MatMulToFloat(Rule):
         if _goes_to_a_grid(matmul.outputs[0]):
             return "its output goes to a grid: the product is requantized, not turned to float"
         left, right = dq_operand(a), dq_operand(b)
-        return (
-            not_one_type(input=left)
-            or not_one_grid(input=left)
-            or integer_layers.not_a_matrix(right)
-            or integer_layers.not_a_weight(left, right, -1)
-        )
+        return integer_layers.not_a_matrix(right) or integer_layers.not_a_product(left, right, -1)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
@@ -150,7 +144,7 @@ class QLinearMatMulToInteger(LocalRule):
 
 
 def _goes_to_a_grid(value: ir.Value) -> bool:
-    """Whether a product is quantized, at once or after the addition of a constant."""
+    """True if a product is quantized, at once or after the addition of a constant."""
     user = query.only_consumer(value)
     if user is not None and user.op_type == "Add" and any(query.is_constant(item) for item in user.inputs):
         user = query.only_consumer(user.outputs[0])
@@ -165,7 +159,7 @@ def _in_order(first: ir.Value | None, second: ir.Value) -> tuple[ir.Value | None
 
 
 def _count(value: ir.Value) -> int | None:
-    """How many numbers a vector or a single number holds, or a constant that broadcasts like one."""
+    """Count the numbers that a vector or a single number holds, or a constant that broadcasts like one."""
     shape = query.static_shape(value)
     if shape is None or (len(shape) > 1 and not query.is_constant(value)):
         return None

@@ -24,7 +24,6 @@ from intact.rules.quantized.operand import (
     dequantized,
     dq_operand,
     input_operand,
-    not_one_grid,
     not_one_type,
     output_operand,
     q_operand,
@@ -139,12 +138,9 @@ class MatMulAddToQGemm(LocalRule):
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or integer_layers.not_a_constant_matrix(right)
+            integer_layers.not_a_constant_matrix(right)
             or stacks.not_flat(left.q, right, stacks.result_shape(left.q, right, y))
-            or integer_layers.not_a_weight(left, right, -1)
-            or integer_layers.lost_in_float(left, right, -1, output)
+            or integer_layers.not_a_product(left, right, -1, output)
             or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 

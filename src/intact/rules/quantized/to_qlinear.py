@@ -45,10 +45,7 @@ class ConvToQLinear(LocalRule):
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
         data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         return (
-            not_one_type(input=data, output=output)
-            or not_one_grid(input=data, output=output)
-            or integer_layers.not_a_weight(data, weight, 0)
-            or integer_layers.lost_in_float(data, weight, 0, output)
+            integer_layers.not_a_product(data, weight, 0, output)
             or _slow_depthwise(weight, conv)
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
@@ -63,7 +60,7 @@ class ConvToQLinear(LocalRule):
 
 
 def _slow_depthwise(weight: Operand, conv: ir.Node) -> str | None:
-    """Why a depthwise convolution would fall off the fast kernel, to one GEMM for each channel."""
+    """Refuse a depthwise convolution that would fall off the fast kernel, to one GEMM for each channel."""
     shape = query.static_shape(weight.q)
     if shape is None or shape[1] != 1 or query.int_(conv, "group", 1) == 1 or np.unique(weight.zeros()).size == 1:
         return None
@@ -81,13 +78,7 @@ class MatMulToQLinear(LocalRule):
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
-        return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or integer_layers.not_a_matrix(right)
-            or integer_layers.not_a_weight(left, right, -1)
-            or integer_layers.lost_in_float(left, right, -1, output)
-        )
+        return integer_layers.not_a_matrix(right) or integer_layers.not_a_product(left, right, -1, output)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         return op.QLinearMatMul(*dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op))
@@ -103,13 +94,7 @@ class GemmToQGemm(LocalRule):
         return quantized(op, _plain_gemm(op, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
-        left, output = dq_operand(a), q_operand(y)
-        return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or _not_a_gemm(left, dq_operand(b), bias, output.step, gemm)
-            or integer_layers.lost_in_float(left, dq_operand(b), integer_layers.gemm_axis(gemm), output)
-        )
+        return _not_a_gemm(dq_operand(a), dq_operand(b), bias, gemm, q_operand(y))
 
     def rewrite(
         self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node
@@ -130,10 +115,7 @@ class GemmToFloatQGemm(Rule):
         user = query.only_consumer(gemm.outputs[0])
         if user is not None and user.op_type == "QuantizeLinear":
             return "its output goes to a grid: gemm_to_qgemm takes both"
-        left = dq_operand(a)
-        return (
-            not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, dq_operand(b), bias, None, gemm)
-        )
+        return _not_a_gemm(dq_operand(a), dq_operand(b), bias, gemm)
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm)
@@ -144,9 +126,9 @@ def _plain_gemm(op: Patterns, bias: Var | None) -> Output:
     return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _attrs=factors, _name="gemm")
 
 
-def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, y_step: float | None, gemm: ir.Node) -> str | None:
-    axis = integer_layers.gemm_axis(gemm)
-    return integer_layers.not_a_weight(a, b, axis) or integer_layers.not_a_bias(bias, a, b, y_step, axis)
+def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, y: Operand | None = None) -> str | None:
+    axis, step = integer_layers.gemm_axis(gemm), None if y is None else y.step
+    return integer_layers.not_a_product(a, b, axis, y) or integer_layers.not_a_bias(bias, a, b, step, axis)
 
 
 def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> ir.Value:
@@ -198,7 +180,7 @@ def _wrong_softmax(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def softmax_of_one(node: ir.Node) -> str | None:
-    """Why the kernel is wrong: the one element along its axis is 1, whose 256 steps it turns into 0."""
+    """Refuse a Softmax that the kernel gets wrong: its one element is 1, whose 256 steps it turns into 0."""
     axis, value = query.int_(node, "axis", -1), node.inputs[0]
     sizes = None if value is None else value.shape
     alone = sizes is not None and -len(sizes) <= axis < len(sizes) and sizes[axis] == 1
@@ -213,7 +195,7 @@ def _other_pool(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def counts_beyond(node: ir.Node) -> str | None:
-    """Why the kernels for integers and floats differ: a last window that reaches beyond the padding."""
+    """Refuse a pool whose last window reaches beyond the padding: kernels for integers and floats differ."""
     if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
         return None
     return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
@@ -227,7 +209,7 @@ def _other_mean(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def _out_of_proportion(input: Operand, output: Operand) -> str | None:
-    """Why the kernel stops: x_scale / (y_scale · elements) has to be from 2^-32 up and below 256."""
+    """Refuse scales at which the kernel stops: x_scale / (y_scale · elements) is from 2^-32 up, below 256."""
     assert input.step is not None and output.step is not None, "grids are checked first"
     shape, ratio = query.static_shape(input.q), input.step / output.step
     most = 2**24 if shape is None else math.prod(shape[2:])
@@ -285,7 +267,7 @@ class KernelToQLinear(LocalRule):
         return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, _attrs={**kept, **self.row.fixed})
 
     def _operands(self, node: ir.Node) -> dict[str, Operand]:
-        """What the node reads, by the names of the row."""
+        """The operands of the node, by the names of the row."""
         sources = [None if value is None else value.producer() for value in node.inputs]
         found = zip(self.row.operands, sources, strict=True)
         return {name: dq_operand(source) for name, source in found if source is not None}
