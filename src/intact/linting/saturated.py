@@ -89,8 +89,7 @@ class SaturatedSums(Check, Rule):
     def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         places = _INTEGER.get((node.domain, node.op_type), _Places(0, 1, 2))
         inputs = [query.input_(node, index) for index in range(max(len(node.inputs), places.zero_point + 1))]
-        weight, zeros = query.constant(inputs[places.weight]), query.constant(inputs[places.zero_point])
-        assert weight is not None, "the check saw it"
+        weight, zeros = query.known_constant(inputs[places.weight]), query.constant(inputs[places.zero_point])
         if zeros is None:
             scales = None if places.scale is None else query.constant(inputs[places.scale])
             zeros = np.zeros(() if scales is None else scales.shape, np.int8)

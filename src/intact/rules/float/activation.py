@@ -15,27 +15,31 @@ from intact.model import query
 _RTOL = 1e-6
 
 
-class FuseGelu(Rule):
-    """x/2 · (1 + erf(x/√2)) = Gelu(x), in every order of the product, up to float rounding."""
+class _Fusion(Rule):
+    """The common part of the rules below: an activation of `x`, in the shape of `x`."""
 
     exactness = BOUNDED
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _broadcast_doubt(x, root)
+
+
+class FuseGelu(_Fusion):
+    """x/2 · (1 + erf(x/√2)) = Gelu(x), in every order of the product, up to float rounding."""
+
     creates = (("", "Gelu"),)
 
     def pattern(self, op: Patterns, x: Var) -> Roots:
         argument = op.any_of(_times(op, x, math.sqrt(0.5)), op.Div(x, op.constant(math.sqrt(2), rtol=_RTOL)))
         return _half_of_product(op, x, op.Add(op.Erf(argument), 1.0))
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _broadcast_doubt(x, root)
-
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return op.Gelu(x)
 
 
-class FuseTanhGelu(Rule):
+class FuseTanhGelu(_Fusion):
     """x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))) = Gelu(x, approximate=tanh), up to float rounding."""
 
-    exactness = BOUNDED
     creates = (("", "Gelu"),)
 
     def pattern(self, op: Patterns, x: Var) -> Roots:
@@ -48,17 +52,13 @@ class FuseTanhGelu(Rule):
         )
         return _half_of_product(op, x, op.Add(op.Tanh(argument), 1.0))
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _broadcast_doubt(x, root)
-
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return op.Gelu(x, approximate="tanh")
 
 
-class FuseHardSwish(Rule):
+class FuseHardSwish(_Fusion):
     """x · clip(x + 3, 0, 6) / 6 = x · HardSigmoid(x, 1/6, 1/2) = HardSwish(x), up to float rounding."""
 
-    exactness = BOUNDED
     creates = (("", "HardSwish"),)
 
     def pattern(self, op: Patterns, x: Var) -> Roots:
@@ -71,9 +71,6 @@ class FuseHardSwish(Rule):
             op.Mul(_sixth(op, x), clipped, _name="root"),
             _sixth(op, op.Mul(x, clipped), "root"),
         )
-
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _broadcast_doubt(x, root)
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return op.HardSwish(x)

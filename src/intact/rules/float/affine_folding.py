@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import onnx_ir as ir
 
@@ -40,45 +42,43 @@ class FoldBatchNorm(Rule):
             return factor, beta - mean * factor
 
 
-class FoldScale(Rule):
+class _FoldConstant(Rule):
+    """A constant behind a linear operator; subclasses say what it does to each channel."""
+
+    exactness = BOUNDED
+    ops: ClassVar[tuple[str, ...]]
+
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
+        return op.node(self.ops, _linear(op, x, w, b), op.constant(c), _name="root")
+
+    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
+        return _varies(linear, c) or _doubt(linear, *self._affine(_per_channel(linear, c), root))
+
+    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
+        return _folded(op, linear, *self._affine(_per_channel(linear, c), root))
+
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        """The factor and the shift of each channel."""
+        raise NotImplementedError(f"{type(self).__name__}._affine")
+
+
+class FoldScale(_FoldConstant):
     """c·(W·x + b) = (c·W)·x + c·b, and the same for a division by c, up to float rounding."""
 
-    exactness = BOUNDED
+    ops = ("Mul", "Div")
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
-        return op.node(("Mul", "Div"), _linear(op, x, w, b), op.constant(c), _name="root")
-
-    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
-        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
-
-    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
-        return _folded(op, linear, *self._affine(linear, c, root))
-
-    @staticmethod
-    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-        scale = _per_channel(linear, c)
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(divide="ignore"):
-            return (scale if root.op_type == "Mul" else 1.0 / scale), np.zeros(1)
+            return (c if root.op_type == "Mul" else 1.0 / c), np.zeros(1)
 
 
-class FoldShift(Rule):
+class FoldShift(_FoldConstant):
     """(W·x + b) ± c = W·x + (b ± c), up to float rounding."""
 
-    exactness = BOUNDED
+    ops = ("Add", "Sub")
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
-        return op.node(("Add", "Sub"), _linear(op, x, w, b), op.constant(c), _name="root")
-
-    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
-        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
-
-    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
-        return _folded(op, linear, *self._affine(linear, c, root))
-
-    @staticmethod
-    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-        shift = _per_channel(linear, c)
-        return np.ones(1), shift if root.op_type == "Add" else -shift
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(1), c if root.op_type == "Add" else -c
 
 
 def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Output:
@@ -86,9 +86,7 @@ def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Output:
 
 
 def _float64(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
-    return array.astype(np.float64)
+    return query.known_constant(value).astype(np.float64)
 
 
 def _channels(linear: ir.Node) -> int:
@@ -159,8 +157,7 @@ def _along_channels(linear: ir.Node, weight: np.ndarray, scale: np.ndarray) -> n
 
 
 def _folded(op: Builder, linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> ir.Value:
-    original = query.constant(linear.inputs[1])
-    assert original is not None, "the pattern takes constants only"
+    original = query.known_constant(linear.inputs[1])
     weight, bias = (array.astype(original.dtype) for array in _weight_and_bias(linear, scale, shift))
     kept = {name: item for name, item in linear.attributes.items() if name != "beta"}
     constants = op.constant(weight, "weight"), op.constant(bias, "bias")

@@ -116,7 +116,7 @@ class BoundConstantMask(Rule):
         return doubt
 
     def rewrite(self, op: Builder, x: ir.Value, k: ir.Value) -> ir.Value:
-        array = _array(k)
+        array = query.known_constant(k)
         bounded = op.constant(np.maximum(array, array.dtype.type(-FLOAT_DEPTH)), "mask")
         return mark(op.Add(x, bounded), BIAS)
 
@@ -142,19 +142,13 @@ class DropNanGuard(Rule):
         return softmax.outputs[0]
 
 
-def _array(value: ir.Value) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
-    return array
-
-
 def _dtype(x: ir.Value) -> ir.DataType:
     assert x.dtype is not None, "checked"
     return x.dtype
 
 
 def _low_doubt(low: ir.Value) -> str | None:
-    array = _array(low)
+    array = query.known_constant(low)
     # Written so that NaN is refused as well.
     if array.size == 1 and array.dtype.kind == "f" and bool((array <= -LEAST_DEPTH).all()):
         return None
@@ -203,7 +197,7 @@ def _indicator(op: Builder, m: ir.Value, x: ir.Value) -> ir.Value:
 
 def _times_depth(op: Builder, value: ir.Value, low: ir.Value, sign: int) -> ir.Value:
     """The value times ±C, marked, so that C can be chosen anew from scores that were seen."""
-    array = _array(low)
+    array = query.known_constant(low)
     depth = min(abs(float(array.reshape(-1)[0])), FLOAT_DEPTH)
     result = op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth"))
     return mark(result, BIAS)

@@ -10,58 +10,52 @@ from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 
 
-class DropIdentity(Rule):
+class DropRule(Rule):
+    """A rule that puts `x` in place of the node `root`, which does nothing to it."""
+
+    exactness = EXACT
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return output_keeps_name(x, root)
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return x
+
+
+class DropIdentity(DropRule):
     """Identity(x) = x."""
 
-    exactness = EXACT
-
     def pattern(self, op: Patterns, x: Var) -> Roots:
-        return op.Identity(x, _name="node")
-
-    def check(self, x: ir.Value, node: ir.Node) -> str | None:
-        return output_keeps_name(x, node)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return op.Identity(x, _name="root")
 
 
-class DropDropout(Rule):
+class DropDropout(DropRule):
     """Dropout(x) = x outside of training."""
 
-    exactness = EXACT
-
     def pattern(self, op: Patterns, x: Var, ratio: Var | None = None, training: Var | None = None) -> Roots:
-        return op.Dropout(x, ratio, training, _name="node")
+        return op.Dropout(x, ratio, training, _name="root")
 
-    def check(self, x: ir.Value, training: ir.Value | None, node: ir.Node) -> str | None:
+    def check(self, x: ir.Value, root: ir.Node, training: ir.Value | None = None) -> str | None:
         if training is not None and query.scalar(training) != 0:
             return f"training_mode is {query.describe(training)}, and not known to be false"
-        return output_keeps_name(x, node)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
-class DropNeutralConstant(Rule):
+class DropNeutralConstant(DropRule):
     """x + 0 = x − 0 = x, and x · 1 = x / 1 = x."""
 
-    exactness = EXACT
-
     def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
-        return op.node(("Add", "Sub", "Mul", "Div"), x, op.constant(c), _name="node")
+        return op.node(("Add", "Sub", "Mul", "Div"), x, op.constant(c), _name="root")
 
-    def check(self, x: ir.Value, c: ir.Value, node: ir.Node) -> str | None:
-        neutral = 0 if node.op_type in ("Add", "Sub") else 1
+    def check(self, x: ir.Value, root: ir.Node, c: ir.Value | None = None) -> str | None:
+        neutral = 0 if root.op_type in ("Add", "Sub") else 1
         shape = query.static_shape(c)
         # Shapes first: the elements of a constant are many.
         if shape is None or not _leaves_shape(x, shape):
             return f"{query.describe(c)} may change the shape"
-        if not (query.constant(c) == neutral).all():  # type: ignore[union-attr]
+        if not (query.known_constant(c) == neutral).all():
             return f"{query.describe(c)} is not {neutral} throughout"
-        return output_keeps_name(x, node)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
 def _leaves_shape(x: ir.Value, shape: tuple[int, ...]) -> bool:

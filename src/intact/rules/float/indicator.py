@@ -5,6 +5,8 @@ The rules start at a Cast from bool to float that is marked as an indicator (see
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import onnx_ir as ir
 
@@ -29,7 +31,7 @@ class DropNeutralOperand(Rule):
 
     def check(self, c: ir.Value, root: ir.Node) -> str | None:
         neutral = root.op_type == "And"
-        if not (query.constant(c) == neutral).all():  # type: ignore[union-attr]
+        if not (query.known_constant(c) == neutral).all():
             return f"{query.describe(c)} is not {str(neutral).lower()} throughout"
         return "the shape of the result is unknown" if query.static_shape(root.outputs[0]) is None else None
 
@@ -38,34 +40,33 @@ class DropNeutralOperand(Rule):
         return op.Expand(a, shape)
 
 
-class CastAnd(Rule):
+class _CastBoth(Rule):
+    """Cast(a ∘ b) = Cast(a) • Cast(b) for an operator ∘ on masks that is • on 0 and 1."""
+
+    exactness = EXACT
+    on_masks: ClassVar[str]
+    on_numbers: ClassVar[str]
+
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
+        return op.Cast(op.node(self.on_masks, a, b, _shared=True), _name="root")
+
+    def check(self, a: ir.Value, b: ir.Value, root: ir.Node) -> str | None:
+        return _no_indicator(root)
+
+    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
+        return op.node(self.on_numbers, _cast(op, a, root), _cast(op, b, root))
+
+
+class CastAnd(_CastBoth):
     """Cast(a ∧ b) = Cast(a) · Cast(b)."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
-        return op.Cast(op.And(a, b, _shared=True), _name="root")
-
-    def check(self, root: ir.Node) -> str | None:
-        return _no_indicator(root)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        return op.Mul(_cast(op, a, root), _cast(op, b, root))
+    on_masks, on_numbers = "And", "Mul"
 
 
-class CastOr(Rule):
+class CastOr(_CastBoth):
     """Cast(a ∨ b) = max(Cast(a), Cast(b))."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
-        return op.Cast(op.Or(a, b, _shared=True), _name="root")
-
-    def check(self, root: ir.Node) -> str | None:
-        return _no_indicator(root)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        return op.Max(_cast(op, a, root), _cast(op, b, root))
+    on_masks, on_numbers = "Or", "Max"
 
 
 class CastNot(Rule):
@@ -140,19 +141,14 @@ class CastFalsehood(Rule):
         return _complement(op, x, root)
 
 
-class CastProduct(Rule):
+class CastProduct(_CastBoth):
     """Cast(a · b) = Cast(a) · Cast(b), for integers of 0 and 1."""
 
     exactness = BOUNDED
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
-        return op.Cast(op.Mul(a, b, _shared=True), _name="root")
+    on_masks = on_numbers = "Mul"
 
     def check(self, a: ir.Value, b: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(a) or zero_one_doubt(b)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        return op.Mul(_cast(op, a, root), _cast(op, b, root))
+        return super().check(a, b, root) or zero_one_doubt(a) or zero_one_doubt(b)
 
 
 def mark(value: ir.Value, what: str) -> ir.Value:
@@ -211,12 +207,10 @@ def _no_indicator(root: ir.Node) -> str | None:
 
 def _cast(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     """The value in the type that the root casts to."""
-    result = op.Cast(value, **root.attributes)
-    return mark(result, INDICATOR)
+    return mark(op.like(root, value), INDICATOR)
 
 
 def _complement(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     dtype = ir.DataType(query.int_(root, "to", ir.DataType.FLOAT))
     one = op.constant(np.ones((), dtype.numpy()), "one")
-    result = op.Sub(one, _cast(op, value, root))
-    return mark(result, INDICATOR)
+    return mark(op.Sub(one, _cast(op, value, root)), INDICATOR)

@@ -134,7 +134,7 @@ def _sites(model: ir.Model) -> Iterator[tuple[ir.Node, MaskSite]]:
         index = _depth_input(node)
         scores = None if index is None else softmax_inputs(node.outputs[0])
         if index is not None and scores is not None:
-            constant = _array(node.inputs[index])
+            constant = query.known_constant(node.inputs[index])
             depth = float(abs(constant).max() if node.op_type == "Mul" else -constant.min())
             yield node, MaskSite(node.name or "", depth, tuple(value.name or "" for value in scores))
 
@@ -143,7 +143,7 @@ def _set_depth(node: ir.Node, depth: float, names: edit.Names) -> None:
     index = _depth_input(node)
     assert index is not None, f"{node.name!r} is no site of a mask"
     assert node.graph is not None, f"{node.name!r} is in no graph"
-    array = _array(node.inputs[index])
+    array = query.known_constant(node.inputs[index])
     # A Mul is by ±C; a constant mask holds zeros and biases, which stay, and −C.
     bounded = np.clip(array, -depth, depth if node.op_type == "Mul" else None).astype(array.dtype)
     node.replace_input_with(index, edit.add_initializer(node.graph, bounded, names.take(f"{node.name}/mask_depth")))
@@ -160,12 +160,6 @@ def is_constant_mask(value: ir.Value | None) -> bool:
     """True if the value is a float constant whose lowest elements are meant to make weights vanish."""
     array = query.constant(value)
     return array is not None and array.size > 1 and array.dtype.kind == "f" and bool(array.min() <= -LEAST_DEPTH)
-
-
-def _array(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"{query.describe(value)} is not constant"
-    return array
 
 
 def softmax_inputs(value: ir.Value) -> tuple[ir.Value, ...] | None:

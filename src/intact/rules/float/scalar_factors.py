@@ -94,14 +94,12 @@ def _factor_doubt(c: ir.Value, root: ir.Node) -> str | None:
 
 
 def _number(op: Builder, c: ir.Value, root: ir.Node) -> ir.Value:
-    array = query.constant(c)
-    assert array is not None, "the pattern takes constants only"
+    array = query.known_constant(c)
     return op.constant(np.array(_factor(c, root), array.dtype), "scale")
 
 
 def _scaled(value: ir.Value, factor: float) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, "the pattern takes constants only"
+    array = query.known_constant(value)
     with np.errstate(over="ignore"):
         scaled: np.ndarray = (array.astype(np.float64) * factor).astype(array.dtype)
     return scaled

@@ -29,7 +29,7 @@ class FuseSpaceToDepth(Rule):
         return None if fits and b > 1 else f"{list(inside)} does not cut {[n, c, h, w]} into blocks"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> ir.Value:
-        return op.SpaceToDepth(x, blocksize=_static(first.outputs[0])[3])
+        return op.SpaceToDepth(x, blocksize=query.known_shape(first.outputs[0])[3])
 
 
 class FuseDepthToSpace(Rule):
@@ -56,7 +56,7 @@ class FuseDepthToSpace(Rule):
         return None if fits and b > 1 else f"{list(inside)} does not spread {[n, c, h, w]} into blocks"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node) -> ir.Value:
-        size = _static(first.outputs[0])[2]
+        size = query.known_shape(first.outputs[0])[2]
         return op.DepthToSpace(x, blocksize=size, mode=_mode(transpose))
 
 
@@ -67,12 +67,6 @@ def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]
 
 def _mode(transpose: ir.Node) -> str:
     return "DCR" if query.ints(transpose, "perm")[1] == 3 else "CRD"
-
-
-def _static(value: ir.Value) -> tuple[int, ...]:
-    shape = query.static_shape(value)
-    assert shape is not None, f"checked: the shape of {value.name!r} is known"
-    return shape
 
 
 def _shapes(x: ir.Value, first: ir.Node, root: ir.Node) -> tuple[tuple[int, ...], ...] | None:

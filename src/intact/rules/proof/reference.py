@@ -64,8 +64,7 @@ class CorrectQLinearConv(LocalRule):
 
 
 def _sums(op: Builder, found: Product) -> ir.Value:
-    weight = query.constant(found.w.q)
-    assert weight is not None, "the weight is checked to be constant first"
+    weight = query.known_constant(found.w.q)
     ones = op.constant(np.ones_like(weight), "ones")
     plain, inputs = (
         op.ConvInteger(found.x.q, factors, found.x.zero_point, **found.node.attributes) for factors in (found.w.q, ones)

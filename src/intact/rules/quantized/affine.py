@@ -91,6 +91,5 @@ def _positive(affine: Affine) -> Affine | str:
 
 
 def _column(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, "the statistics were checked to be constant"
+    array = query.known_constant(value)
     return array.astype(np.float32)[:, None]

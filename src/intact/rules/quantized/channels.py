@@ -12,7 +12,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT
 from intact.model import query
-from intact.rules.quantized.operand import INT8, UINT8
+from intact.rules.quantized.operand import INT8, UINT8, described
 from intact.rules.quantized.product import Product, matches, not_constant, product
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 from intact.targets.spec import Forms
@@ -64,12 +64,11 @@ class PadChannels(SaturationRule):
         return None if positions >= self._positions else f"it has {positions} positions, too few to copy its input for"
 
     def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
-        found, weight = product(node), query.constant(node.inputs[3])
-        assert weight is not None, "the weight is checked to be constant"
+        found, weight = product(node), query.known_constant(node.inputs[3])
         extra = -weight.shape[1] % self._multiple
         ends = np.array([[0, 0], [0, extra], [0, 0], [0, 0]])
         padded = op.Pad(found.x.q, op.constant(ends.T.reshape(-1).astype(np.int64), "pads"))
-        padded.dtype, padded.shape = UINT8, _with_channels(found.x.q.shape, weight.shape[1] + extra)
+        described(padded, UINT8, _with_channels(found.x.q.shape, weight.shape[1] + extra))
         taps = op.constant(np.pad(weight, ends), "weight")
         return op.QLinearConv(padded, *node.inputs[1:3], taps, *node.inputs[4:], **node.attributes)
 

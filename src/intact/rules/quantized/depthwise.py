@@ -18,6 +18,7 @@ from intact.numbers import integer
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import (
     INT32,
+    described,
     dq_operand,
     not_one_grid,
     not_one_type,
@@ -109,8 +110,7 @@ def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
 
 def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> ir.Value:
     """The int32 sums of a convolution, computed in floats; a bias that floats may not hold is added to them."""
-    real = op.DequantizeLinear(found.x.q, _one(op), found.x.zero_point)
-    real.dtype, real.shape = FLOAT, found.x.q.shape
+    real = described(op.DequantizeLinear(found.x.q, _one(op), found.x.zero_point), FLOAT, found.x.q.shape)
     levels = None if too_large(found, bias) else query.constant(bias)
     added = None if levels is None else op.constant(levels.astype(np.float32), "bias")
     sums = op.Cast(_convolved(op, found, real, added), to=int(INT32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import onnx_ir as ir
 
@@ -73,36 +75,34 @@ class MergeRequantize(LocalRule):
         return op.like(last, x, *last.inputs[1:])
 
 
-class MergeEqualQuantizers(LocalRule):
+class _MergeEqual(LocalRule):
+    """Two nodes of one type with the same inputs and attributes are one."""
+
+    exactness = EXACT
+    op_type: ClassVar[str]
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
+        first, second = (op.node(self.op_type, x, s, z, _name=name) for name in ("first", "second"))
+        return first, second
+
+    def check(self, first: ir.Node, second: ir.Node) -> str | None:
+        return _attributes_differ(first, second)
+
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
+        merged = op.like(first, x, s, z)
+        return merged, merged
+
+
+class MergeEqualQuantizers(_MergeEqual):
     """Q(x, s, z) and Q(x, s, z) are one node."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
-        return op.QuantizeLinear(x, s, z, _name="first"), op.QuantizeLinear(x, s, z, _name="second")
-
-    def check(self, first: ir.Node, second: ir.Node) -> str | None:
-        return _attributes_differ(first, second)
-
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
-        merged = op.QuantizeLinear(x, s, z, **first.attributes)
-        return merged, merged
+    op_type = "QuantizeLinear"
 
 
-class MergeEqualDequantizers(LocalRule):
+class MergeEqualDequantizers(_MergeEqual):
     """DQ(x, s, z) and DQ(x, s, z) are one node."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
-        return op.DequantizeLinear(x, s, z, _name="first"), op.DequantizeLinear(x, s, z, _name="second")
-
-    def check(self, first: ir.Node, second: ir.Node) -> str | None:
-        return _attributes_differ(first, second)
-
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
-        merged = op.DequantizeLinear(x, s, z, **first.attributes)
-        return merged, merged
+    op_type = "DequantizeLinear"
 
 
 def _chain(op: Patterns, x: Var | Output) -> Output:
@@ -136,8 +136,5 @@ def _largest_move(source: Operand, via: Operand, result: Operand) -> int:
 
 
 def _attributes_differ(first: ir.Node, second: ir.Node) -> str | None:
-    if {name: item.value for name, item in first.attributes.items()} == {
-        name: item.value for name, item in second.attributes.items()
-    }:
-        return None
-    return f"the attributes of {first.name!r} and {second.name!r} differ"
+    one, other = ({name: item.value for name, item in node.attributes.items()} for node in (first, second))
+    return None if one == other else f"the attributes of {first.name!r} and {second.name!r} differ"

@@ -88,6 +88,5 @@ def _copies(op: Builder, found: Product, count: int) -> ir.Value:
     """The activations as often as the weight has parts; every group of channels has its copies together."""
     if found.group == 1:
         return op.Concat(*[found.x.q] * count, axis=found.x_axis)
-    shape = query.static_shape(found.w.q)
-    assert shape is not None, "a constant has a shape"
+    shape = query.known_shape(found.w.q)
     return op.Gather(found.x.q, op.constant(copy_indices(shape[1], found.group, count), "copies"), axis=1)

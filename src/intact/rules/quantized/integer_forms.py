@@ -14,6 +14,7 @@ from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
+    described,
     dq_operand,
     limits,
     not_one_grid,
@@ -81,8 +82,7 @@ def _level(grid: Operand, value: float) -> int:
 def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
     grid = q_operand(y)
     assert grid.dtype is not None, "types are checked first"
-    levels = op.QuantizeLinear(x, *y.inputs[1:], **y.attributes)
-    levels.dtype, levels.shape = grid.dtype, y.outputs[0].shape
+    levels = described(op.QuantizeLinear(x, *y.inputs[1:], **y.attributes), grid.dtype, y.outputs[0].shape)
     ends = _ends(grid, low, high)
     cuts = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
     return op.Clip(levels, *cuts)
@@ -106,7 +106,7 @@ class SubToAdd(LocalRule):
         assert second.dtype is not None, "types are checked first"
         constant = query.constant(second.q)
         turned = op.BitwiseNot(second.q) if constant is None else op.constant(np.invert(constant), "negative")
-        turned.dtype, turned.shape = second.dtype, second.q.shape
+        described(turned, second.dtype, second.q.shape)
         zero = op.constant(np.invert(np.array(second.zero, second.dtype.numpy())), "zero_point")
         negative = op.DequantizeLinear(turned, second.scale, zero)
         return op.QuantizeLinear(op.Add(a.outputs[0], negative), *y.inputs[1:], **y.attributes)

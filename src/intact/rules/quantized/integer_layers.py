@@ -155,8 +155,7 @@ def not_a_constant_matrix(right: Operand) -> str | None:
 
 def like(scale: ir.Value | None, values: np.ndarray) -> np.ndarray:
     """Flat values in the shape of a constant scale."""
-    array = query.constant(scale)
-    assert array is not None, "scales are checked to be constant first"
+    array = query.known_constant(scale)
     return values.reshape(array.shape).astype(np.float32)
 
 

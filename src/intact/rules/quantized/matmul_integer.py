@@ -106,16 +106,14 @@ class AddToMatMulToFloat(LocalRule):
         return op.Add(product, op.constant(c), _name="add")
 
     def check(self, c: ir.Value, matmul: ir.Node, add: ir.Node) -> str | None:
-        bias, weight = query.constant(c), query.static_shape(matmul.inputs[1])
-        assert bias is not None, "the pattern takes constants only"
+        bias, weight = query.known_constant(c), query.static_shape(matmul.inputs[1])
         if bias.dtype != np.float32 or weight is None or bias.shape[-1:] != weight[-1:] or bias.size != weight[-1]:
             return f"the constant has shape {list(bias.shape)}, not one float for each column"
         product, result = query.rank(matmul.outputs[0]), query.rank(add.outputs[0])
         return None if bias.ndim == 1 or product == result else "the constant adds dimensions"
 
     def rewrite(self, op: Builder, c: ir.Value, matmul: ir.Node) -> ir.Value:
-        bias = query.constant(c)
-        assert bias is not None, "the pattern takes constants only"
+        bias = query.known_constant(c)
         vector = c if bias.ndim == 1 else op.constant(bias.reshape(-1), "bias")
         return op.MatMulIntegerToFloat(*matmul.inputs[:6], vector, _domain=MICROSOFT)
 

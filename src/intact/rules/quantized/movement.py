@@ -119,8 +119,7 @@ class TransposeWeight(LocalRule):
         return "the weight is quantized in blocks" if dq_operand(first).block_size else None
 
     def rewrite(self, op: Builder, w: ir.Value, first: ir.Node, move: ir.Node) -> ir.Value:
-        integers = query.constant(w)
-        assert integers is not None, "the pattern takes constants only"
+        integers = query.known_constant(w)
         order = query.ints(move, "perm", tuple(range(integers.ndim))[::-1])
         turned = op.constant(np.ascontiguousarray(integers.transpose(order)), "weight")
         axis = order.index(dq_operand(first).axis % max(integers.ndim, 1))

@@ -50,8 +50,7 @@ class Operand(NamedTuple):
 
     def scales(self) -> np.ndarray:
         """The constant scales as a flat float32 array."""
-        array = query.constant(self.scale)
-        assert array is not None, "scales are checked to be constant first"
+        array = query.known_constant(self.scale)
         return array.reshape(-1).astype(np.float32)
 
     def zeros(self) -> np.ndarray:
@@ -61,8 +60,7 @@ class Operand(NamedTuple):
 
     def centred(self) -> np.ndarray:
         """The constant integers minus their zero points."""
-        integers = query.constant(self.q)
-        assert integers is not None, f"{self.q.name!r} is constant where this is asked"
+        integers = query.known_constant(self.q)
         return np.asarray(integers.astype(np.int64) - along(self.zeros(), integers.shape, self.axis))
 
     def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:

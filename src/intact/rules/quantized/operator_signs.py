@@ -6,14 +6,13 @@ An integer operator has one type throughout: it is put between two conversions, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import AnyOf, OpKey, Patterns, Roots, Var
+from intact.matching.pattern import OpKey, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
@@ -22,6 +21,7 @@ from intact.rules.quantized.operand import (
     MICROSOFT,
     UINT8,
     Operand,
+    described,
     dq_operand,
     not_one_grid,
     not_one_type,
@@ -92,15 +92,6 @@ def _output(node: ir.Node) -> Operand | None:
     return None if index is None or query.input_(node, index) is None else output_operand(node, index)
 
 
-def _any_of(op: Patterns, keys: Iterable[OpKey]) -> AnyOf:
-    """An operator with one of these domains and types, whatever its inputs."""
-    inputs = op.each(Var("inputs", optional=True))
-    types: dict[str, list[str]] = {}
-    for domain, op_type in keys:
-        types.setdefault(domain, []).append(op_type)
-    return op.any_of(*(op.node(found, inputs, _domain=domain, _name="node") for domain, found in types.items()))
-
-
 class UnsignProduct(SaturationRule):
     """QLinearConv(x, w) = (QLinearConv(x + 128, w) - 128) on uint8 instead of int8; MatMul and Gemm alike."""
 
@@ -114,7 +105,7 @@ class UnsignProduct(SaturationRule):
         return type(self)(forms.saturates, forms.worth_converting)
 
     def pattern(self, op: Patterns) -> Roots:
-        return _any_of(op, _PRODUCTS)
+        return matches(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
         (data, weight), grid = _products(node), _output(node)
@@ -142,7 +133,7 @@ class UnsignOperator(LocalRule):
     exactness = WITHIN_ONE_STEP
 
     def pattern(self, op: Patterns) -> Roots:
-        return _any_of(op, _OTHERS)
+        return matches(op, _OTHERS)
 
     def check(self, node: ir.Node) -> str | None:
         return _not_signed(node)
@@ -151,19 +142,13 @@ class UnsignOperator(LocalRule):
         return _unsigned(op, node)
 
 
-class UnsignConcat(LocalRule):
+class UnsignConcat(UnsignOperator):
     """QLinearConcat(a, b, …) on uint8 instead of int8, where an operand was uint8 before."""
 
     exactness = EXACT
 
     def pattern(self, op: Patterns) -> Roots:
-        return _any_of(op, ((MICROSOFT, "QLinearConcat"),))
-
-    def check(self, node: ir.Node) -> str | None:
-        return _not_signed(node)
-
-    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
-        return _unsigned(op, node)
+        return matches(op, ((MICROSOFT, "QLinearConcat"),))
 
 
 def _not_signed(node: ir.Node) -> str | None:
@@ -200,8 +185,7 @@ def _unsigned(op: Builder, node: ir.Node) -> ir.Value:
     if grid is None or layout.output is None:
         return _like(op, node, inputs)
     inputs[layout.output + 1] = shifted_zero(op, grid)
-    integers = _like(op, node, inputs)
-    integers.dtype, integers.shape = UINT8, node.outputs[0].shape
+    integers = described(_like(op, node, inputs), UINT8, node.outputs[0].shape)
     real = op.DequantizeLinear(integers, grid.scale, inputs[layout.output + 1])
     return op.QuantizeLinear(real, *grid.grid(op))
 
@@ -217,9 +201,7 @@ def _as_unsigned(op: Builder, operand: Operand, zero_point: ir.Value | None) -> 
     if constant is not None:
         return op.constant(shifted(constant), "unsigned")
     real = op.DequantizeLinear(operand.q, operand.scale, operand.zero_point)
-    result = op.QuantizeLinear(real, operand.scale, zero_point)
-    result.dtype, result.shape = UINT8, operand.q.shape
-    return result
+    return described(op.QuantizeLinear(real, operand.scale, zero_point), UINT8, operand.q.shape)
 
 
 class SignWeight(SaturationRule):
@@ -228,7 +210,7 @@ class SignWeight(SaturationRule):
     exactness = EXACT
 
     def pattern(self, op: Patterns) -> Roots:
-        return _any_of(op, _PRODUCTS)
+        return matches(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
         data, weight = _products(node)
@@ -310,11 +292,10 @@ class SignSecondOperand(SaturationRule):
         zero_point = shifted_zero(op, second)
         # The product may take the integers for another scale than they were written with: each keeps its own.
         value = op.QuantizeLinear(q.inputs[0], q.inputs[1], shifted_zero(op, q_operand(q)))
-        value.dtype, value.shape = INT8, q.outputs[0].shape
+        value = described(value, INT8, q.outputs[0].shape)
         for move in (move1, move2):
             if move is not None:
-                value = _like(op, move, {**dict(enumerate(move.inputs)), 0: value})
-                value.dtype, value.shape = INT8, move.outputs[0].shape
+                value = described(op.like(move, value, *move.inputs[1:]), INT8, move.outputs[0].shape)
         place = _layout(node).weight
         assert place is not None, f"{node.op_type} is a product"
         return _like(op, node, {**dict(enumerate(node.inputs)), place[0]: value, place[2]: zero_point})

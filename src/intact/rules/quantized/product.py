@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -85,8 +85,7 @@ class Product:
 
     def _one_zero_point(self, op: Builder, middle: np.ndarray) -> ir.Value | None:
         """Zero points that are all the same, in the shape that they had; ConvInteger has no kernel for several."""
-        zeros = query.constant(self.w.zero_point)
-        assert zeros is not None, "zero points are checked to be constant first"
+        zeros = query.known_constant(self.w.zero_point)
         if self.w.scale is None:
             return op.constant(middle, "weight_zero_point") if middle else None
         return op.constant(np.full(zeros.shape, middle), "weight_zero_point")
@@ -136,10 +135,13 @@ def _operand(node: ir.Node, place: tuple[int, int | None, int], axis: int) -> Op
     return Operand(q, scale, zero_point, q.dtype or (None if zero_point is None else zero_point.dtype), axis)
 
 
-def matches(op: Patterns, keys: tuple[OpKey, ...]) -> AnyOf:
+def matches(op: Patterns, keys: Iterable[OpKey]) -> AnyOf:
     """Any operator of these types, whatever its inputs; it binds to `node`."""
     inputs = op.each(Var("inputs", optional=True))
-    return op.any_of(*(op.node(op_type, inputs, _domain=domain, _name="node") for domain, op_type in keys))
+    types: dict[str, list[str]] = {}
+    for domain, op_type in keys:
+        types.setdefault(domain, []).append(op_type)
+    return op.any_of(*(op.node(found, inputs, _domain=domain, _name="node") for domain, found in types.items()))
 
 
 def not_constant(found: Product) -> str | None:

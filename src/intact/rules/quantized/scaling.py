@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
@@ -26,25 +26,18 @@ class _IntoQuantize(LocalRule):
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
+        doubt = _not_a_factor(self, c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
         return doubt or (GELU if _ends_gelu(x) else None)
 
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(q_operand(last), 1 / _factor(scale, c)), "scale")
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
 
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Refuse a constant that the rule does not take."""
-        return _not_positive(c, other)
-
 
 class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
     """Q(c·x, s, z) = Q(x, s/c, z) where c is a power of two: float32 loses nothing."""
 
     exactness = EXACT
-
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        return _not_positive(c, other) or _not_a_power_of_two(c)
 
 
 class _IntoDequantize(LocalRule):
@@ -54,25 +47,18 @@ class _IntoDequantize(LocalRule):
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
 
     def check(self, c: ir.Value, scale: ir.Node, first: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
+        doubt = _not_a_factor(self, c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
         return doubt or (GELU if _begins_gelu(first.outputs[0], scale) else None)
 
     def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(dq_operand(first), _factor(scale, c)), "scale")
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
 
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Refuse a constant that the rule does not take."""
-        return _not_positive(c, other)
-
 
 class FoldPowerOfTwoIntoDequantize(_IntoDequantize):
     """c·DQ(x, s, z) = DQ(x, c·s, z) where c is a power of two: float32 loses nothing."""
 
     exactness = EXACT
-
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        return _not_positive(c, other) or _not_a_power_of_two(c)
 
 
 class FoldShiftIntoDequantize(LocalRule):
@@ -151,15 +137,16 @@ def _not_one_number(c: ir.Value, other: ir.Value) -> str | None:
     )
 
 
-def _not_positive(c: ir.Value, other: ir.Value) -> str | None:
+def _not_a_factor(rule: Rule, c: ir.Value, other: ir.Value) -> str | None:
+    """Refuse a constant that is no positive number, and for a rule that is exact no power of two."""
     doubt = _not_one_number(c, other)
+    if doubt is not None:
+        return doubt
     # Written so that NaN is refused as well.
-    return doubt or (None if 0 < _number(c) < np.inf else f"the factor {_number(c):g} is not positive")
-
-
-def _not_a_power_of_two(c: ir.Value) -> str | None:
+    if not 0 < _number(c) < np.inf:
+        return f"the factor {_number(c):g} is not positive"
     mantissa, _ = np.frexp(_number(c))
-    return None if mantissa == 0.5 else f"{_number(c):g} is not a power of two"
+    return f"{_number(c):g} is not a power of two" if rule.exactness is EXACT and mantissa != 0.5 else None
 
 
 def _factor(scale: ir.Node, c: ir.Value) -> float:
@@ -173,8 +160,7 @@ def _number(c: ir.Value) -> float:
 
 
 def _scaled(operand: Operand, factor: float) -> np.ndarray:
-    scales = query.constant(operand.scale)
-    assert scales is not None, "the scale was checked to be constant"
+    scales = query.known_constant(operand.scale)
     with np.errstate(over="ignore"):
         return (scales.astype(np.float64) * factor).astype(np.float32)
 

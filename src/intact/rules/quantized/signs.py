@@ -15,7 +15,16 @@ from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import INT8, UINT8, Operand, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import (
+    INT8,
+    UINT8,
+    Operand,
+    described,
+    dq_operand,
+    not_one_grid,
+    q_operand,
+    quantized,
+)
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 
 FAMILY = "integer_forms"
@@ -74,16 +83,15 @@ def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Val
     """The integers that `q` writes, in uint8, and the zero point of the grid on which they are read."""
     source = q_operand(q)
     zero_point = shifted_zero(op, source)
-    integers = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
-    integers.dtype, integers.shape = UINT8, source.q.shape
+    integers = described(op.QuantizeLinear(q.inputs[0], source.scale, zero_point), UINT8, source.q.shape)
     return integers, zero_point if grid.zero_point is source.zero_point else shifted_zero(op, grid)
 
 
 def _converted(op: Builder, q: ir.Value, grid: Operand) -> tuple[ir.Value, ir.Value]:
     """The integers of a grid in uint8, converted, and their zero point."""
     zero_point = shifted_zero(op, grid)
-    integers = op.QuantizeLinear(op.DequantizeLinear(q, grid.scale, grid.zero_point), grid.scale, zero_point)
-    integers.dtype, integers.shape = UINT8, q.shape
+    real = op.DequantizeLinear(q, grid.scale, grid.zero_point)
+    integers = described(op.QuantizeLinear(real, grid.scale, zero_point), UINT8, q.shape)
     return integers, zero_point
 
 
@@ -130,8 +138,7 @@ class UnsignMovedActivation(SaturationRule):
         q, grid = _quantizer(x), dq_operand(dq)
         turned, zero_point = _converted(op, x, grid) if q is None else _quantized(op, q, grid)
         rest = _shifted_limits(op, move) if move.op_type == "Clip" else move.inputs[1:]
-        integers = op.like(move, turned, *rest)
-        integers.dtype, integers.shape = UINT8, move.outputs[0].shape
+        integers = described(op.like(move, turned, *rest), UINT8, move.outputs[0].shape)
         return op.DequantizeLinear(integers, grid.scale, zero_point)
 
 

@@ -46,8 +46,7 @@ def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = F
 
 def rows(op: Builder, a: ir.Value, b: Operand) -> ir.Value:
     """The rows of a stack as one matrix, for a product with the matrix `b`."""
-    depth = query.static_shape(b.q)
-    assert depth is not None, "shapes were checked"
+    depth = query.known_shape(b.q)
     return op.Reshape(a, op.constant(np.array([-1, depth[0]], np.int64), "rows"))
 
 

@@ -195,8 +195,7 @@ class DuplicateDequantizedInput(_LayerRule):
 
 
 def _copies(op: Builder, layer: _Layer, x: ir.Node, count: int) -> ir.Value:
-    group, shape = query.int_(layer.node, "group", 1), query.static_shape(layer.w.q)
-    assert shape is not None, "a constant has a shape"
+    group, shape = query.int_(layer.node, "group", 1), query.known_shape(layer.w.q)
     if group == 1:
         # Each operand of the Concat has a DQ of its own: a provider takes an operator together with its own.
         again = (op.DequantizeLinear(*x.inputs, **x.attributes) for _ in range(count))

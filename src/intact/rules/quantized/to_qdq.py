@@ -16,7 +16,7 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, input_operand, output_operand
+from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, described, input_operand, output_operand
 from intact.rules.quantized.to_qlinear import counts_beyond, softmax_of_one
 
 
@@ -285,9 +285,8 @@ def _step(x: Operand, w: Operand) -> np.ndarray:
 
 def _bias(op: Builder, bias: ir.Value, step: np.ndarray) -> ir.Value:
     """An int32 bias as the floats that it stands for; its zero point is 0 by default."""
-    dequantized = op.DequantizeLinear(bias, op.constant(step, "bias_scale"), **_axis(step, -1))
-    dequantized.dtype, dequantized.shape = ir.DataType.FLOAT, bias.shape
-    return dequantized
+    real = op.DequantizeLinear(bias, op.constant(step, "bias_scale"), **_axis(step, -1))
+    return described(real, ir.DataType.FLOAT, bias.shape)
 
 
 def _not_along(scale: ir.Value | None, axis: int) -> str | None:
@@ -301,9 +300,8 @@ def _not_along(scale: ir.Value | None, axis: int) -> str | None:
 def dequantize(op: Builder, operand: Operand) -> ir.Value:
     """The floats that integers on a grid stand for."""
     scale, zero_point = _alike(op, operand)
-    dequantized = op.DequantizeLinear(operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis))
-    dequantized.dtype, dequantized.shape = ir.DataType.FLOAT, operand.q.shape
-    return dequantized
+    real = op.DequantizeLinear(operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis))
+    return described(real, ir.DataType.FLOAT, operand.q.shape)
 
 
 def _alike(op: Builder, operand: Operand) -> tuple[ir.Value | None, ir.Value | None]:
