@@ -61,13 +61,21 @@ class Check:
     """The action of --fix, or of the user."""
     since: ClassVar[int] = 1
     """The opset from which on a file is affected."""
+    ops: ClassVar[tuple[str, ...]] = ()
+    """The types of the nodes that are looked at; none stands for all."""
+    domains: ClassVar[tuple[str, ...]] = ("",)
+    """The domains of these types."""
 
     def find(self, model: ir.Model) -> Iterator[Finding]:
         """Every place in the model where this is wrong, in the order of its nodes."""
         for node in query.all_nodes(model):
-            fault = self.fault(node)
+            fault = self.fault(node) if self.concerns(node) else None
             if fault is not None:
                 yield self.finding(node, fault)
+
+    def concerns(self, node: ir.Node) -> bool:
+        """True if the node is one to look at."""
+        return not self.ops or (node.op_type in self.ops and node.domain in self.domains)
 
     def fault(self, node: ir.Node) -> str | None:
         """Describe the fault of the node, or return None."""
@@ -104,24 +112,14 @@ class Isolated(Check, Rule):
 
     exactness = EXACT
     creates = (("", "Min"),)
-    ops: ClassVar[tuple[str, ...]]
-    domains: ClassVar[tuple[str, ...]] = ("",)
     ops_in_half: ClassVar[tuple[str, ...]] = ()
     """Those that are fused between grids of float16 as well: where kernels want float32, nothing is fused."""
     remedy = "--fix keeps the node out of the fusion: an input passes a Min that changes nothing, constants are float"
 
-    def find(self, model: ir.Model) -> Iterator[Finding]:
-        """Every node of one of the types `ops` at which this is wrong."""
-        for node in query.all_nodes(model):
-            if node.domain not in self.domains or node.op_type not in self.ops:
-                continue
-            fault = None if self.is_passed_over(node) else self.fault(node)
-            if fault is not None:
-                yield self.finding(node, fault)
-
-    def is_passed_over(self, node: ir.Node) -> bool:
-        """True if ONNX Runtime fuses no such node because its numbers are float16."""
-        return node.op_type not in self.ops_in_half and any(map(nearby.is_half, node.inputs))
+    def concerns(self, node: ir.Node) -> bool:
+        """True if the node is one to look at: ONNX Runtime fuses most only where their numbers are float32."""
+        in_half = node.op_type in self.ops_in_half
+        return super().concerns(node) and (in_half or not any(map(nearby.is_half, node.inputs)))
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs to be kept apart from what produces them: by default the first that is dequantized."""
@@ -132,7 +130,7 @@ class Isolated(Check, Rule):
         return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
 
     def check(self, node: ir.Node) -> str | None:
-        return UNAFFECTED if self.is_passed_over(node) or self.fault(node) is None else None
+        return None if self.concerns(node) and self.fault(node) is not None else UNAFFECTED
 
     def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         inputs = [_folded(op, value) for value in node.inputs]

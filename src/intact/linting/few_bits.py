@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.linting.check import UNAFFECTED, Check, Severity
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
@@ -42,13 +40,7 @@ class WeightOnlyMatMul(Check, Rule):
     remedy = "--fix writes MatMulNBits with accuracy level 1, which computes in float32"
     exactness = BOUNDED
     creates = (("com.microsoft", "MatMulNBits"),)
-
-    def find(self, model: ir.Model) -> Iterator[Finding]:
-        """Every MatMul and Gemm that ONNX Runtime would turn into MatMulNBits."""
-        for node in query.all_nodes(model):
-            fault = self.fault(node) if node.op_type in ("MatMul", "Gemm") and node.domain == "" else None
-            if fault is not None:
-                yield self.finding(node, fault)
+    ops = ("MatMul", "Gemm")
 
     def fault(self, node: ir.Node) -> str | None:
         weight = nearby.dequantizer(node.inputs[1])
@@ -62,7 +54,7 @@ class WeightOnlyMatMul(Check, Rule):
         )
 
     def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
-        return op.node(("MatMul", "Gemm"), op.each(inputs), _name="node")
+        return op.node(self.ops, op.each(inputs), _name="node")
 
     def check(self, node: ir.Node) -> str | None:
         return UNAFFECTED if self.fault(node) is None else None

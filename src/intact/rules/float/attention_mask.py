@@ -44,31 +44,30 @@ class FillInverted(Rule):
         return _times_depth(op, v, low, -1)
 
 
-class FillMasked(Rule):
-    """Where(m, −∞, x) = x + Cast(m) · (−C) before a Softmax."""
+class _Fill(Rule):
+    """The common part of the rules for scores x of which a mask m keeps some."""
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Roots:
-        return op.Where(m, op.constant(low), x, _name="root")
-
     def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
         return _low_doubt(low) or _scores_doubt(m, x) or _use_doubt(root)
+
+
+class FillMasked(_Fill):
+    """Where(m, −∞, x) = x + Cast(m) · (−C) before a Softmax."""
+
+    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Roots:
+        return op.Where(m, op.constant(low), x, _name="root")
 
     def rewrite(self, op: Builder, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> ir.Value:
         return _added(op, x, _times_depth(op, _indicator(op, m, x), low, -1), m, root)
 
 
-class FillUnlessLive(Rule):
+class FillUnlessLive(_Fill):
     """Where(m, x, −∞) = x + (Cast(m) − 1) · C before a Softmax."""
-
-    exactness = BOUNDED
 
     def pattern(self, op: Patterns, m: Var, x: Var, low: Var) -> Roots:
         return op.Where(m, x, op.constant(low), _name="root")
-
-    def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
-        return _low_doubt(low) or _scores_doubt(m, x) or _use_doubt(root)
 
     def rewrite(self, op: Builder, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> ir.Value:
         one = op.constant(np.ones((), _dtype(x).numpy()), "one")
@@ -199,8 +198,7 @@ def _times_depth(op: Builder, value: ir.Value, low: ir.Value, sign: int) -> ir.V
     """The value times ±C, marked, so that C can be chosen anew from scores that were seen."""
     array = query.known_constant(low)
     depth = min(abs(float(array.reshape(-1)[0])), FLOAT_DEPTH)
-    result = op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth"))
-    return mark(result, BIAS)
+    return mark(op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth")), BIAS)
 
 
 def _added(op: Builder, x: ir.Value, bias: ir.Value, m: ir.Value, root: ir.Node) -> ir.Value:

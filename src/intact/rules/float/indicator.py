@@ -100,10 +100,17 @@ class CastMove(Rule):
         return op.like(move, _cast(op, a, root), *rest)
 
 
-class CastTruth(Rule):
-    """Cast(Cast(x → bool)) = Cast(x), and the same for x > 0 and x = 1, for x of 0 and 1."""
+class _CastComparison(Rule):
+    """The common part of the rules for a comparison of x, which is 0 or 1."""
 
     exactness = BOUNDED
+
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _no_indicator(root) or zero_one_doubt(x)
+
+
+class CastTruth(_CastComparison):
+    """Cast(Cast(x → bool)) = Cast(x), and the same for x > 0 and x = 1, for x of 0 and 1."""
 
     def pattern(self, op: Patterns, x: Var) -> Roots:
         truth = op.any_of(
@@ -114,17 +121,12 @@ class CastTruth(Rule):
         )
         return op.Cast(truth, _name="root")
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(x)
-
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
         return _cast(op, x, root)
 
 
-class CastFalsehood(Rule):
+class CastFalsehood(_CastComparison):
     """Cast(x = 0) = 1 − Cast(x), and the same for x < 1, for x of 0 and 1."""
-
-    exactness = BOUNDED
 
     def pattern(self, op: Patterns, x: Var) -> Roots:
         falsehood = op.any_of(
@@ -133,9 +135,6 @@ class CastFalsehood(Rule):
             op.LessOrEqual(x, op.any_of(op.constant(0), op.constant(0.5)), _shared=True),
         )
         return op.Cast(falsehood, _name="root")
-
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(x)
 
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
         return _complement(op, x, root)

@@ -15,7 +15,8 @@ from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query, shapes
 from intact.numbers import integer
-from intact.rules.quantized.operand import INT32, not_one_grid, output_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32, output_operand
 from intact.rules.quantized.operator_signs import UnsignWeight
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rules.quantized.zero_points import UniteZeroPoints

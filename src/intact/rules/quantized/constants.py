@@ -30,7 +30,7 @@ class QuantizeConstant(LocalRule):
         if levels.q.is_graph_output():
             return "the model returns the integers, and an output is no constant"
         if levels.dtype not in _TYPES:
-            return f"the result is {type_name(levels)}, not of 8 or 16 bits"
+            return f"the result is {type_name(levels.dtype)}, not of 8 or 16 bits"
         if array.dtype != np.float32 or not np.isfinite(array).all():
             return "the constant is not finite numbers of float32"
         return _not_constant(levels)

@@ -16,15 +16,8 @@ from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import (
-    INT32,
-    described,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    output_operand,
-    q_operand,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import INT32, described, dq_operand, output_operand, q_operand
 from intact.rules.quantized.product import DistinctRule, Product, centred, matches, not_distinct, product
 from intact.rules.quantized.to_qlinear import ConvToQLinear
 

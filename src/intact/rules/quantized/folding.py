@@ -11,7 +11,8 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Replacement
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 
 class DropSelfRequantize(LocalRule):

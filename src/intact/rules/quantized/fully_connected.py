@@ -10,15 +10,8 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations, integer_layers, stacks
-from intact.rules.quantized.operand import (
-    Operand,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 FAMILY = "gemm"
 

@@ -10,7 +10,8 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand
 
 
 class FoldGemmFactors(LocalRule):

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers import encoding
 from intact.numbers.encoding import Encoding
-from intact.rules.quantized.operand import Operand, limits
+from intact.rules.quantized.operand import INT8, UINT8, Operand, limits, type_name
 
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
 LARGEST_RATIO = 2.0
@@ -30,6 +30,32 @@ def different(a: Operand, b: Operand) -> str | None:
         return f"the zero points differ ({_zeros(a).tolist()[:3]} and {_zeros(b).tolist()[:3]})"
     if not query.is_scalar(a.scale) and (a.axis, a.block_size) != (b.axis, b.block_size):
         return f"the axes of the scales differ ({a.axis} and {b.axis})"
+    return None
+
+
+def not_one_grid(**operands: Operand) -> str | None:
+    """Refuse operands, given by name, that are not on a constant grid with a single positive scale in float32."""
+    for name, operand in operands.items():
+        step = operand.step
+        if step is None or operand.scale is None:
+            return f"{name} has {_size(operand.scale)}, not one constant scale"
+        if operand.scale.dtype != ir.DataType.FLOAT:
+            return f"the scale of {name} is {type_name(operand.scale.dtype)}: integer kernels take float32"
+        if not 0 < step < np.inf:
+            return f"the scale of {name} is {step}"
+        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
+            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
+    return None
+
+
+def not_one_type(**operands: Operand) -> str | None:
+    """Refuse operands, given by name, that are not of one 8-bit type."""
+    first = next(iter(operands.values()))
+    for name, operand in operands.items():
+        if operand.dtype not in (UINT8, INT8):
+            return f"{name} is {type_name(operand.dtype)}: integer kernels take uint8 and int8"
+        if operand.dtype != first.dtype:
+            return f"{name} is {type_name(operand.dtype)}, unlike {next(iter(operands))}: kernels want one type"
     return None
 
 
@@ -134,3 +160,8 @@ def _numbers(value: ir.Value | None) -> str:
         return "computed"
     shown = ", ".join(f"{number:.6g}" for number in array.reshape(-1)[:3].tolist())
     return shown if array.size <= 3 else f"{shown}, …"
+
+
+def _size(value: ir.Value | None) -> str:
+    array = query.constant(value)
+    return "a computed number" if array is None else f"{array.size} numbers"

@@ -11,7 +11,8 @@ from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, split, split_small
-from intact.rules.quantized.operand import UINT8, described, dq_operand, not_one_grid, not_one_type, q_operand
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import UINT8, described, dq_operand, q_operand
 from intact.rules.quantized.product import (
     CONVOLUTIONS,
     MATRICES,

@@ -10,6 +10,7 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
@@ -17,8 +18,6 @@ from intact.rules.quantized.operand import (
     described,
     dq_operand,
     limits,
-    not_one_grid,
-    not_one_type,
     q_operand,
     quantized,
 )

@@ -9,17 +9,8 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
-from intact.rules.quantized.operand import (
-    INT8,
-    INT32_MAX,
-    UINT8,
-    Operand,
-    dq_operand,
-    limits,
-    not_one_grid,
-    not_one_type,
-    type_name,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, limits, type_name
 
 # So many whole numbers float32 tells apart.
 FLOAT32_LEVELS = 2**24
@@ -33,7 +24,7 @@ def step(x: Operand, w: Operand) -> np.ndarray:
 def not_a_weight(x: Operand, w: Operand, channel_axis: int) -> str | None:
     """Refuse a weight `w`, its output channels along `channel_axis`, that no kernel multiplies `x` by."""
     if w.dtype not in (UINT8, INT8):
-        return f"the weight is {type_name(w)}: integer kernels take uint8 and int8"
+        return f"the weight is {type_name(w.dtype)}: integer kernels take uint8 and int8"
     if (x.dtype, w.dtype) == (INT8, UINT8):
         return "no kernel multiplies int8 activations by uint8 weights"
     if w.block_size:

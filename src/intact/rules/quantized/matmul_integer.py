@@ -17,6 +17,7 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.operand import (
     INT8,
     MICROSOFT,
@@ -24,7 +25,6 @@ from intact.rules.quantized.operand import (
     dequantized,
     dq_operand,
     input_operand,
-    not_one_grid,
     output_operand,
     type_name,
 )
@@ -68,7 +68,7 @@ class MatMulIntegerToFloat(LocalRule):
     def check(self, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> str | None:
         found = product(matmul)
         if (found.x.dtype, found.w.dtype) not in ((UINT8, UINT8), (UINT8, INT8), (INT8, INT8)):
-            return f"no kernel multiplies {type_name(found.x)} by {type_name(found.w)} into floats"
+            return f"no kernel multiplies {type_name(found.x.dtype)} by {type_name(found.w.dtype)} into floats"
         if not (found.x.zero_point is None or _count(found.x.zero_point) == 1):
             return f"the activations have zero points of shape {_shape(found.x.zero_point)}, not one"
         one_or_each = {1, integer_layers.channel_count(found.w, -1) if query.rank(found.w.q) == 2 else 1} - {None}

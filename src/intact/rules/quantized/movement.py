@@ -14,15 +14,8 @@ from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import (
-    Operand,
-    dequantized,
-    described,
-    dq_operand,
-    not_one_grid,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 

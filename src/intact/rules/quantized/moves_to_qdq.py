@@ -12,8 +12,9 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Replacement
 from intact.model import query
 from intact.rules.quantized import grid_relations
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import Operand, described, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import Operand, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.to_qdq import dequantize
 
 FAMILY = "to_qdq"

@@ -8,7 +8,8 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
-from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, not_one_grid, type_name
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, type_name
 from intact.rules.quantized.signs import shifted, shifted_zero
 
 UINT16 = ir.DataType.UINT16
@@ -25,9 +26,9 @@ class UnsignNormScale(LocalRule):
     def check(self, x: ir.Node, scale: ir.Node, norm: ir.Node) -> str | None:
         levels, data = dq_operand(scale), dq_operand(x)
         if levels.dtype != INT8:
-            return f"the scale is {type_name(levels)}, not int8"
+            return f"the scale is {type_name(levels.dtype)}, not int8"
         if data.dtype not in (UINT8, UINT16):
-            return f"the activations are {type_name(data)}, not unsigned"
+            return f"the activations are {type_name(data.dtype)}, not unsigned"
         if not query.is_constant(levels.q):
             return "the scale is computed, not constant"
         if len(norm.outputs) > 1:

@@ -154,41 +154,6 @@ def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
     return op.constant(tensor.numpy().reshape(()), hint)
 
 
-def not_one_grid(**operands: Operand) -> str | None:
-    """Refuse operands, given by name, that are not on a constant grid with a single positive scale in float32."""
-    for name, operand in operands.items():
-        step = operand.step
-        if step is None or operand.scale is None:
-            return f"{name} has {_size(operand.scale)}, not one constant scale"
-        if operand.scale.dtype != ir.DataType.FLOAT:
-            return f"the scale of {name} is {_type_name(operand.scale.dtype)}: integer kernels take float32"
-        if not 0 < step < np.inf:
-            return f"the scale of {name} is {step}"
-        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
-            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
-    return None
-
-
-def not_one_type(**operands: Operand) -> str | None:
-    """Refuse operands, given by name, that are not of one 8-bit type."""
-    first = next(iter(operands.values()))
-    for name, operand in operands.items():
-        if operand.dtype not in (UINT8, INT8):
-            return f"{name} is {type_name(operand)}: integer kernels take uint8 and int8"
-        if operand.dtype != first.dtype:
-            return f"{name} is {type_name(operand)}, unlike {next(iter(operands))}: kernels want one type"
-    return None
-
-
-def type_name(operand: Operand) -> str:
-    """The type of an operand, in words for a reason."""
-    return _type_name(operand.dtype)
-
-
-def _type_name(dtype: ir.DataType | None) -> str:
+def type_name(dtype: ir.DataType | None) -> str:
+    """A type in words for a reason."""
     return "of unknown type" if dtype is None else dtype.name.lower()
-
-
-def _size(value: ir.Value | None) -> str:
-    array = query.constant(value)
-    return "a computed number" if array is None else f"{array.size} numbers"

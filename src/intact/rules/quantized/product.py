@@ -153,7 +153,7 @@ def not_constant(found: Product) -> str | None:
     if not query.is_constant(found.w.q):
         return "the weight is computed, not constant"
     if found.w.dtype not in (UINT8, INT8):
-        return f"the weight is {type_name(found.w)}, not of 8 bits"
+        return f"the weight is {type_name(found.w.dtype)}, not of 8 bits"
     return None
 
 

@@ -18,13 +18,13 @@ from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import accumulator, affine, integer_layers, stacks, tail
 from intact.rules.quantized.accumulator import Accumulator
+from intact.rules.quantized.grid_relations import not_one_type
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
     dq_operand,
     input_operand,
-    not_one_type,
     output_operand,
     q_operand,
     quantized,

@@ -11,7 +11,8 @@ from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, not_one_grid, q_operand, quantized
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3

@@ -14,17 +14,9 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import (
-    INT8,
-    UINT8,
-    Operand,
-    described,
-    dq_operand,
-    not_one_grid,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.operand import INT8, UINT8, Operand, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 
 FAMILY = "integer_forms"

@@ -21,7 +21,8 @@ from intact.numbers.decibels import decibels
 from intact.numbers.integer_types import middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, described, dq_operand, not_one_grid
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, described, dq_operand
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 

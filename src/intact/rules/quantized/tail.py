@@ -13,7 +13,8 @@ from intact.numbers import integer
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized import grid_relations as grid
 from intact.rules.quantized.affine import Affine
-from intact.rules.quantized.operand import Operand, dq_operand, input_operand, not_one_grid, output_operand, q_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dq_operand, input_operand, output_operand, q_operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,16 +20,8 @@ from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, snake_case
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import (
-    MICROSOFT,
-    Operand,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import MICROSOFT, Operand, dequantized, dq_operand, q_operand, quantized
 
 
 class ConvToQLinear(LocalRule):

@@ -17,15 +17,7 @@ from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized.copies import fits
 from intact.rules.quantized.operand import INT8, UINT8, type_name
-from intact.rules.quantized.product import (
-    CONVOLUTIONS,
-    MATRICES,
-    Product,
-    centred,
-    matches,
-    not_distinct,
-    product,
-)
+from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, centred, matches, not_distinct, product
 from intact.rules.quantized.saturation import SaturationRule
 
 
@@ -74,4 +66,4 @@ class AbsorbZeroPoints(SaturationRule):
 
 def not_activations(found: Product) -> str | None:
     """Refuse activations of a product that are not of a type that its kernels take."""
-    return None if found.x.dtype in (UINT8, INT8) else f"activations are {type_name(found.x)}, not uint8 or int8"
+    return None if found.x.dtype in (UINT8, INT8) else f"activations are {type_name(found.x.dtype)}, not uint8 or int8"
