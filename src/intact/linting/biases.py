@@ -259,6 +259,3 @@ def _overflow_in_kernel(node: ir.Node) -> str | None:
         return None
     zeros = zero.astype(np.int64).reshape(-1, *(1,) * (weight.ndim - 1))
     return _overflow(bias.astype(np.float64), _sums(weight.astype(np.int64) - zeros, 0) * 255)
-
-
-CHECKS: tuple[Check, ...] = (ConvBiasScale(), GemmBiasGrid(), BiasOverflow(), SharedBias())

@@ -16,19 +16,8 @@ from intact.results import Application
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _TWO_OPERANDS = ("Add", "Concat", "Div", "Mul", "Sub")
 # Operators that hand one tensor on: the first move it or cut it off and need no grid of their own, the others do.
-_MOVING = (
-    "Clip",
-    "Flatten",
-    "Identity",
-    "MaxPool",
-    "Min",
-    "Relu",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_RESHAPING = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_MOVING = ("Clip", "MaxPool", "Min", "Relu", *_RESHAPING)
 _BENDING = ("AveragePool", "Elu", "Erf", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish")
 _PASSING = (*_MOVING, *_BENDING, "Selu", "Sigmoid", "Softplus", "Tanh")
 
@@ -203,6 +192,3 @@ def _doubt(node: ir.Node) -> str | None:
     if not (scale > 0).all() or nearby.axis(node) is None:
         return "the scale is not positive"
     return None
-
-
-CHECKS: tuple[Check, ...] = (MissingEncoding(), DeadQuantization(), FloatStoredWeight())

@@ -128,6 +128,3 @@ def _packed(levels: np.ndarray, bits: int) -> np.ndarray:
     padded = np.pad(levels, [(0, 0)] * (levels.ndim - 1) + [(0, short)])
     groups = padded.reshape(*padded.shape[:-1], -1, together)
     return np.asarray((groups << (bits * np.arange(together))).sum(axis=-1), np.uint8)
-
-
-CHECKS: tuple[Check, ...] = (WeightOnlyMatMul(),)

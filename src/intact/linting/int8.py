@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity, fence
+from intact.linting.check import Isolated, Severity, fence
 from intact.matching.builder import Builder
 from intact.model import query
 
@@ -108,6 +108,3 @@ def _add(op: Builder, add: ir.Node) -> ir.Value:
     if array is None or query.rank(product.inputs[0]) == 1:
         return op.Add(fence(op, product.outputs[0]), vector)
     return op.Add(value, op.constant(array.reshape(1, -1), "row"))
-
-
-CHECKS: tuple[Check, ...] = (PropagatedInt8(),)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Finding, Isolated, Severity, fence
+from intact.linting.check import Finding, Isolated, Severity, fence
 from intact.matching.builder import Builder
 from intact.model import normalize, query
 
@@ -154,4 +154,3 @@ def _becomes_kernel(node: ir.Node, operands: Iterable[ir.Value | None]) -> bool:
 
 
 WHERE = WhereZeroPoint()
-CHECKS: tuple[Check, ...] = (WHERE, KernelOverflow())

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from intact import linting
 from intact.errors import SettingsError
-from intact.linting import (
-    activations,
-    biases,
-    coverage,
-    few_bits,
-    int8,
-    kernels,
-    pools,
-    saturated,
-    scales,
-    sight,
-    softmax,
-    weights,
-)
+from intact.linting import saturated, sight
 from intact.linting.check import Check, Finding, Severity
 from intact.matching.rewriter import Rule
 
@@ -36,11 +27,19 @@ __all__ = [
     "markdown",
 ]
 
-_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage, saturated)
+# Files of this folder that use checks instead of defining them.
+_USERS = ("linter", "repairs")
 
-CHECKS: tuple[Check, ...] = tuple(
-    sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
-)
+
+def _discovered() -> Iterator[Check]:
+    """Every class with a code in a file of this folder: nothing else lists it."""
+    for name in (item.name for item in pkgutil.iter_modules(linting.__path__) if item.name not in _USERS):
+        module = importlib.import_module(f"{linting.__name__}.{name}")
+        classes = [item for item in vars(module).values() if isinstance(item, type) and issubclass(item, Check)]
+        yield from (kind() for kind in classes if kind.__module__ == module.__name__ and "code" in vars(kind))
+
+
+CHECKS: tuple[Check, ...] = tuple(sorted(_discovered(), key=lambda check: check.code))
 
 SATURATED = saturated.SaturatedSums.code
 

@@ -149,6 +149,3 @@ def _channel_axis(node: ir.Node) -> int:
     if node.op_type in ("Gemm", "QGemm"):
         return 0 if query.int_(node, "transB", 0) else 1
     return 0 if "Conv" in node.op_type else -1
-
-
-CHECKS: tuple[Check, ...] = (SaturatedSums(),)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity, fence
+from intact.linting.check import Isolated, Severity, fence
 from intact.matching.builder import Builder
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP
 from intact.model import query
@@ -121,6 +121,3 @@ def _elements(node: ir.Node) -> int | None:
         return None
     size = sizes[axis]
     return size if isinstance(size, int) else None
-
-
-CHECKS: tuple[Check, ...] = (SoftmaxScale(), SoftmaxOverflow())

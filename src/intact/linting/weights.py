@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity
+from intact.linting.check import Isolated, Severity
 from intact.model import query
 
 
@@ -133,6 +133,3 @@ def _leads_to_quantizer(node: ir.Node) -> bool:
     while user is not None and user.op_type in ("Relu", "Clip"):
         user = query.only_consumer(user.outputs[0])
     return user is not None and user.op_type == "QuantizeLinear"
-
-
-CHECKS: tuple[Check, ...] = (ConvWeightAxis(), MatMulWeightAxis(), BatchedMatMulScales(), FloatWeightRequantized())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -111,9 +111,12 @@ class Builder:
         """All outputs of a new node that has `count` of them."""
         return self._outputs(("", op_type), count, inputs, attributes)
 
-    def like(self, node: ir.Node, *inputs: ir.Value | None, **changed: Attribute) -> ir.Value:
-        """The first output, and only one, of a node like another, but for its inputs and `changed` attributes."""
-        return self._outputs((node.domain, node.op_type), 1, inputs, {**node.attributes, **changed})[0]
+    def like(
+        self, node: ir.Node, *inputs: ir.Value | None, _dropped: Collection[str] = (), **changed: Attribute
+    ) -> ir.Value:
+        """The one output of a node like another, with other inputs, without some attributes and with `changed` ones."""
+        kept = {name: item for name, item in node.attributes.items() if name not in _dropped}
+        return self._outputs((node.domain, node.op_type), 1, inputs, {**kept, **changed})[0]
 
     def outputs_like(self, node: ir.Node, *inputs: ir.Value | None) -> list[ir.Value]:
         """All outputs of a new node like another, but for its inputs."""

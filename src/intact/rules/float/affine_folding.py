@@ -159,6 +159,5 @@ def _along_channels(linear: ir.Node, weight: np.ndarray, scale: np.ndarray) -> n
 def _folded(op: Builder, linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> ir.Value:
     original = query.known_constant(linear.inputs[1])
     weight, bias = (array.astype(original.dtype) for array in _weight_and_bias(linear, scale, shift))
-    kept = {name: item for name, item in linear.attributes.items() if name != "beta"}
     constants = op.constant(weight, "weight"), op.constant(bias, "bias")
-    return op.node(linear.op_type, linear.inputs[0], *constants, _attrs=kept)
+    return op.like(linear, linear.inputs[0], *constants, _dropped=("beta",))

@@ -11,7 +11,7 @@ from intact.model import edit, query
 from intact.runtime import ort_cpu
 
 # Quantizers have to survive (a weight stays integers), and chance has to stay chance.
-_KEPT = frozenset(
+KEPT = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli", "Dropout", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -74,7 +74,7 @@ def _foldable(model: ir.Model, known: Mapping[ir.Value, np.ndarray]) -> list[ir.
 
 
 def _is_foldable(node: ir.Node, constant: set[ir.Value]) -> bool:
-    if node.domain or node.op_type in _KEPT or node.op_type == "Constant" or any(query.bodies(node)):
+    if node.domain or node.op_type in KEPT or node.op_type == "Constant" or any(query.bodies(node)):
         return False
     if any(output.is_graph_output() or output.dtype not in _TYPES for output in node.outputs):
         return False

@@ -33,8 +33,7 @@ class FoldFloatGemmFactors(Rule):
         weight, bias = _scaled(w, query.float_(gemm, "alpha", 1.0)), _scaled(b, query.float_(gemm, "beta", 1.0))
         assert weight is not None, "the pattern takes constants only"
         constants = op.constant(weight, "weight"), None if bias is None else op.constant(bias, "bias")
-        kept = {name: item for name, item in gemm.attributes.items() if name not in _FACTORS}
-        return op.Gemm(x, *constants, **kept)
+        return op.like(gemm, x, *constants, _dropped=_FACTORS)
 
 
 class TransposeGemmInput(Rule):
@@ -49,8 +48,7 @@ class TransposeGemmInput(Rule):
         return None if query.int_(gemm, "transA", 0) else "transA is 0"
 
     def rewrite(self, op: Builder, x: ir.Value, rest: tuple[ir.Value, ...], gemm: ir.Node) -> ir.Value:
-        kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
-        return op.Gemm(op.Transpose(x, perm=[1, 0]), *rest, **kept)
+        return op.like(gemm, op.Transpose(x, perm=[1, 0]), *rest, _dropped=("transA",))
 
 
 class MakeGemm(Rule):

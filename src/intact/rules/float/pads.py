@@ -5,9 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Attribute, Output, Patterns, Roots, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, Rule
 from intact.model import query
+
+_PADDING = ("auto_pad", "pads")
 
 
 class PadConv(Rule):
@@ -24,7 +26,7 @@ class PadConv(Rule):
         return _pad_doubt(x, pads, pad, node) or _value_doubt(value, 0.0)
 
     def rewrite(self, op: Builder, x: ir.Value, rest: tuple[ir.Value, ...], pad: ir.Node, node: ir.Node) -> ir.Value:
-        return op.Conv(x, *rest, **_attributes(x, pad, node))
+        return op.like(node, x, *rest, _dropped=_PADDING, pads=_padding(x, pad, node))
 
 
 class PadAveragePool(Rule):
@@ -42,8 +44,7 @@ class PadAveragePool(Rule):
         return doubt
 
     def rewrite(self, op: Builder, x: ir.Value, pad: ir.Node, node: ir.Node) -> ir.Value:
-        attributes = {**_attributes(x, pad, node), "count_include_pad": 1}
-        return op.AveragePool(x, **attributes)
+        return op.like(node, x, _dropped=_PADDING, pads=_padding(x, pad, node), count_include_pad=1)
 
 
 class PadMaxPool(Rule):
@@ -61,7 +62,7 @@ class PadMaxPool(Rule):
         return _value_doubt(value, float("-inf"))
 
     def rewrite(self, op: Builder, x: ir.Value, pad: ir.Node, node: ir.Node) -> ir.Value:
-        return op.MaxPool(x, **_attributes(x, pad, node))
+        return op.like(node, x, _dropped=_PADDING, pads=_padding(x, pad, node))
 
 
 def _pad(op: Patterns, x: Var, pads: Var, value: Var | None, axes: Var | None) -> Output:
@@ -128,9 +129,3 @@ def _padding(x: ir.Value, pad: ir.Node, node: ir.Node) -> list[int]:
     added = (*before[2:], *after[2:])
     own = query.ints(node, "pads", (0,) * len(added))
     return [left + right for left, right in zip(own, added, strict=True)]
-
-
-def _attributes(x: ir.Value, pad: ir.Node, node: ir.Node) -> dict[str, Attribute]:
-    """The attributes of the node, with the padding of both."""
-    kept = {name: item for name, item in node.attributes.items() if name not in ("auto_pad", "pads")}
-    return {**kept, "pads": _padding(x, pad, node)}

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
+from intact.matching.occurrence import producer
 from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
@@ -63,7 +64,7 @@ def _conv(op: Patterns) -> Output:
 
 def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
     """Work out the weight and bias that do the work of the node after the convolution, or say why there are none."""
-    x, w = (_behind(conv.inputs[index]) for index in (0, 1))
+    x, w = (dq_operand(producer(value)) for value in conv.inputs[:2] if value is not None)
     shape = query.static_shape(w.q)
     doubt = not_one_grid(input=x, output=y) or _not_a_weight(w, shape)
     if doubt is not None or shape is None:
@@ -83,9 +84,8 @@ def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
 def _in_steps(x: Operand, w: Operand, y: Operand, found: Affine, bias: np.ndarray) -> _Folded | str:
     scales = (np.broadcast_to(w.scales(), bias.shape) * found.factor).astype(np.float32)
     steps = np.asarray(x.scales()[0] * scales)
-    assert y.step is not None, "grids are checked first"
-    if not (steps > 0).all() or steps.max() > y.step:
-        return f"a step of the accumulator is {steps.max():.6g}, a step of the output {y.step:.6g}"
+    if not (steps > 0).all() or steps.max() > y.known_step:
+        return f"a step of the accumulator is {steps.max():.6g}, a step of the output {y.known_step:.6g}"
     levels = np.rint((bias * found.factor + found.shift) / steps)
     if not (np.abs(levels) <= INT32_MAX).all():
         return f"the bias would be {np.abs(levels).max():.6g} steps of the accumulator, more than int32 holds"
@@ -106,16 +106,9 @@ def _not_a_weight(w: Operand, shape: tuple[int, ...] | None) -> str | None:
     return None
 
 
-def _behind(value: ir.Value | None) -> Operand:
-    node = None if value is None else value.producer()
-    assert node is not None, "the pattern has a DequantizeLinear here"
-    return dq_operand(node)
-
-
 def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> ir.Value:
     """The same integers on a grid with one scale for each output channel."""
-    assert w.dtype is not None, "the weight was checked"
-    zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.dtype.numpy())
+    zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.known_dtype.numpy())
     constants = op.constant(scales, "weight_scale"), op.constant(zeros, "weight_zero_point")
     return op.DequantizeLinear(w.q, *constants, axis=0)
 

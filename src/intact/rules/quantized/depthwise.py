@@ -84,9 +84,7 @@ class DepthwiseToQLinear(ConvToQLinear):
             return "it is not depthwise: conv_to_qlinear takes it"
         return (
             not_distinct(found)
-            or not_one_type(input=data, output=output)
-            or not_one_grid(input=data, output=output)
-            or integer_layers.not_a_weight(data, weight, 0)
+            or integer_layers.not_on_integers(data, weight, 0, output)
             or too_large(found)
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )

@@ -95,11 +95,8 @@ def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:
 
 def _bias(op: Builder, a: Operand, b: Operand, bias: ir.Value) -> ir.Value:
     """The bias as int32 on the grid of the accumulator."""
-    steps, columns = integer_layers.step(a, b), integer_layers.channel_count(b, -1)
-    assert columns is not None, "the weight was checked"
-    levels = integer_layers.bias_levels(bias, steps, columns)
-    assert not isinstance(levels, str), "the bias was checked"
-    return integer_layers.dequantized_bias(op, levels, steps)
+    steps = integer_layers.step(a, b)
+    return integer_layers.dequantized_bias(op, integer_layers.known_levels(bias, steps, b, -1), steps)
 
 
 def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarray | str:
@@ -116,9 +113,8 @@ def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, outp
     levels = _constant_levels(added, steps, b)
     if isinstance(levels, str):
         return levels
-    assert middle.step is not None and output.step is not None, "grids are checked first"
-    moved = middle.step / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0))
-    if moved >= output.step:
-        return f"the intermediate scale {middle.step:.6g} is not below twice the output scale {output.step:.6g}"
+    s, t = middle.known_step, output.known_step
+    if s / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0)) >= t:
+        return f"the intermediate scale {s:.6g} is not below twice the output scale {t:.6g}"
     overflow = integer_layers.overflow(a, b, -1, np.rint(levels).astype(np.int64))
     return overflow or integer_layers.saturates(a, b, -1, middle)

@@ -37,11 +37,10 @@ class FoldGemmFactors(LocalRule):
         left, right = dq_operand(a), dq_operand(b)
         scale = op.constant(integer_layers.like(right.scale, self._scales(right, gemm)), "scale")
         weight = op.DequantizeLinear(right.q, scale, right.zero_point, **b.attributes)
-        added = None
-        if bias is not None:
-            levels = self._levels(left, right, bias, gemm)
-            assert not isinstance(levels, str), "the bias was checked"
-            added = integer_layers.dequantized_bias(op, levels, left.scales()[0] * self._scales(right, gemm))
+        levels = None if bias is None else self._levels(left, right, bias, gemm)
+        assert not isinstance(levels, str), "the bias was checked"
+        steps = left.scales()[0] * self._scales(right, gemm)
+        added = None if levels is None else integer_layers.dequantized_bias(op, levels, steps)
         kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
         return op.Gemm(a.outputs[0], weight, added, **kept)
 
@@ -51,8 +50,7 @@ class FoldGemmFactors(LocalRule):
 
     def _levels(self, a: Operand, b: Operand, bias: ir.Value, gemm: ir.Node) -> np.ndarray | str:
         """beta · c in steps of the new accumulator."""
-        beta, channels = _factors(gemm)[1], integer_layers.channel_count(b, integer_layers.gemm_axis(gemm))
-        assert channels is not None, "the weight was checked"
+        beta, channels = _factors(gemm)[1], query.known_shape(b.q)[integer_layers.gemm_axis(gemm)]
         steps = (a.scales()[0] * self._scales(b, gemm)).astype(np.float64)
         return integer_layers.bias_levels(bias, steps / beta, channels) if beta else np.zeros(channels)
 
@@ -70,8 +68,7 @@ class FoldGemmTranspose(LocalRule):
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         turned = op.Transpose(a.inputs[0], perm=[1, 0])
-        kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
-        return op.Gemm(op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, **kept)
+        return op.like(gemm, op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, _dropped=("transA",))
 
 
 def _factors(gemm: ir.Node) -> tuple[float, float]:

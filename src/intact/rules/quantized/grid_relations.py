@@ -8,7 +8,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers import encoding
 from intact.numbers.encoding import Encoding
-from intact.rules.quantized.operand import INT8, UINT8, Operand, limits, type_name
+from intact.rules.quantized.operand import INT8, UINT8, Operand, type_name
 
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
 LARGEST_RATIO = 2.0
@@ -82,7 +82,7 @@ def not_covered(middle: Operand, result: Operand) -> str | None:
     has levels beyond. Both have one scale. Where one is exactly twice the other, every level of `middle` is one of
     `result`, and half a step is a whole one; elsewhere a whole step may be two once floats are rounded.
     """
-    s, t = _step(middle), _step(result)
+    s, t = middle.known_step, result.known_step
     if s > LARGEST_RATIO * t:
         return f"the intermediate scale {s:.6g} is more than {LARGEST_RATIO:g} times the output scale {t:.6g}"
     if s != LARGEST_RATIO * t and s / LARGEST_RATIO / t + result.reach * FLOAT_SLACK >= 1:
@@ -100,16 +100,14 @@ def not_covered(middle: Operand, result: Operand) -> str | None:
 
 def extent(operand: Operand) -> tuple[float, float]:
     """The least and the greatest value that a grid with one scale can hold."""
-    assert operand.dtype is not None, "types are checked first"
-    step, zero, (least, greatest) = _step(operand), operand.zero, limits(operand.dtype)
+    step, zero, (least, greatest) = operand.known_step, operand.zero, operand.limits
     return (least - zero) * step, (greatest - zero) * step
 
 
 def every_level(operand: Operand) -> np.ndarray:
     """Every integer of the type."""
-    assert operand.dtype is not None, "types are checked first"
-    low, high = limits(operand.dtype)
-    return np.arange(low, high + 1).astype(operand.dtype.numpy())
+    low, high = operand.limits
+    return np.arange(low, high + 1).astype(operand.known_dtype.numpy())
 
 
 def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
@@ -119,19 +117,12 @@ def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
 
 def quantize(x: np.ndarray, grid: Operand) -> np.ndarray:
     """The integers that a Q node with one scale makes of floats."""
-    assert grid.dtype is not None, "types are checked first"
-    return encoding.quantize(x, _encoding(grid)).astype(grid.dtype.numpy())
+    return encoding.quantize(x, _encoding(grid)).astype(grid.known_dtype.numpy())
 
 
 def _encoding(operand: Operand) -> Encoding:
     """The grid of an operand with one scale."""
-    assert operand.dtype is not None, "types are checked first"
-    return Encoding(operand.dtype.name.lower(), np.array(_step(operand), np.float32), np.array(operand.zero))
-
-
-def _step(operand: Operand) -> float:
-    assert operand.step is not None, "grids are checked to have one scale first"
-    return operand.step
+    return Encoding(operand.known_dtype.name.lower(), np.array(operand.known_step, np.float32), np.array(operand.zero))
 
 
 def _same(left: ir.Value | None, right: ir.Value | None) -> bool:

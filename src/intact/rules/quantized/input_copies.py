@@ -11,7 +11,6 @@ from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, split, split_small
-from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import UINT8, described, dq_operand, q_operand
 from intact.rules.quantized.product import (
     CONVOLUTIONS,
@@ -45,9 +44,7 @@ class RefusedConvToQLinear(ConvToQLinear, DistinctRule):
         data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         return (
             not_distinct(Product(conv, data, weight, 1, 1))
-            or not_one_type(input=data, output=output)
-            or not_one_grid(input=data, output=output)
-            or integer_layers.not_a_weight(data, weight, 0)
+            or integer_layers.not_on_integers(data, weight, 0, output)
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 

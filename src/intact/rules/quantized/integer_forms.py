@@ -11,16 +11,7 @@ from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
-from intact.rules.quantized.operand import (
-    MICROSOFT,
-    Operand,
-    dequantized,
-    described,
-    dq_operand,
-    limits,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.operand import MICROSOFT, Operand, dequantized, described, dq_operand, q_operand, quantized
 
 
 class ReluToIntegerClip(LocalRule):
@@ -67,8 +58,7 @@ def _not_clipped(grid: Operand, low: float | None, high: float | None) -> str | 
 
 def _ends(grid: Operand, low: float | None, high: float | None) -> tuple[int | None, int | None]:
     """The levels of the ends of a clip, None where the grid ends no later."""
-    assert grid.dtype is not None, "types are checked first"
-    least, greatest = limits(grid.dtype)
+    least, greatest = grid.limits
     bottom, top = (None if end is None else _level(grid, end) for end in (low, high))
     return None if bottom is None or bottom <= least else bottom, None if top is None or top >= greatest else top
 
@@ -80,10 +70,9 @@ def _level(grid: Operand, value: float) -> int:
 
 def _clip(op: Builder, x: ir.Value, y: ir.Node, low: float | None, high: float | None) -> ir.Value:
     grid = q_operand(y)
-    assert grid.dtype is not None, "types are checked first"
-    levels = described(op.QuantizeLinear(x, *y.inputs[1:], **y.attributes), grid.dtype, y.outputs[0].shape)
+    levels = described(op.QuantizeLinear(x, *y.inputs[1:], **y.attributes), grid.known_dtype, y.outputs[0].shape)
     ends = _ends(grid, low, high)
-    cuts = (None if end is None else op.constant(np.array(end, grid.dtype.numpy()), "limit") for end in ends)
+    cuts = (None if end is None else op.constant(np.array(end, grid.known_dtype.numpy()), "limit") for end in ends)
     return op.Clip(levels, *cuts)
 
 
@@ -102,10 +91,9 @@ class SubToAdd(LocalRule):
 
     def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         second = dq_operand(b)
-        assert second.dtype is not None, "types are checked first"
         constant = query.constant(second.q)
         turned = op.BitwiseNot(second.q) if constant is None else op.constant(np.invert(constant), "negative")
-        described(turned, second.dtype, second.q.shape)
-        zero = op.constant(np.invert(np.array(second.zero, second.dtype.numpy())), "zero_point")
+        described(turned, second.known_dtype, second.q.shape)
+        zero = op.constant(np.invert(np.array(second.zero, second.known_dtype.numpy())), "zero_point")
         negative = op.DequantizeLinear(turned, second.scale, zero)
         return op.QuantizeLinear(op.Add(a.outputs[0], negative), *y.inputs[1:], **y.attributes)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.model import query
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
-from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, limits, type_name
+from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, type_name
 
 # So many whole numbers float32 tells apart.
 FLOAT32_LEVELS = 2**24
@@ -37,13 +37,15 @@ def not_a_weight(x: Operand, w: Operand, channel_axis: int) -> str | None:
     return _not_along(w, scales.size, channel_axis) or overflow(x, w, channel_axis)
 
 
-def not_a_product(x: Operand, w: Operand, channel_axis: int, y: Operand | None = None) -> str | None:
-    """Refuse a product of `x` and the weight `w` that integer kernels do not compute within a step of `y`.
-
-    Without `y` the result is float.
-    """
+def not_on_integers(x: Operand, w: Operand, channel_axis: int, y: Operand | None = None) -> str | None:
+    """Refuse a product of `x` and the weight `w` that no integer kernel takes; without `y` the result is float."""
     grids = {"input": x} if y is None else {"input": x, "output": y}
-    doubt = not_one_type(**grids) or not_one_grid(**grids) or not_a_weight(x, w, channel_axis)
+    return not_one_type(**grids) or not_one_grid(**grids) or not_a_weight(x, w, channel_axis)
+
+
+def not_a_product(x: Operand, w: Operand, channel_axis: int, y: Operand | None = None) -> str | None:
+    """Refuse the same, and one whose floats between DQ and Q are not within a step of `y`."""
+    doubt = not_on_integers(x, w, channel_axis, y)
     return doubt if doubt is not None or y is None else lost_in_float(x, w, channel_axis, y)
 
 
@@ -113,19 +115,18 @@ def extent(operand: Operand) -> float:
 
 def saturates(x: Operand, w: Operand, channel_axis: int, grid: Operand) -> str | None:
     """Refuse a grid that may cut a product off: it does not hold every sum that the integers of `x` can give."""
-    assert x.dtype is not None and grid.dtype is not None and grid.step is not None, "grids are checked first"
     centred = w.centred()
-    ends = [limit - x.zero for limit in limits(x.dtype)]
+    ends = [limit - x.zero for limit in x.limits]
     others = tuple(index for index in range(centred.ndim) if index != channel_axis % centred.ndim)
     low, high = (
         pick(centred * ends[0], centred * ends[1]).sum(axis=others) * step(x, w) for pick in (np.minimum, np.maximum)
     )
-    least, greatest = (limit - grid.zero for limit in limits(grid.dtype))
-    if (low >= (least - 0.5) * grid.step).all() and (high <= (greatest + 0.5) * grid.step).all():
+    least, greatest = (limit - grid.zero for limit in grid.limits)
+    if (low >= (least - 0.5) * grid.known_step).all() and (high <= (greatest + 0.5) * grid.known_step).all():
         return None
     return (
         f"products reach {low.min():.6g} to {high.max():.6g}, "
-        f"but the intermediate grid covers {least * grid.step:.6g} to {greatest * grid.step:.6g}"
+        f"but the intermediate grid covers {least * grid.known_step:.6g} to {greatest * grid.known_step:.6g}"
     )
 
 
@@ -169,6 +170,13 @@ def bias_levels(bias: ir.Value, steps: np.ndarray, channels: int) -> np.ndarray 
         return stored
     real = _real_bias(bias)
     return "the bias is computed, not constant" if real is None else levels_of(real, steps, channels)
+
+
+def known_levels(bias: ir.Value, steps: np.ndarray, w: Operand, channel_axis: int) -> np.ndarray:
+    """The same for a bias that was found to have levels before."""
+    levels = bias_levels(bias, steps, query.known_shape(w.q)[channel_axis])
+    assert not isinstance(levels, str), f"the bias was taken for constant: {levels}"
+    return levels
 
 
 def _stored_levels(bias: ir.Value, steps: np.ndarray) -> np.ndarray | None:
@@ -235,12 +243,9 @@ def not_a_bias(bias: ir.Value | None, x: Operand, w: Operand, y_step: float | No
 
 def bias_constant(op: Builder, bias: ir.Value | None, x: Operand, w: Operand, channel_axis: int) -> ir.Value | None:
     """The bias as the int32 constant that kernels add to the accumulator; it was checked with `not_a_bias`."""
-    channels = channel_count(w, channel_axis)
-    if bias is None or channels is None:
+    if bias is None:
         return None
-    levels = bias_levels(bias, step(x, w), channels)
-    assert not isinstance(levels, str), f"the bias was checked: {levels}"
-    return _int32_constant(op, bias, np.rint(levels))
+    return _int32_constant(op, bias, np.rint(known_levels(bias, step(x, w), w, channel_axis)))
 
 
 def dequantized_bias(op: Builder, levels: np.ndarray, steps: np.ndarray) -> ir.Value:

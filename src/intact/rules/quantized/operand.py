@@ -35,6 +35,28 @@ class Operand(NamedTuple):
         return None if number is None else float(number)
 
     @property
+    def known_step(self) -> float:
+        """The scale, which was found to be one constant before."""
+        assert self.step is not None, f"{query.describe(self.q)} was taken for integers on a grid with one scale"
+        return self.step
+
+    @property
+    def known_dtype(self) -> ir.DataType:
+        """The type, which was found to be known before."""
+        assert self.dtype is not None, f"the type of {query.describe(self.q)} was taken for known"
+        return self.dtype
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of the type."""
+        return integer_types.limits(self.known_dtype.name.lower())
+
+    @property
+    def zero_level(self) -> np.ndarray:
+        """The zero point in the type of the integers, where it is one constant."""
+        return np.asarray(self.zero).astype(self.known_dtype.numpy())
+
+    @property
     def zero(self) -> int:
         """The zero point, where it is one constant; 0 where it is absent."""
         return int(query.scalar(self.zero_point) or 0)
@@ -42,8 +64,7 @@ class Operand(NamedTuple):
     @property
     def reach(self) -> int:
         """The greatest |q - zero_point| that the type allows, with any zero point where that is computed."""
-        assert self.dtype is not None, "types are checked first"
-        (least, greatest), zero = limits(self.dtype), query.scalar(self.zero_point)
+        (least, greatest), zero = self.limits, query.scalar(self.zero_point)
         if self.zero_point is not None and zero is None:
             return greatest - least
         return max(greatest - int(zero or 0), int(zero or 0) - least)
@@ -65,22 +86,17 @@ class Operand(NamedTuple):
 
     def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Scale and zero point as integer kernels want them: one number as a scalar, and a zero point in any case."""
-        assert self.scale is not None and self.dtype is not None, "grids are checked first"
+        assert self.scale is not None, "grids are checked first"
         scale = as_scalar(op, self.scale, "scale")
         if self.zero_point is not None:
             return scale, as_scalar(op, self.zero_point, "zero_point")
         array = query.constant(scale)
         shape = () if array is None else array.shape
-        return scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
+        return scale, op.constant(np.zeros(shape, self.known_dtype.numpy()), "zero_point")
 
     def triple(self, op: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Integers, scale and zero point, in the order of every QLinear operator."""
         return self.q, *self.grid(op)
-
-
-def limits(dtype: ir.DataType) -> tuple[int, int]:
-    """The least and the greatest integer of a type."""
-    return integer_types.limits(dtype.name.lower())
 
 
 def described(value: ir.Value, dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:

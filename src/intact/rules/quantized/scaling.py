@@ -12,7 +12,7 @@ from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.grid_relations import not_one_grid
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, q_operand, quantized
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
@@ -105,8 +105,7 @@ class FoldShiftIntoQuantize(LocalRule):
 
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> ir.Value:
         zero = op.constant(_moved_zero(q_operand(last), _shift(shift, c)), "zero_point")
-        attributes = {name: item for name, item in last.attributes.items() if name != "output_dtype"}
-        return op.QuantizeLinear(x, last.inputs[1], zero, **attributes)
+        return op.like(last, x, last.inputs[1], zero, _dropped=("output_dtype",))
 
 
 def _ends_gelu(x: ir.Value) -> bool:
@@ -186,18 +185,16 @@ def _no_room(operand: Operand, amount: float) -> str | None:
     doubt = not_one_grid(grid=operand) or grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
-    assert operand.step is not None and operand.dtype is not None, "grids are checked first"
-    steps = amount / operand.step
+    steps = amount / operand.known_step
     if not abs(steps - round(steps)) <= _WHOLE:
-        return f"the constant is {steps:.6g} steps of {operand.step:.6g}, not a whole number"
+        return f"the constant is {steps:.6g} steps of {operand.known_step:.6g}, not a whole number"
     zero = operand.zero + round(steps)
-    low, high = limits(operand.dtype)
+    low, high = operand.limits
     return None if low <= zero <= high else f"the zero point would be {zero}, outside of {low} to {high}"
 
 
 def _moved_zero(operand: Operand, amount: float) -> np.ndarray:
-    assert operand.step is not None and operand.dtype is not None, "grids are checked first"
-    zero = np.asarray(operand.zero + round(amount / operand.step)).astype(operand.dtype.numpy())
+    zero = np.asarray(operand.zero + round(amount / operand.known_step)).astype(operand.known_dtype.numpy())
     shape = query.static_shape(operand.scale)
     return zero.reshape(shape or ())
 

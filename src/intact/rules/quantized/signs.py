@@ -202,9 +202,8 @@ def shifted(integers: np.ndarray | None) -> np.ndarray:
 
 def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
     """The zero point of the same grid in the other sign."""
-    assert grid.dtype is not None, "types are checked first"
     zeros = query.constant(grid.zero_point)
     if zeros is None:
         scale = query.constant(grid.scale)
-        zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy())
+        zeros = np.zeros(() if scale is None else scale.shape, grid.known_dtype.numpy())
     return op.constant(shifted(zeros), "zero_point")

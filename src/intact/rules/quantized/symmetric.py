@@ -84,16 +84,14 @@ class AbsorbDequantized(SymmetryRule):
 
 
 def _fits(weight: Operand) -> bool:
-    assert weight.dtype is not None, "types are checked first"
-    return fits(weight.centred(), weight.dtype.bitwidth)
+    return fits(weight.centred(), weight.known_dtype.bitwidth)
 
 
 def _symmetric(
     op: Builder, weight: Operand, integers: np.ndarray, scale: ir.Value | None
 ) -> tuple[ir.Value, ir.Value | None, ir.Value]:
     """Integers, scale and zero points 0 in the signed type of as many bits."""
-    assert weight.dtype is not None, "types are checked first"
-    dtype = _SIGNED[weight.dtype.bitwidth].numpy()
+    dtype = _SIGNED[weight.known_dtype.bitwidth].numpy()
     zeros = np.zeros(weight.zeros().size, dtype)
     return op.constant(integers.astype(dtype), "weight"), scale, op.constant(zeros, "weight_zero_point")
 
@@ -185,8 +183,7 @@ class DuplicateDequantizedInput(_LayerRule):
 
     def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> ir.Value:
         layer = _layer(node, x, w)
-        assert layer.w.dtype is not None, "types are checked first"
-        parts = split(layer.w.centred(), layer.w.dtype.bitwidth)
+        parts = split(layer.w.centred(), layer.w.known_dtype.bitwidth)
         copies = op.QuantizeLinear(_copies(op, layer, x, len(parts)), *layer.x.grid(op))
         copies = described(copies, layer.x.dtype, None)
         data = op.DequantizeLinear(copies, *layer.x.grid(op))
@@ -210,8 +207,7 @@ def requantized(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
     An input that is about the same everywhere then finds about the same sum.
     """
-    assert weight.dtype is not None, "types are checked first"
-    greatest = 2 ** (weight.dtype.bitwidth - 1) - 1
+    greatest = 2 ** (weight.known_dtype.bitwidth - 1) - 1
     rows = _rows(weight.centred(), axis) * _scales(weight, axis)
     scales = (np.abs(rows).max(axis=1, initial=0) / greatest).astype(np.float32)
     scales[scales == 0] = weight.scales().max()
@@ -236,8 +232,7 @@ def _rows(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _scales(weight: Operand, axis: int) -> np.ndarray:
-    channels = integer_layers.channel_count(weight, axis)
-    assert channels is not None, "a constant has a shape"
+    channels = query.known_shape(weight.q)[axis]
     return np.asarray(np.broadcast_to(weight.scales().astype(np.float64), (channels,))[:, None])
 
 
@@ -273,10 +268,7 @@ def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> ir.Value | None:
     producer = None if layer.bias is None else layer.bias.producer()
     if layer.bias is None or producer is None or producer.op_type != "DequantizeLinear":
         return layer.bias
-    channels = integer_layers.channel_count(layer.w, layer.channel_axis)
-    assert channels is not None, "a constant has a shape"
-    levels = integer_layers.bias_levels(layer.bias, steps, channels)
-    assert not isinstance(levels, str), f"the bias was checked: {levels}"
+    levels = integer_layers.known_levels(layer.bias, steps, layer.w, layer.channel_axis)
     integers = np.clip(np.rint(levels), -INT32_MAX, INT32_MAX).astype(np.int32)
-    zeros = op.constant(np.zeros(channels, np.int32), "bias_zero_point")
+    zeros = op.constant(np.zeros(len(integers), np.int32), "bias_zero_point")
     return op.DequantizeLinear(op.constant(integers, "bias"), op.constant(steps, "bias_scale"), zeros, axis=0)

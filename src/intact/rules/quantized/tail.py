@@ -55,7 +55,7 @@ def of_operator(head: Head, last: ir.Node) -> Tail | str:
         column = numbers[:, None]
         pair = (levels, column) if is_first else (column, levels)
         compute = integer.qlinear_add if adds else integer.qlinear_mul
-        grids = [(np.float32(item.step), _zero_of(item)) for item in (a, b, c)]
+        grids = [(np.float32(item.step), item.zero_level) for item in (a, b, c)]
         return compute(pair[0], *grids[0], pair[1], *grids[1], *grids[2])
 
     return Tail(map_, c, run)
@@ -101,13 +101,7 @@ def _constant_map(real: np.ndarray, adds: bool) -> Affine | str:
 
 
 def _real(numbers: np.ndarray, k: Operand) -> np.ndarray:
-    assert k.step is not None, "grids are checked first"
-    return (numbers.astype(np.int64) - k.zero) * float(np.float32(k.step))
-
-
-def _zero_of(operand: Operand) -> np.ndarray:
-    assert operand.dtype is not None, "grids are checked first"
-    return np.asarray(operand.zero).astype(operand.dtype.numpy())
+    return (numbers.astype(np.int64) - k.zero) * float(np.float32(k.known_step))
 
 
 def _source(head: Head) -> Operand:
@@ -118,6 +112,5 @@ def _source(head: Head) -> Operand:
 
 def _as_read(head: Head, source: Operand) -> Affine:
     """The map of a DQ on another grid than the product's; on the same grid it leaves values as they are."""
-    assert source.step is not None and head.grid.step is not None, "grids are checked first"
-    factor, shift = source.step / head.grid.step, (head.grid.zero - source.zero) * source.step
+    factor, shift = source.known_step / head.grid.known_step, (head.grid.zero - source.zero) * source.known_step
     return Affine(np.full(head.channels, factor), np.full(head.channels, shift))

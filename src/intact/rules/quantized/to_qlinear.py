@@ -202,8 +202,7 @@ def _other_mean(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 def _out_of_proportion(input: Operand, output: Operand) -> str | None:
     """Refuse scales at which the kernel stops: x_scale / (y_scale · elements) is from 2^-32 up, below 256."""
-    assert input.step is not None and output.step is not None, "grids are checked first"
-    shape, ratio = query.static_shape(input.q), input.step / output.step
+    shape, ratio = query.static_shape(input.q), input.known_step / output.known_step
     most = 2**24 if shape is None else math.prod(shape[2:])
     least = 1 if shape is None else most
     if ratio / most >= 2**-32 and ratio / least < 256:
