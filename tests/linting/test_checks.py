@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from intact.errors import ModelError
 from intact.events import Log
-from intact.linting import linter
+from intact.linting import linter, repairs
 from intact.model import io
 from intact.pipeline import loading
 from intact.runtime import ort_cpu
@@ -208,7 +208,7 @@ def test_the_repair_keeps_the_numbers(name: str) -> None:
     if name.startswith("a kernel's"):
         assert not any(finding.fixable for finding in linter.findings(model))
         return
-    repaired = linter.fix(model).model
+    repaired = repairs.repair(model).model
     assert not linter.findings(repaired)
     for row in feeds(model):
         expected, got = ort_cpu.run(model, row), ort_cpu.run(repaired, row, optimize=True)
@@ -217,22 +217,22 @@ def test_the_repair_keeps_the_numbers(name: str) -> None:
 
 
 def test_a_softmax_kernel_is_taken_apart_where_it_goes_over_one_axis() -> None:
-    fixed = linter.fix(softmax_kernel(1 / 255)).model
+    fixed = repairs.repair(softmax_kernel(1 / 255)).model
     assert not linter.findings(fixed)
     x = np.zeros((2, 5, 6), np.float32)
     x[:, 2] = 12.7
     (got,) = ort_cpu.run(fixed, {"x": x}, optimize=True).values()
     expected = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     assert got.max() == np.float32(1 / 255) * 255 and np.abs(got - expected).max() <= 0.5 / 255
-    assert not linter.fix(softmax_kernel(1 / 255, opset=12)).applications
+    assert not repairs.repair(softmax_kernel(1 / 255, opset=12)).applications
 
 
 @pytest.mark.parametrize("kernel", [False, True], ids=["between grids", "kernel"])
 @pytest.mark.parametrize("zero", ["overridden", "input"])
 def test_a_where_whose_zero_point_is_not_constant_runs_after_the_repair(zero: str, kernel: bool) -> None:
     """Before it, making a session ends the process."""
-    fixed = linter.fix(where(zero, kernel=kernel)).model
-    assert not linter.findings(fixed) and not linter.fix(fixed).applications
+    fixed = repairs.repair(where(zero, kernel=kernel)).model
+    assert not linter.findings(fixed) and not repairs.repair(fixed).applications
     row = {"x": np.linspace(-1, 5, 32, dtype=np.float32).reshape(2, 16)}
     given = {"z": np.array(3, u8)} if zero == "input" else {}
     (got,) = ort_cpu.run(fixed, row | given, optimize=True).values()
@@ -245,18 +245,18 @@ def test_requantizing_to_the_same_grid_is_removed() -> None:
     same = g.qdq(g.qdq(g.input([4]), 0.1, u8(128)), 0.1, u8(128))
     model = g.model(g.op("Relu", same))
     assert codes(model) == {"Q116"}
-    kept = [node.op_type for node in linter.fix(model).model.graph]
+    kept = [node.op_type for node in repairs.repair(model).model.graph]
     assert kept == ["QuantizeLinear", "DequantizeLinear", "Relu"]
 
 
 def test_an_unused_pair_is_removed_and_recorded() -> None:
-    repaired = linter.fix(unused(pair=True))
+    repaired = repairs.repair(unused(pair=True))
     assert [node.op_type for node in repaired.model.graph] == ["Relu"]
     assert [item.rule for item in repaired.applications] == ["remove_dead_quantization"] * 2
 
 
 def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
-    repaired = linter.fix(float_stored(INT4)).model
+    repaired = repairs.repair(float_stored(INT4)).model
     stored = next(
         node
         for node in repaired.graph
@@ -270,14 +270,14 @@ def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
 @pytest.mark.parametrize("name", ["a scale of zero", "no grid between two Convs", "a bias shared at two scales"])
 def test_what_cannot_be_repaired_exactly_stays(name: str) -> None:
     model, expected = CASES[name][0](), CASES[name][1]
-    assert codes(linter.fix(model).model) >= expected
+    assert codes(repairs.repair(model).model) >= expected
     assert not any(finding.fixable for finding in linter.findings(model))
 
 
 def test_a_bias_behind_one_grid_for_two_scales_is_split() -> None:
     model = shared_bias(2.0**-4, one=True)
     assert codes(model) == {"Q104", "Q112"}
-    repaired = linter.fix(model).model
+    repaired = repairs.repair(model).model
     assert not linter.findings(repaired)
     for row in feeds(model):
         expected, got = ort_cpu.run(model, row), ort_cpu.run(repaired, row, optimize=True)
@@ -327,7 +327,7 @@ def test_between_grids_of_float16_nothing_is_fused_and_nothing_is_wrong() -> Non
     w = g.op("DequantizeLinear", g.constant(np.array([[9, -8], [7, -6]], s8)), *grid, axis=0)
     y = g.op("MatMul", g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero), w)
     model = g.model(g.op("DequantizeLinear", g.op("QuantizeLinear", y, scale, zero), scale, zero))
-    assert not linter.findings(model) and not linter.fix(model).applications
+    assert not linter.findings(model) and not repairs.repair(model).applications
     row = {"x": np.array([[1, 2], [-3, 4], [5, -6]], half)}
     (plain,), (optimized,) = (ort_cpu.run(model, row, optimize=optimize).values() for optimize in (False, True))
     np.testing.assert_array_equal(optimized, plain)
@@ -347,7 +347,7 @@ def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
             >
         }"""
     )
-    fixed = linter.fix(model)
+    fixed = repairs.repair(model)
     assert [item.rule for item in fixed.applications] == ["double_quantization"]
     for choice in (True, False):
         row = {"c": np.array(choice), "x": np.array([0.2, 0.6, 1.4, 3.0], np.float32)}

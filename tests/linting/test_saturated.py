@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.linting import linter
+from intact.linting import linter, repairs
+from intact.linting.repairs import Purpose
 from intact.runtime import host_cpu, ort_cpu
 from tests.linting.qdq import Graph
 from tests.linting.wrong import X, s8, u8
@@ -70,7 +71,7 @@ every_op = pytest.mark.parametrize(
 def test_after_the_repair_the_optimized_model_is_right_on_every_machine(op, last, data, per_channel) -> None:
     model, row = product(op, data, last=last, per_channel=per_channel), ROW if op == "Conv" else MATRIX
     assert codes(model) == ["Q124"]
-    repaired = linter.fix(model, saturates=True).model
+    repaired = repairs.repair(model, saturates=True).model
     assert not codes(repaired)
     (expected,), (plain,) = evaluate(model, row).values(), ort_cpu.run(repaired, row).values()
     (optimized,) = ort_cpu.run(repaired, row, optimize=True).values()
@@ -91,7 +92,7 @@ def test_without_the_repair_a_machine_without_vnni_is_wrong(op, last, data) -> N
 def test_an_operator_on_integers_is_repaired_as_well(op) -> None:
     model = kernel(op)
     assert codes(model) == ["Q124"]
-    repaired = linter.fix(model, saturates=True).model
+    repaired = repairs.repair(model, saturates=True).model
     shape = tuple(int(size) for size in model.graph.inputs[0].shape)
     row = {"x": np.random.default_rng(2).integers(0, 256, shape).astype(u8)}
     (expected,), (found,) = evaluate(model, row).values(), ort_cpu.run(repaired, row).values()
@@ -107,7 +108,7 @@ def test_weights_whose_sums_fit_in_16_bits_are_sound(op, last, most, found) -> N
 
 def test_a_machine_with_vnni_leaves_the_model_alone() -> None:
     assert not codes(product(), saturates=False)
-    assert not linter.fix(product(), saturates=False).applications
+    assert not repairs.repair(product(), saturates=False).applications
 
 
 def test_what_is_not_said_is_true_of_this_machine() -> None:
@@ -123,6 +124,6 @@ def test_products_that_share_a_weight_share_it_after_the_repair() -> None:
     x = g.qdq(g.input([9, 16]), X, u8(3))
     w = g.dq(g.constant(np.ascontiguousarray(weight(16, 16).T)), 2.0**-7, s8(0))
     y = g.op("MatMul", g.qdq(g.op("MatMul", x, w), 0.25, u8(3)), w)
-    repaired = linter.unsaturated(g.model(g.qdq(y, 0.25, u8(3))))
+    repaired = repairs.repair(g.model(g.qdq(y, 0.25, u8(3))), Purpose.MULTIPLY, saturates=True)
     weights = [node for node in repaired.model.graph if node.inputs[0].const_value is not None]
     assert [node.inputs[0].dtype for node in weights] == [ir.DataType.UINT8] and len(repaired.applications) == 1

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from intact.errors import ModelError
-from intact.linting import linter
+from intact.linting import linter, repairs
 from intact.runtime import ort_cpu
 from tests.linting.wrong import CASES, SOUND, feeds
 
@@ -50,7 +50,7 @@ def test_the_fault_is_found_and_nothing_else(code: str, build: object) -> None:
 def test_after_the_repair_the_optimized_model_is_right(code: str, build: object) -> None:
     model = build()
     expected = outputs(model, optimize=False)
-    got = outputs(linter.fix(model).model, optimize=True)
+    got = outputs(repairs.repair(model).model, optimize=True)
     tolerance = WEIGHT_ONLY_TOLERANCE if code == "Q109" else 0.0
     for a, b in zip(expected, got, strict=True):
         assert np.abs(a.astype(np.float64) - b).max() <= tolerance * np.abs(a).max()
@@ -58,17 +58,17 @@ def test_after_the_repair_the_optimized_model_is_right(code: str, build: object)
 
 @cases
 def test_after_the_repair_nothing_is_found_and_nothing_is_left_to_repair(code: str, build: object) -> None:
-    repaired = linter.fix(build())
+    repaired = repairs.repair(build())
     assert repaired.applications
     assert not linter.findings(repaired.model)
-    assert not linter.fix(repaired.model).applications
+    assert not repairs.repair(repaired.model).applications
 
 
 @cases
 def test_the_repair_leaves_the_given_model_alone(code: str, build: object) -> None:
     model = build()
     before = ir.to_proto(model).SerializeToString()
-    linter.fix(model)
+    repairs.repair(model)
     assert ir.to_proto(model).SerializeToString() == before
 
 
@@ -76,7 +76,7 @@ def test_the_repair_leaves_the_given_model_alone(code: str, build: object) -> No
 def test_a_sound_model_has_no_findings_and_stays_as_it_is(build: object) -> None:
     model = build()
     assert not linter.findings(model)
-    assert not linter.fix(model).applications
+    assert not repairs.repair(model).applications
 
 
 @sound

@@ -205,7 +205,7 @@ SPLIT = "(float[4] x) => (float[2] y, float[2] v)"
 
 def test_several_outputs_of_a_node_match_by_position():
     def build(op, x):
-        first, second = op.Split(x, _outputs=2, _name="split")
+        first, second = op.outputs(op.Split(x, _name="split"), 2)
         return op.Relu(first), op.Neg(second)
 
     body = "a, b = Split <num_outputs = 2> (x)\n y = Relu({})\n v = Neg({})"

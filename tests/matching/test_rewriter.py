@@ -67,10 +67,10 @@ class SwapParts(Rule):
     exactness = EXACT
 
     def pattern(self, op, x, sizes):
-        return op.Split(op.Neg(x), sizes, _outputs=2)
+        return op.outputs(op.Split(op.Neg(x), sizes), 2)
 
     def rewrite(self, op, x, sizes):
-        return [op.Neg(part) for part in op.Split(x, sizes, _outputs=2)]
+        return [op.Neg(part) for part in op.outputs("Split", 2, x, sizes)]
 
 
 class ExpandRelu(Rule):
@@ -584,7 +584,7 @@ class SplitFirst(Rule):
         return op.every_output(op.Split(op.Neg(x), sizes, _name="split"))
 
     def rewrite(self, op, x, sizes, split):
-        return [op.Neg(part) for part in op.Split(x, sizes, _outputs=len(split.outputs))]
+        return [op.Neg(part) for part in op.outputs_like(split, x, sizes)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])

@@ -8,6 +8,7 @@ from intact.errors import GateFailed
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
 from intact.pipeline import stages
 from intact.rules.quantized import families
+from intact.rules.quantized.families import Latitude
 from intact.settings.config import BuildConfig
 from tests.rules.proof.test_exactness import MoveZeroPoint
 
@@ -53,16 +54,16 @@ REPLAYED = "rewire_elsewhere at '[^']+' does not keep its claim: the outputs of 
 @pytest.mark.parametrize(
     ("rule", "exact", "said"),
     [
-        (RaiseReluZeroPoint(), False, MOVES_ONE),
-        (RaiseReluZeroPointTwice(), False, MOVES_TWO),
+        (RaiseReluZeroPoint(), Latitude.BUILD, MOVES_ONE),
+        (RaiseReluZeroPointTwice(), Latitude.BUILD, MOVES_TWO),
         # Among exact rules only, where outputs have to be the same bits: replaying shows which changed them.
-        (RewireElsewhere(), True, REPLAYED),
+        (RewireElsewhere(), Latitude.EXACT, REPLAYED),
     ],
     ids=["exact", "within one step", "found by replaying"],
 )
-def test_a_broken_claim_stops_the_build_and_names_the_rule(rule, exact, said, zoo, tmp_path, monkeypatch):
+def test_a_broken_claim_stops_the_build_and_names_the_rule(rule, latitude, said, zoo, tmp_path, monkeypatch):
     given = families.rules_for
-    monkeypatch.setattr(families, "rules_for", lambda target: (rule, *given(target, exact=exact)))
+    monkeypatch.setattr(families, "rules_for", lambda target: (rule, *given(target, latitude)))
     config = BuildConfig.from_dict({"precision": "uint8", "quant": {"load_path": str(zoo.data("residual_cnn"))}})
     with pytest.raises(GateFailed, match=said) as caught:
         stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intact.events import Log
-from intact.linting import linter
+from intact.linting import linter, repairs
 from intact.linting.linter import Finding, Severity
 from intact.matching.rewriter import Rewritten
 from intact.model import io, normalize, upgrade
@@ -57,7 +57,7 @@ def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = Fal
     # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
     constant_folding.fold(normal)
     found = tuple(linter.findings(normal, opset=given.opset_imports.get("")))
-    repaired = Rewritten(normal) if place is None else linter.fix(normal)
+    repaired = Rewritten(normal) if place is None else repairs.repair(normal)
     standing = {(finding.code, finding.node) for finding in linter.findings(repaired.model)}
     if place is not None:
         model_files.write_model(repaired.model, place, path, Log())

@@ -33,9 +33,8 @@ def rewrite(
     with settled(config, settings) as complete:
         model_files.check_output(Path(output), overwrite)
         target = preparation.target_of(complete.compile)
-        exact, near = rules == "exact", rules == "near"
-        chosen = families.rules_for(target, exact=exact, near=near)
+        chosen = families.rules_for(target, families.Latitude(rules))
         names = {rule.name for rule in chosen}
-        left_out = tuple(rule for rule in families.rules_for(target, near=near) if rule.name not in names)
+        left_out = tuple(rule for rule in families.rules_for(target) if rule.name not in names)
         order = rewriting.RewriteOrder(path_of(model), Path(output), target, chosen, explain, left_out)
         return rewriting.rewrite_file(order, complete, Log(events or Silence()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity
+from intact.linting.check import Isolated, Severity
 from intact.model import query
 
 
@@ -57,24 +57,12 @@ class PerChannelActivation(Isolated):
 
     code = "Q107"
     severity = Severity.ERROR
-    ops = (
-        "Add",
-        "AveragePool",
-        "Concat",
-        "Conv",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "MatMul",
-        "Mul",
-        "Sigmoid",
-        "Softmax",
-        "Where",
-    )
-
     ops_in_half = ("Concat",)
 
     # Their other inputs are weights, whose scales may be several: see Q101 to Q103.
     _linear = ("Conv", "MatMul")
+    _elementwise = ("Add", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where")
+    ops = (*_linear, *_elementwise, *ops_in_half, "AveragePool", "GlobalAveragePool")
 
     def fault(self, node: ir.Node) -> str | None:
         linear = node.op_type in self._linear
@@ -135,6 +123,3 @@ class DoubleQuantization(Isolated):
 def _scale_and_zero(node: ir.Node) -> tuple[float, int] | None:
     scale, zero = query.scalar(query.input_(node, 1)), nearby.zero_point(node)
     return None if scale is None or zero is None else (float(scale), int(zero.reshape(-1)[0]))
-
-
-CHECKS: tuple[Check, ...] = (ReluBeforeFewBits(), PerChannelActivation(), DoubleQuantization())

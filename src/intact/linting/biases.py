@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity
+from intact.matching.builder import Builder
 from intact.model import query
 
 # Scales are float32, and their product is rounded once more: closer than this they are the same number.
@@ -38,7 +38,7 @@ class _BiasGrid(Isolated):
             f"x_scale · w_scale, it would have to be {wanted.reshape(-1)[at]:.6g}"
         )
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         bias, unit = nearby.dequantizer(node.inputs[2]), _unit(node)
         assert bias is not None and unit is not None, "the check saw both"
         wanted = _levels(bias, unit)
@@ -52,7 +52,7 @@ class _BiasGrid(Isolated):
             op.constant(unit.astype(np.float32), "bias_scale"),
         )
         rescaled = op.DequantizeLinear(integers, scale, **axis)
-        return op.node(node.op_type, *node.inputs[:2], rescaled, **node.attributes)
+        return op.like(node, *node.inputs[:2], rescaled)
 
 
 class ConvBiasScale(_BiasGrid):
@@ -202,7 +202,7 @@ def _unit(node: ir.Node) -> np.ndarray | None:
 
 
 def _fuses(node: ir.Node) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of the node: a Gemm with factors and a bias stays as it is."""
+    """True if ONNX Runtime makes an integer kernel of the node: a Gemm with factors and a bias stays as it is."""
     return query.float_(node, "alpha", 1.0) == 1.0 and query.float_(node, "beta", 1.0) == 1.0
 
 
@@ -259,6 +259,3 @@ def _overflow_in_kernel(node: ir.Node) -> str | None:
         return None
     zeros = zero.astype(np.int64).reshape(-1, *(1,) * (weight.ndim - 1))
     return _overflow(bias.astype(np.float64), _sums(weight.astype(np.int64) - zeros, 0) * 255)
-
-
-CHECKS: tuple[Check, ...] = (ConvBiasScale(), GemmBiasGrid(), BiasOverflow(), SharedBias())

@@ -1,4 +1,4 @@
-"""What a check is: a fault that it finds at a node, how bad it is, what the user should know, and the repair."""
+"""A check: a fault that it finds at a node, its severity, an explanation for the user, and the repair."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import enum
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from intact.linting import nearby
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
 UNAFFECTED = "nothing is wrong here"
-"""Why a repair does not fire on a sound node; such refusals are of no interest to anyone."""
+"""The refusal of a repair on a sound node, which is of no interest to anyone."""
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is; `at_least` compares."""
+    """The weight of a finding; `at_least` compares."""
 
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
 
     def at_least(self, other: Severity) -> bool:
-        """Whether this is as bad as `other`, or worse."""
+        """True if this is as bad as `other`, or worse."""
         order = list(Severity)
         return order.index(self) <= order.index(other)
 
@@ -56,23 +58,31 @@ class Check:
     code: ClassVar[str]
     severity: ClassVar[Severity]
     remedy: ClassVar[str]
-    """What --fix does, or what the user has to do."""
+    """The action of --fix, or of the user."""
     since: ClassVar[int] = 1
     """The opset from which on a file is affected."""
+    ops: ClassVar[tuple[str, ...]] = ()
+    """The types of the nodes that are looked at; none stands for all."""
+    domains: ClassVar[tuple[str, ...]] = ("",)
+    """The domains of these types."""
 
     def find(self, model: ir.Model) -> Iterator[Finding]:
         """Every place in the model where this is wrong, in the order of its nodes."""
         for node in query.all_nodes(model):
-            fault = self.fault(node)
+            fault = self.fault(node) if self.concerns(node) else None
             if fault is not None:
                 yield self.finding(node, fault)
 
+    def concerns(self, node: ir.Node) -> bool:
+        """True if the node is one to look at."""
+        return not self.ops or (node.op_type in self.ops and node.domain in self.domains)
+
     def fault(self, node: ir.Node) -> str | None:
-        """What is wrong at the node, or None."""
+        """Describe the fault of the node, or return None."""
         raise NotImplementedError(f"{type(self).__name__}.fault")
 
     def fixable(self, node: ir.Node) -> bool:
-        """Whether `fix` repairs the fault at this node."""
+        """True if a repair puts the fault at this node right."""
         return isinstance(self, Rule)
 
     def finding(self, node: ir.Node, message: str) -> Finding:
@@ -83,7 +93,7 @@ class Check:
 
     @classmethod
     def title(cls) -> str:
-        """What is wrong, in one sentence."""
+        """The fault in one sentence."""
         return cls.explanation().splitlines()[0]
 
     @classmethod
@@ -102,61 +112,49 @@ class Isolated(Check, Rule):
 
     exactness = EXACT
     creates = (("", "Min"),)
-    ops: ClassVar[tuple[str, ...]]
-    domains: ClassVar[tuple[str, ...]] = ("",)
     ops_in_half: ClassVar[tuple[str, ...]] = ()
     """Those that are fused between grids of float16 as well: where kernels want float32, nothing is fused."""
     remedy = "--fix keeps the node out of the fusion: an input passes a Min that changes nothing, constants are float"
 
-    def find(self, model: ir.Model) -> Iterator[Finding]:
-        """Every node of one of the types `ops` at which this is wrong."""
-        for node in query.all_nodes(model):
-            if node.domain not in self.domains or node.op_type not in self.ops:
-                continue
-            fault = None if self.is_passed_over(node) else self.fault(node)
-            if fault is not None:
-                yield self.finding(node, fault)
-
-    def is_passed_over(self, node: ir.Node) -> bool:
-        """Whether ONNX Runtime fuses no such node because its numbers are float16."""
-        return node.op_type not in self.ops_in_half and any(map(nearby.is_half, node.inputs))
+    def concerns(self, node: ir.Node) -> bool:
+        """True if the node is one to look at: ONNX Runtime fuses most only where their numbers are float32."""
+        in_half = node.op_type in self.ops_in_half
+        return super().concerns(node) and (in_half or not any(map(nearby.is_half, node.inputs)))
 
     def fenced(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs to be kept apart from what produces them: by default the first that is dequantized."""
         dynamic = [i for i, value in enumerate(node.inputs) if nearby.dequantizer(value) and not _is_folded(value)]
         return tuple(dynamic[:1])
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
         return op.any_of(*(op.node(self.ops, op.each(inputs), _domain=d, _name="node") for d in self.domains))
 
     def check(self, node: ir.Node) -> str | None:
-        return UNAFFECTED if self.is_passed_over(node) or self.fault(node) is None else None
+        return None if self.concerns(node) and self.fault(node) is not None else UNAFFECTED
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         inputs = [_folded(op, value) for value in node.inputs]
         for index in self.fenced(node):
             value = node.inputs[index]
             assert value is not None, "a fence stands in front of a value"
             inputs[index] = fence(op, value)
-        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
+        return op.like(node, *inputs)
 
 
-def fence(op: Any, value: ir.Value) -> ir.Value:
+def fence(op: Builder, value: ir.Value) -> ir.Value:
     """The same numbers, behind a node that no optimizer of ONNX Runtime sees through."""
     dtype = value.dtype or ir.DataType.FLOAT
     largest = ir.tensor(dtype.max, dtype=dtype)
-    fenced: ir.Value = op.Min(value, op.constant(largest, "largest"))
-    return fenced
+    return op.Min(value, op.constant(largest, "largest"))
 
 
 def _is_folded(value: ir.Value | None) -> bool:
     return nearby.constant_reals(value) is not None
 
 
-def _folded(op: Any, value: ir.Value | None) -> ir.Value | None:
+def _folded(op: Builder, value: ir.Value | None) -> ir.Value | None:
     """A float constant in place of a constant behind a DequantizeLinear; anything else as it is."""
     reals = nearby.constant_reals(value)
     if reals is None:
         return value
-    folded: ir.Value = op.constant(reals, "dequantized")
-    return folded
+    return op.constant(reals, "dequantized")

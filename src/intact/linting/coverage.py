@@ -1,13 +1,13 @@
-"""Where Q and DQ are missing, do nothing, or do at run time what belongs into the file."""
+"""Q and DQ nodes that are missing, do nothing, or do at run time what belongs into the file."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import Check, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 from intact.numbers import integer
@@ -16,19 +16,8 @@ from intact.results import Application
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _TWO_OPERANDS = ("Add", "Concat", "Div", "Mul", "Sub")
 # Operators that hand one tensor on: the first move it or cut it off and need no grid of their own, the others do.
-_MOVING = (
-    "Clip",
-    "Flatten",
-    "Identity",
-    "MaxPool",
-    "Min",
-    "Relu",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_RESHAPING = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_MOVING = ("Clip", "MaxPool", "Min", "Relu", *_RESHAPING)
 _BENDING = ("AveragePool", "Elu", "Erf", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish")
 _PASSING = (*_MOVING, *_BENDING, "Selu", "Sigmoid", "Softplus", "Tanh")
 
@@ -84,13 +73,13 @@ class DeadQuantization(Check, Rule):
             return None
         return f"it returns to the grid that {source.name} came from"
 
-    def pattern(self, op: Any, x: Any, s: Any, t: Any, y: Any = None, z: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, t: Var, y: Var | None = None, z: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.DequantizeLinear(x, s, y, _shared=True, _name="first"), t, z, _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return None if _same_grid(first, second) else "the two grids differ"
 
-    def rewrite(self, op: Any, x: ir.Value) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         return x
 
 
@@ -113,13 +102,13 @@ class FloatStoredWeight(Check, Rule):
             return None
         return f"it quantizes the constant {node.inputs[0].name!r}"  # type: ignore[union-attr]
 
-    def pattern(self, op: Any, x: Any, s: Any, z: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.constant(x), s, z, _name="node")
 
     def check(self, node: ir.Node) -> str | None:
         return _doubt(node)
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         x, scale, zero = (query.constant(value) for value in node.inputs)
         at = nearby.axis(node)
         assert x is not None and scale is not None and zero is not None and at is not None, "the check saw them"
@@ -135,14 +124,14 @@ def remove_dead(model: ir.Model) -> tuple[Application, ...]:
 
 
 def is_dead(node: ir.Node) -> bool:
-    """Whether the node is a Q or DQ whose result goes nowhere, or to dead DQ nodes only."""
+    """True if the node is a Q or DQ whose result goes nowhere, or to dead DQ nodes only."""
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.outputs[0].is_graph_output():
         return False
     return all(is_dead(user) for user in query.consumers(node.outputs[0]))
 
 
 def _is_float_between(node: ir.Node) -> bool:
-    """Whether the weight and the result of a linear operator are quantized, and what it multiplies is not."""
+    """True if the weight and the result of a linear operator are quantized, and what it multiplies is not."""
     data, weight = node.inputs[:2]
     if nearby.dequantizer(weight) is None or not any(nearby.quantizers_of(node.outputs[0])):
         return False
@@ -150,7 +139,7 @@ def _is_float_between(node: ir.Node) -> bool:
 
 
 def _is_on_grid(value: ir.Value | None) -> bool:
-    """Whether the value is dequantized, or was before it was moved."""
+    """True if the value is dequantized, or was before it was moved."""
     while value is not None and nearby.dequantizer(value) is None:
         node = value.producer()
         value = node.inputs[0] if node is not None and node.op_type in _MOVING else None
@@ -158,7 +147,7 @@ def _is_on_grid(value: ir.Value | None) -> bool:
 
 
 def _is_activation(value: ir.Value | None) -> bool:
-    """Whether the value is dequantized, and no constant: weights alone may be on a grid, beside float activations."""
+    """True if the value is dequantized and computed: weights alone may be on a grid, beside float activations."""
     node = nearby.dequantizer(value)
     return node is not None and not query.is_constant(node.inputs[0])
 
@@ -176,7 +165,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
 
 
 def _same_grid(first: ir.Node, second: ir.Node) -> bool:
-    """Whether a QuantizeLinear undoes a DequantizeLinear: type, scale, zero point and axis are the same."""
+    """True if a QuantizeLinear undoes a DequantizeLinear: type, scale, zero point and axis are the same."""
     before, after = first.inputs[0], second.outputs[0]
     if before is None or before.dtype is None or before.dtype != after.dtype:
         return False
@@ -193,7 +182,7 @@ def _same_grid(first: ir.Node, second: ir.Node) -> bool:
 
 
 def _doubt(node: ir.Node) -> str | None:
-    """Why the integers of a quantized constant cannot be worked out here."""
+    """Refuse a quantized constant whose integers cannot be worked out here."""
     data, scale = query.constant(node.inputs[0]), query.constant(node.inputs[1])
     zero = query.input_(node, 2)
     if data is None or scale is None or data.dtype != scale.dtype or data.dtype.name != "float32":
@@ -203,6 +192,3 @@ def _doubt(node: ir.Node) -> str | None:
     if not (scale > 0).all() or nearby.axis(node) is None:
         return "the scale is not positive"
     return None
-
-
-CHECKS: tuple[Check, ...] = (MissingEncoding(), DeadQuantization(), FloatStoredWeight())

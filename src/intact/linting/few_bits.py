@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.linting.check import UNAFFECTED, Check, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 from intact.numbers.integer_types import limits
@@ -41,13 +40,7 @@ class WeightOnlyMatMul(Check, Rule):
     remedy = "--fix writes MatMulNBits with accuracy level 1, which computes in float32"
     exactness = BOUNDED
     creates = (("com.microsoft", "MatMulNBits"),)
-
-    def find(self, model: ir.Model) -> Iterator[Finding]:
-        """Every MatMul and Gemm that ONNX Runtime would turn into MatMulNBits."""
-        for node in query.all_nodes(model):
-            fault = self.fault(node) if node.op_type in ("MatMul", "Gemm") and node.domain == "" else None
-            if fault is not None:
-                yield self.finding(node, fault)
+    ops = ("MatMul", "Gemm")
 
     def fault(self, node: ir.Node) -> str | None:
         weight = nearby.dequantizer(node.inputs[1])
@@ -60,13 +53,13 @@ class WeightOnlyMatMul(Check, Rule):
             f"int8 activations"
         )
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
-        return op.node(("MatMul", "Gemm"), op.each(inputs), _name="node")
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
+        return op.node(self.ops, op.each(inputs), _name="node")
 
     def check(self, node: ir.Node) -> str | None:
         return UNAFFECTED if self.fault(node) is None else None
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         weight = nearby.dequantizer(node.inputs[1])
         assert weight is not None, "the check saw it"
         size = nearby.block_size(weight) or _BLOCK
@@ -92,7 +85,7 @@ class WeightOnlyMatMul(Check, Rule):
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether the node is a product with nothing but a bias of one number for each column."""
+    """True if the node is a product with nothing but a bias of one number for each column."""
     if node.op_type == "MatMul":
         return True
     bias = query.input_(node, 2)
@@ -105,7 +98,7 @@ def _is_row(bias: ir.Value | None) -> bool:
 
 
 def _is_packable(weight: ir.Node) -> bool:
-    """Whether the weight is a constant matrix of 4 or 8 bits with scales that MatMulNBits can hold."""
+    """True if the weight is a constant matrix of 4 or 8 bits with scales that MatMulNBits can hold."""
     stored, scales = query.constant_tensor(weight.inputs[0]), query.constant(weight.inputs[1])
     if stored is None or scales is None or len(stored.shape) != 2 or scales.dtype not in (np.float32, np.float16):
         return False
@@ -135,6 +128,3 @@ def _packed(levels: np.ndarray, bits: int) -> np.ndarray:
     padded = np.pad(levels, [(0, 0)] * (levels.ndim - 1) + [(0, short)])
     groups = padded.reshape(*padded.shape[:-1], -1, together)
     return np.asarray((groups << (bits * np.arange(together))).sum(axis=-1), np.uint8)
-
-
-CHECKS: tuple[Check, ...] = (WeightOnlyMatMul(),)

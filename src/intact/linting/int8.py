@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity, fence
-from intact.matching.rewriter import Rule
+from intact.linting.check import Isolated, Severity, fence
+from intact.matching.builder import Builder
 from intact.model import query
 
 # What ONNX Runtime's QDQPropagation moves a DequantizeLinear across.
@@ -56,18 +54,18 @@ class PropagatedInt8(Isolated):
     def check(self, node: ir.Node) -> str | None:
         return super().check(node) or (None if self.fixable(node) else "it has a second output")
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type == "Add":
             return _add(op, node)
         source = _int8(node.inputs[0])
         assert source is not None, "the check saw it"
         grid = source.inputs[1:]
-        moved = op.node(node.op_type, *node.inputs, **node.attributes)
+        moved = op.like(node, *node.inputs)
         return op.DequantizeLinear(op.QuantizeLinear(moved, *grid), *grid)
 
 
 def _read_by_one(moved: ir.Value) -> bool:
-    """Whether the moved tensor goes to one node that does not quantize it, or to several that become one or move it."""
+    """True if the moved tensor goes to one node that does not quantize it, or to several that become one or move it."""
     readers = [reader for reader, _ in moved.uses() if reader.op_type != "Shape"]
     kinds = frozenset(reader.op_type for reader in readers)
     if moved.is_graph_output() or "QuantizeLinear" in kinds or len(set(readers)) < len(readers):
@@ -101,7 +99,7 @@ def _fused(add: ir.Node) -> ir.Node | None:
     return None
 
 
-def _add(op: Any, add: ir.Node) -> Any:
+def _add(op: Builder, add: ir.Node) -> ir.Value:
     product = _fused(add)
     assert product is not None, "the check saw it"
     left, right = add.inputs
@@ -110,7 +108,3 @@ def _add(op: Any, add: ir.Node) -> Any:
     if array is None or query.rank(product.inputs[0]) == 1:
         return op.Add(fence(op, product.outputs[0]), vector)
     return op.Add(value, op.constant(array.reshape(1, -1), "row"))
-
-
-RULES: tuple[Rule, ...] = (PropagatedInt8(),)
-CHECKS: tuple[Check, ...] = (PropagatedInt8(),)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Finding, Isolated, Severity, fence
-from intact.matching.rewriter import Rule
+from intact.linting.check import Finding, Isolated, Severity, fence
+from intact.matching.builder import Builder
 from intact.model import normalize, query
 
 MICROSOFT = "com.microsoft"
@@ -51,7 +50,7 @@ class WhereZeroPoint(Isolated):
         """The kernels of the model with which no session can be made, whatever its optimizations are."""
         return (finding for finding in self.find(model) if finding.op == _WHERE)
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type != _WHERE:
             return super().rewrite(op, node)
         condition, first, second, grid = node.inputs[0], node.inputs[1:4], node.inputs[4:7], node.inputs[7:9]
@@ -72,7 +71,7 @@ def _zero_points(node: ir.Node) -> list[ir.Value]:
 
 
 def _may_vary(value: ir.Value) -> bool:
-    """Whether the value depends on an input of the graph; what does not is folded before anything is fused."""
+    """True if the value depends on an input of the graph; what does not is folded before anything is fused."""
     seen, left = set(), [value]
     while left:
         current = left.pop()
@@ -117,7 +116,7 @@ class KernelOverflow(Isolated):
 
 
 def _overflow(node: ir.Node, step: float) -> str | None:
-    """Why the kernel for the node fails where its output has steps of this size."""
+    """Describe how the kernel for the node fails where its output has steps of this size."""
     if node.op_type == "GlobalAveragePool":
         return _out_of_proportion(node, step)
     extents = [_extent(value) for value in node.inputs]
@@ -149,11 +148,9 @@ def _extent(value: ir.Value | None) -> float | None:
     return nearby.reach(source) * float(scale)
 
 
-def _becomes_kernel(node: ir.Node, operands: Any) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
+def _becomes_kernel(node: ir.Node, operands: Iterable[ir.Value | None]) -> bool:
+    """True if ONNX Runtime makes an integer kernel of the node: 8 bits go in everywhere, and come out."""
     return all(map(nearby.reads_8_bits, operands)) and any(nearby.readers_of_8_bits(node))
 
 
 WHERE = WhereZeroPoint()
-RULES: tuple[Rule, ...] = (KernelOverflow(),)
-CHECKS: tuple[Check, ...] = (WHERE, KernelOverflow())

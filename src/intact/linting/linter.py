@@ -1,31 +1,19 @@
-"""What is wrong with a quantized model: findings with stable codes, explanations, and repairs that keep the numbers."""
+"""Lint a quantized model: findings with stable codes, and their explanations."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from intact import linting
 from intact.errors import SettingsError
-from intact.linting import (
-    activations,
-    biases,
-    coverage,
-    few_bits,
-    int8,
-    kernels,
-    pools,
-    saturated,
-    scales,
-    sight,
-    softmax,
-    weights,
-)
-from intact.linting.check import UNAFFECTED, Check, Finding, Severity
-from intact.matching import rewriter
-from intact.matching.rewriter import EXACT, Rewritten, Rule
-from intact.model import shapes
+from intact.linting import saturated, sight
+from intact.linting.check import Check, Finding, Severity
+from intact.matching.rewriter import Rule
 
 __all__ = [
     "CHECKS",
@@ -34,20 +22,24 @@ __all__ = [
     "Finding",
     "Severity",
     "check_of",
+    "checks",
     "findings",
-    "fix",
-    "fused_rightly",
-    "loadable",
     "markdown",
-    "repairs",
-    "unsaturated",
 ]
 
-_MODULES = (weights, biases, activations, softmax, int8, pools, kernels, few_bits, scales, coverage, saturated)
+# Files of this folder that use checks instead of defining them.
+_USERS = ("linter", "repairs")
 
-CHECKS: tuple[Check, ...] = tuple(
-    sorted((check for module in _MODULES for check in module.CHECKS), key=lambda check: check.code)
-)
+
+def _discovered() -> Iterator[Check]:
+    """Every class with a code in a file of this folder: nothing else lists it."""
+    for name in (item.name for item in pkgutil.iter_modules(linting.__path__) if item.name not in _USERS):
+        module = importlib.import_module(f"{linting.__name__}.{name}")
+        classes = [item for item in vars(module).values() if isinstance(item, type) and issubclass(item, Check)]
+        yield from (kind() for kind in classes if kind.__module__ == module.__name__ and "code" in vars(kind))
+
+
+CHECKS: tuple[Check, ...] = tuple(sorted(_discovered(), key=lambda check: check.code))
 
 SATURATED = saturated.SaturatedSums.code
 
@@ -59,72 +51,16 @@ def findings(model: ir.Model, *, opset: int | None = None, saturates: bool | Non
     `saturates` says that kernels of the machine which will run it add pairs of products in 16 bits; None: as here.
     """
     seen = sight.seen(model)
-    concerned = [check for check in _checks(saturates) if opset is None or check.since <= opset]
+    concerned = [check for check in checks(saturates) if opset is None or check.since <= opset]
     found = [finding for check in concerned for finding in check.find(seen)]
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
 
 
-def _checks(saturates: bool | None) -> tuple[Check, ...]:
+def checks(saturates: bool | None) -> tuple[Check, ...]:
     """All checks, for a machine whose kernels saturate or do not."""
     machine = saturated.SaturatedSums(saturates)
     return tuple(machine if isinstance(check, saturated.SaturatedSums) else check for check in CHECKS)
-
-
-def _rules(saturates: bool | None) -> tuple[Rule, ...]:
-    return tuple(check for check in _checks(saturates) if isinstance(check, Rule))
-
-
-def fix(model: ir.Model, *, saturates: bool | None = None) -> Rewritten:
-    """A copy of the model with every fault repaired that can be repaired without changing what it computes."""
-    result = sight.seen(model)
-    shapes.infer_shapes(result)
-    removed = coverage.remove_dead(result)
-    rewritten = _repaired(result, _rules(saturates))
-    applications = removed + rewritten.applications
-    changed = rewritten.model if applications else model.clone()
-    return dataclasses.replace(rewritten, model=changed, applications=applications)
-
-
-def loadable(model: ir.Model) -> Rewritten:
-    """A copy of a model with shapes, without what ONNX Runtime refuses to load beside int8 activations (Q119)."""
-    return _repaired(model.clone(), int8.RULES)
-
-
-def fused_rightly(model: ir.Model) -> Rewritten:
-    """The model, or a copy without what ONNX Runtime fuses wrongly although its grids are sound (Q120, Q122, Q123)."""
-    return _without(model, (*pools.RULES, *kernels.RULES, *softmax.RULES))
-
-
-def unsaturated(model: ir.Model) -> Rewritten:
-    """The model, or a copy whose products are exact on processors that add pairs of them in 16 bits, too (Q124)."""
-    return _without(model, (saturated.SaturatedSums(saturates=True),))
-
-
-def _without(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
-    """The model itself, or a copy where one of these faults is found."""
-    affected = any(found for rule in rules if isinstance(rule, Check) for found in rule.find(model))
-    return _repaired(model.clone(), rules) if affected else Rewritten(model)
-
-
-def repairs(model: ir.Model, *, fused: bool, saturates: bool | None = None) -> tuple[Rule, ...]:
-    """Exact rules for what ONNX Runtime refuses to load (Q119) or, where a model is `fused`, spoils by fusing it."""
-    rules = [rule for rule in (_rules(saturates) if fused else int8.RULES) if rule.exactness is EXACT]
-    return tuple(rule for rule in rules if isinstance(rule, Check) and _spoiled_by_fusion(rule, model))
-
-
-def _spoiled_by_fusion(check: Check, model: ir.Model) -> bool:
-    """Whether there is an error that unfused nodes do not have; an integer operator has it in any case."""
-    found = [finding.op for finding in check.find(model)] if check.severity is Severity.ERROR else []
-    return bool(found) and not any(op.startswith("QLinear") for op in found)
-
-
-def _repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
-    rewritten = rewriter.apply(model, rules)
-    if rewritten.applications:
-        shapes.infer_shapes(rewritten.model)
-    refusals = tuple(refusal for refusal in rewritten.refusals if refusal.reason != UNAFFECTED)
-    return dataclasses.replace(rewritten, refusals=refusals)
 
 
 def check_of(code: str) -> Check:

@@ -12,7 +12,7 @@ from intact.numbers import integer
 from intact.numbers.encoding import along
 
 DOMAINS = ("", "com.microsoft")
-"""Where QuantizeLinear and DequantizeLinear come from: ONNX Runtime had types of its own before ONNX had them."""
+"""The domains of QuantizeLinear and DequantizeLinear: ONNX Runtime had its own before ONNX had them."""
 
 # Where operators that compute on integers have their scales; QLinearConcat has as many as inputs.
 _SCALES: Mapping[str, Sequence[int]] = {
@@ -37,7 +37,7 @@ _SCALES: Mapping[str, Sequence[int]] = {
 
 
 def scale_inputs(node: ir.Node) -> Sequence[int]:
-    """Which inputs of a node are scales."""
+    """The positions of those inputs of a node that are scales."""
     return range(0, len(node.inputs), 3) if node.op_type == "QLinearConcat" else _SCALES.get(node.op_type, ())
 
 
@@ -84,20 +84,20 @@ def bits(node: ir.Node) -> int | None:
 
 
 def reads_8_bits(value: ir.Value | None) -> bool:
-    """Whether the value is dequantized from 8-bit integers: what the integer kernels of ONNX Runtime take."""
+    """True if the value is dequantized from 8-bit integers: what the integer kernels of ONNX Runtime take."""
     node = dequantizer(value)
     return node is not None and bits(node) == 8
 
 
 def is_half(value: ir.Value | None) -> bool:
-    """Whether the value is float16, or dequantized to it."""
+    """True if the value is float16, or dequantized to it."""
     source = dequantizer(value)
     real = value if source is None else source.inputs[1]
     return real is not None and real.dtype == ir.DataType.FLOAT16
 
 
 def count(node: ir.Node) -> int:
-    """How many scales a QuantizeLinear or DequantizeLinear has; one where that is unknown."""
+    """The number of scales of a QuantizeLinear or DequantizeLinear; one where that is unknown."""
     shape = query.static_shape(query.input_(node, 1))
     return 1 if shape is None else int(np.prod(shape, dtype=np.int64))
 
@@ -118,7 +118,7 @@ def rank(node: ir.Node) -> int | None:
 
 
 def block_size(node: ir.Node) -> int:
-    """How many values share a scale along the axis, or 0."""
+    """The number of values that share a scale along the axis, or 0."""
     return query.int_(node, "block_size", 0)
 
 
@@ -153,7 +153,7 @@ def centred(node: ir.Node) -> np.ndarray | None:
 
 
 def reach(node: ir.Node) -> int:
-    """How far an 8-bit integer that a DequantizeLinear reads can be from its zero point."""
+    """The greatest distance of an 8-bit integer that a DequantizeLinear reads from its zero point."""
     kind, zeros = dtype(node), zero_point(node)
     if kind is None or zeros is None:
         return 255

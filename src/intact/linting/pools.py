@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity
-from intact.matching.rewriter import Rule
+from intact.linting.check import Isolated, Severity
 from intact.model import query, windows
 
 
@@ -38,7 +37,3 @@ class PoolBeyondPadding(Isolated):
         ):
             return None
         return "its last window reaches beyond the padding, and the kernel divides by the whole of it"
-
-
-RULES: tuple[Rule, ...] = (PoolBeyondPadding(),)
-CHECKS: tuple[Check, ...] = (PoolBeyondPadding(),)

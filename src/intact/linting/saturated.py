@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.linting.check import UNAFFECTED, Check, Finding, Severity
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 from intact.numbers.integer import INT16_MAX, largest_pair
@@ -72,7 +74,7 @@ class SaturatedSums(Check, Rule):
             return None
         return f"a sum of two products may reach {largest}; without VNNI it is cut off at {INT16_MAX}"
 
-    def pattern(self, op: Any, inputs: Any = None) -> Any:
+    def pattern(self, op: Patterns, inputs: Var | None = None) -> Roots:
         every = op.each(inputs)
         patterns = [op.node(("DequantizeLinear",), every, _domain=domain, _name="node") for domain in nearby.DOMAINS]
         patterns += [op.node((name,), every, _domain=domain, _name="node") for domain, name in _INTEGER]
@@ -84,23 +86,22 @@ class SaturatedSums(Check, Rule):
         affected = self._is_due() and any(self._reads(product, node) and self.fault(product) for product in products)
         return None if affected else UNAFFECTED
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         places = _INTEGER.get((node.domain, node.op_type), _Places(0, 1, 2))
         inputs = [query.input_(node, index) for index in range(max(len(node.inputs), places.zero_point + 1))]
-        weight, zeros = query.constant(inputs[places.weight]), query.constant(inputs[places.zero_point])
-        assert weight is not None, "the check saw it"
+        weight, zeros = query.known_constant(inputs[places.weight]), query.constant(inputs[places.zero_point])
         if zeros is None:
             scales = None if places.scale is None else query.constant(inputs[places.scale])
             zeros = np.zeros(() if scales is None else scales.shape, np.int8)
         inputs[places.weight] = op.constant(_unsigned(weight), "weight")
         inputs[places.zero_point] = op.constant(_unsigned(zeros), "zero_point")
-        return op.node(node.op_type, *inputs, _domain=node.domain, **node.attributes)
+        return op.like(node, *inputs)
 
     def _is_due(self) -> bool:
         return host_cpu.adds_pairs_in_16_bits() if self.saturates is None else self.saturates
 
     def _reads(self, product: ir.Node, node: ir.Node) -> bool:
-        """Whether a product has its weight from the node, or is the node itself."""
+        """True if a product has its weight from the node, or is the node itself."""
         return product is node or (len(product.inputs) > 1 and product.inputs[1] is node.outputs[0])
 
 
@@ -130,14 +131,14 @@ def _constant(weight: ir.Value | None, zero_point: ir.Value | None) -> np.ndarra
 
 
 def _is_unsigned(node: ir.Node, places: _Places) -> bool:
-    """Whether an integer operator has activations of uint8; their zero point tells where their own type is unknown."""
+    """True if an integer operator has activations of uint8; their zero point tells where their type is unknown."""
     given = (node.inputs[0], query.input_(node, places.data_zero_point))
     known = [value.dtype for value in given if value is not None and value.dtype is not None]
     return ir.DataType.UINT8 in known
 
 
 def _becomes_kernel(node: ir.Node) -> bool:
-    """Whether ONNX Runtime makes an integer kernel of a product in float."""
+    """True if ONNX Runtime makes an integer kernel of a product in float."""
     if not nearby.reads_8_bits(node.inputs[0]) or any(map(nearby.is_half, node.inputs[:2])):
         return False
     return node.op_type != "Conv" or any(nearby.readers_of_8_bits(node))
@@ -148,7 +149,3 @@ def _channel_axis(node: ir.Node) -> int:
     if node.op_type in ("Gemm", "QGemm"):
         return 0 if query.int_(node, "transB", 0) else 1
     return 0 if "Conv" in node.op_type else -1
-
-
-RULES: tuple[Rule, ...] = (SaturatedSums(),)
-CHECKS: tuple[Check, ...] = (SaturatedSums(),)

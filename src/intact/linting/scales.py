@@ -60,6 +60,3 @@ def _scales(node: ir.Node) -> list[np.ndarray]:
     """The constant float scales of a node that has any, flat."""
     arrays = [query.constant(query.input_(node, index)) for index in nearby.scale_inputs(node)]
     return [array.reshape(-1) for array in arrays if array is not None and array.dtype in (np.float16, np.float32)]
-
-
-CHECKS: tuple[Check, ...] = (UnusableScale(), DenormalScale())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
 from intact.matching import rewriter
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
 
@@ -18,7 +18,7 @@ class TransposeSeenWeight(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Any, w: Any, s: Any, z: Any = None) -> Any:
+    def pattern(self, op: Patterns, w: Var, s: Var, z: Var | None = None) -> Roots:
         weight = op.DequantizeLinear(op.constant(w), s, z, _shared=True, _name="weight")
         return op.Transpose(weight, _name="transpose")
 
@@ -27,7 +27,7 @@ class TransposeSeenWeight(Rule):
             return "its scales are those of blocks, or along an axis that is not known"
         return None if nearby.bits(weight) == 8 else "its integers are not of 8 bits"
 
-    def rewrite(self, op: Any, w: ir.Value, weight: ir.Node, transpose: ir.Node) -> Any:
+    def rewrite(self, op: Builder, w: ir.Value, weight: ir.Node, transpose: ir.Node) -> ir.Value:
         array, axis = query.constant(w), nearby.axis(weight)
         assert array is not None and axis is not None, "the check saw both"
         order = query.ints(transpose, "perm") or tuple(reversed(range(array.ndim)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity, fence
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.linting.check import Isolated, Severity, fence
+from intact.matching.builder import Builder
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP
 from intact.model import query
 
 MICROSOFT = "com.microsoft"
@@ -22,7 +22,7 @@ _HEADROOM = math.e**5
 
 
 class _Softmax(Isolated):
-    """What the checks below share: the step of the output, and a kernel in the file taken apart."""
+    """The common part of the checks below: the step of the output, and a kernel in the file taken apart."""
 
     ops = ("Softmax", _KERNEL)
     domains = ("", MICROSOFT)
@@ -33,7 +33,7 @@ class _Softmax(Isolated):
         return next((fault for fault in faults if fault is not None), None)
 
     def fault_at(self, node: ir.Node, scale: float) -> str | None:
-        """What is wrong with the node where its output has this scale, or None."""
+        """Describe the fault of the node where its output has this scale, or return None."""
         raise NotImplementedError(f"{type(self).__name__}.fault_at")
 
     def fixable(self, node: ir.Node) -> bool:
@@ -42,7 +42,7 @@ class _Softmax(Isolated):
     def check(self, node: ir.Node) -> str | None:
         return super().check(node) or (None if self.fixable(node) else "it goes over several axes at once")
 
-    def rewrite(self, op: Any, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         if node.op_type != _KERNEL:
             return super().rewrite(op, node)
         real = op.DequantizeLinear(*node.inputs[:3])
@@ -113,7 +113,7 @@ def _output_scales(node: ir.Node) -> list[float]:
 
 
 def _elements(node: ir.Node) -> int | None:
-    """How many elements a Softmax along one axis goes over, or None if unknown."""
+    """The number of elements that a Softmax along one axis goes over, or None if unknown."""
     value = node.inputs[0]
     sizes = None if value is None or value.shape is None else value.shape
     axis = query.int_(node, "axis", -1)
@@ -121,7 +121,3 @@ def _elements(node: ir.Node) -> int | None:
         return None
     size = sizes[axis]
     return size if isinstance(size, int) else None
-
-
-RULES: tuple[Rule, ...] = (SoftmaxOverflow(),)
-CHECKS: tuple[Check, ...] = (SoftmaxScale(), SoftmaxOverflow())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.linting import nearby
-from intact.linting.check import Check, Isolated, Severity
+from intact.linting.check import Isolated, Severity
 from intact.model import query
 
 
@@ -128,11 +128,8 @@ def _off_axis(weight: ir.Node, wanted: int) -> str | None:
 
 
 def _leads_to_quantizer(node: ir.Node) -> bool:
-    """Whether the one use of the node's output is a QuantizeLinear, Relu and Clip in between allowed."""
+    """True if the one use of the node's output is a QuantizeLinear, Relu and Clip in between allowed."""
     user = query.only_consumer(node.outputs[0])
     while user is not None and user.op_type in ("Relu", "Clip"):
         user = query.only_consumer(user.outputs[0])
     return user is not None and user.op_type == "QuantizeLinear"
-
-
-CHECKS: tuple[Check, ...] = (ConvWeightAxis(), MatMulWeightAxis(), BatchedMatMulScales(), FloatWeightRequantized())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
+from intact.matching.pattern import Attribute, OpKey
 from intact.model import edit, query, upgrade
 
 
@@ -54,11 +55,10 @@ class Scalars:
         return found
 
 
-def _attributes(given: Mapping[str, Any]) -> list[ir.Attr]:
+def _attributes(given: Mapping[str, Attribute]) -> list[ir.Attr]:
     """Attributes as nodes have them; those that another node had are taken as they are."""
-    if all(type(value) is ir.Attr for value in given.values()):
-        return list(given.values())
-    return list(ir.convenience.convert_attributes(given))
+    known = [value for value in given.values() if type(value) is ir.Attr]
+    return known if len(known) == len(given) else list(ir.convenience.convert_attributes(given))
 
 
 class Builder:
@@ -89,7 +89,7 @@ class Builder:
         """Write down in every new node where it came from."""
         self._origins.write()
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         method = functools.partial(self.node, op_type)
         # Found at once the next time.
         setattr(self, op_type, method)
@@ -101,27 +101,53 @@ class Builder:
         *inputs: ir.Value | None,
         _domain: str = "",
         _name: str | None = None,
-        _outputs: int | None = None,
-        **attributes: Any,
-    ) -> Any:
-        """A new node of one output, or of a tuple of `_outputs`. Attributes may be `ir.Attr` or plain values."""
+        _attrs: Mapping[str, Attribute] = MappingProxyType({}),
+        **attributes: Attribute,
+    ) -> ir.Value:
+        """The output of a new node; attributes may be `ir.Attr` or plain values."""
+        return self._outputs((_domain, op_type), 1, inputs, {**_attrs, **attributes}, _name)[0]
+
+    def outputs(self, op_type: str, count: int, *inputs: ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
+        """All outputs of a new node that has `count` of them."""
+        return self._outputs(("", op_type), count, inputs, attributes)
+
+    def like(
+        self, node: ir.Node, *inputs: ir.Value | None, _dropped: Collection[str] = (), **changed: Attribute
+    ) -> ir.Value:
+        """The one output of a node like another, with other inputs, without some attributes and with `changed` ones."""
+        kept = {name: item for name, item in node.attributes.items() if name not in _dropped}
+        return self._outputs((node.domain, node.op_type), 1, inputs, {**kept, **changed})[0]
+
+    def outputs_like(self, node: ir.Node, *inputs: ir.Value | None) -> list[ir.Value]:
+        """All outputs of a new node like another, but for its inputs."""
+        return self._outputs((node.domain, node.op_type), len(node.outputs), inputs, node.attributes)
+
+    def _outputs(
+        self,
+        key: OpKey,
+        count: int,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute],
+        name: str | None = None,
+    ) -> list[ir.Value]:
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
-        name = self._names.take(f"{self._base}/{_name or op_type}")
-        outputs = [ir.Value(name=self._names.take(f"{name}/output")) for _ in range(_outputs or 1)]
+        domain, op_type = key
+        full_name = self._names.take(f"{self._base}/{name or op_type}")
+        outputs = [ir.Value(name=self._names.take(f"{full_name}/output")) for _ in range(count)]
         node = ir.Node(
-            _domain,
+            domain,
             op_type,
             inputs,
             _attributes(attributes) if attributes else (),
             outputs=outputs,
-            name=name,
+            name=full_name,
             metadata_props=dict(self._metadata),
         )
         self._origins.record(node, self._origin)
         self.nodes.append(node)
-        self._imports.setdefault(_domain, 1)
-        return outputs[0] if _outputs is None else tuple(outputs)
+        self._imports.setdefault(domain, 1)
+        return outputs
 
     def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str = "constant") -> ir.Value:
         """An initializer of the graph that the match is in; a scalar may be one that was built before."""

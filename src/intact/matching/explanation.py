@@ -16,7 +16,7 @@ _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def explain(model: ir.Model, rules: Iterable[Rule], node_name: str) -> tuple[Refusal, ...]:
-    """Why each rule that has a place for the node, as its root or before it, does not fire, those that match first."""
+    """Tell for each rule that has a place for the node why it does not fire, those that match first."""
     nodes = [node for node in query.all_nodes(model) if node.name == node_name]
     found = (
         Refusal(rule.name, node_name, reason)
@@ -39,7 +39,7 @@ def doubts(model: ir.Model, rules: Iterable[Rule]) -> Iterator[tuple[Rule, str, 
 
 
 def fires_at(model: ir.Model, rule: Rule, node_name: str) -> bool:
-    """Whether a rule would fire with the node in its match."""
+    """True if a rule would fire with the node in its match."""
     prepared = PreparedRule(rule)
     nodes = [node for node in query.all_nodes(model) if node.name == node_name]
     return any(None in _answers(prepared, node, _roots(prepared.pattern, node)) for node in nodes)
@@ -59,7 +59,7 @@ def _why_not(prepared: PreparedRule, node: ir.Node) -> str | None:
 
 
 def _answers(prepared: PreparedRule, node: ir.Node, roots: Sequence[ir.Node]) -> Iterator[str | None]:
-    """What the rule says to each match from `roots` that covers the node."""
+    """Ask the rule about each match from `roots` that covers the node."""
     for root in roots:
         yield from (prepared.check(match) for match in prepared.matcher.matches(root) if node in match.covered())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +16,7 @@ _MOST_PERMUTED = 4
 
 
 def plausible(pattern: ValuePattern, value: ir.Value | None) -> bool:
-    """Whether the value could match, by a look at its producer alone."""
+    """True if the value could match, by a look at its producer alone."""
     if type(pattern) is Output:
         producer = None if value is None else value.producer()
         if value is None or producer is None:
@@ -39,7 +38,7 @@ def outputs_of(pattern: Output, node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def equals(literal: Literal, value: ir.Value | None) -> bool:
-    """Whether a constant holds the literal, rounded to the constant's own dtype if that is a float."""
+    """True if a constant holds the literal, rounded to the constant's own dtype if that is a float."""
     array = query.constant(value)
     if array is None or array.size != literal.array.size or array.dtype.kind in "OSU":
         return False
@@ -63,7 +62,7 @@ def wrong_attribute(pattern: NodePattern, node: ir.Node) -> str | None:
     return None
 
 
-def _plain(attribute: Any) -> Any:
+def _plain(attribute: object) -> object:
     return tuple(attribute) if isinstance(attribute, Sequence) and not isinstance(attribute, str) else attribute
 
 

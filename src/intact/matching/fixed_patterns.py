@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching import fitting
-from intact.matching.occurrence import Match
+from intact.matching.occurrence import Bound, Match
 from intact.matching.pattern import Each, Literal, NodePattern, OpKey, Output, Pattern, ValuePattern, Var
 from intact.model import query
 
@@ -31,7 +31,7 @@ class _Look:
         self.index = output.index
         self.reader, self.position = spot
         self.most_uses = most_uses
-        """How many uses of the output a match can cover, or 0 where it may have others."""
+        """The uses of the output that a match can cover, or 0 where it may have others."""
         self._pattern = node
         self._is_turned = is_turned
         self._most = sys.maxsize if any(isinstance(item, Each) for item in node.inputs) else len(node.inputs)
@@ -68,7 +68,7 @@ def _is_needed(item: ValuePattern) -> bool:
 
 
 def _passes(item: Var | Literal | None, value: ir.Value | None) -> bool:
-    """Whether a value is the constant that is wanted, or any; an input that need not be there may be absent."""
+    """True if a value is the constant that is wanted, or any; an input that need not be there may be absent."""
     if isinstance(item, Literal):
         return fitting.equals(item, value)
     return value is None or (item is not None and query.is_constant(value))
@@ -139,7 +139,7 @@ class Plan:
         return match if is_closed or match.leak() is None else None
 
     def _agrees(self, nodes: list[ir.Node], read: list[Inputs]) -> bool:
-        """Whether what the pattern has in several places is the same in all of them."""
+        """True if everything that the pattern has in several places is the same in all of them."""
         for (slot, position), output in self._again:
             value, node = read[slot][position], nodes[self._slots[output.node]]
             if value is None or value.producer() is not node or value.index() != output.index:
@@ -152,8 +152,8 @@ class Plan:
                     return False
         return True
 
-    def _bindings(self, nodes: list[ir.Node], read: list[Inputs]) -> dict[str, Any]:
-        bindings: dict[str, Any] = {name: _at(read, slot, position) for name, slot, position in self._bound}
+    def _bindings(self, nodes: list[ir.Node], read: list[Inputs]) -> dict[str, Bound]:
+        bindings: dict[str, Bound] = {name: _at(read, slot, position) for name, slot, position in self._bound}
         for name, slot in self._named:
             bindings[name] = nodes[slot]
         for name, (slot, position) in self._rests:

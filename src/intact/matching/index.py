@@ -1,4 +1,4 @@
-"""Which patterns could match at a node: those that want the types of the node and of the nodes before it.
+"""An index of patterns by the types of a node and of the nodes before it, to find those that could match there.
 
 A place holds types alone, so that few places stand for the nodes of a large graph, and each is judged once.
 """
@@ -6,7 +6,7 @@ A place holds types alone, so that few places stand for the nodes of a large gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -23,10 +23,11 @@ from intact.matching.pattern import (
     Var,
 )
 
-Place: TypeAlias = tuple[Any, ...] | None
-"""Where a value comes from: a node, as its type and the places of those operands that tell patterns apart.
+NodePlace: TypeAlias = tuple[OpKey, tuple["Place", ...]]
+"""A node, as its type and the places of those operands that tell patterns apart; none at the greatest depth."""
 
-A node at the greatest depth is its type alone. () stands for a value from no node, None for an input that is absent.
+Place: TypeAlias = NodePlace | tuple[()] | None
+"""The node that a value comes from. () stands for a value from no node, None for an input that is absent.
 """
 
 Beside: TypeAlias = frozenset[OpKey] | None
@@ -62,7 +63,7 @@ class PatternIndex(Generic[Item]):
         self._judged: dict[tuple[Place, Beside], list[Item]] = {}
 
     def has_root(self, node: ir.Node) -> bool:
-        """Whether any pattern has a root of the node's type."""
+        """True if any pattern has a root of the node's type."""
         return (node.domain, node.op_type) in self._by_key
 
     def candidates(self, node: ir.Node) -> list[Item]:
@@ -78,20 +79,20 @@ class PatternIndex(Generic[Item]):
             self._judged[place, beside] = found
         return found
 
-    def _place(self, key: OpKey, node: ir.Node, depth: int) -> tuple[Any, ...]:
+    def _place(self, key: OpKey, node: ir.Node, depth: int) -> NodePlace:
         telling = self._telling.get(key) if depth else None
         if not telling:
-            return (key,)
+            return key, ()
         inputs = node.inputs
-        place: list[Any] = [key]
+        operands: list[Place] = []
         for position in telling:
             value = inputs[position] if position < len(inputs) else None
             producer = None if value is None else value.producer()
             if producer is not None:
-                place.append(self._place((producer.domain, producer.op_type), producer, depth - 1))
+                operands.append(self._place((producer.domain, producer.op_type), producer, depth - 1))
             else:
-                place.append(None if value is None else ())
-        return tuple(place)
+                operands.append(None if value is None else ())
+        return key, tuple(operands)
 
     def _beside(self, node: ir.Node) -> Beside:
         inputs = node.inputs
@@ -117,13 +118,13 @@ class PatternIndex(Generic[Item]):
         if pattern is None or place is None:
             return place is None and (pattern is None or (isinstance(pattern, Var) and pattern.optional))
         if isinstance(pattern, Output):
-            return place != () and place[0] in pattern.node.keys and self._may_read(pattern.node.inputs, place)
+            return len(place) == 2 and place[0] in pattern.node.keys and self._may_read(pattern.node.inputs, place)
         wants_constant = isinstance(pattern, Literal) or pattern.constant
-        return not wants_constant or place == () or place[0] == ("", "Constant")
+        return not wants_constant or len(place) == 0 or place[0] == ("", "Constant")
 
-    def _may_read(self, wanted: Sequence[ValuePattern], place: tuple[Any, ...]) -> bool:
-        """Whether the operands of a node at that place could match those of a pattern."""
-        key, *operands = place
+    def _may_read(self, wanted: Sequence[ValuePattern], place: NodePlace) -> bool:
+        """True if the operands of a node at that place could match those of a pattern."""
+        key, operands = place
         if not operands or (SWAPPABLE.get(key) == 1 and len(wanted) > 2):
             return True
         patterns = [_wanted_at(position, wanted) for position in self._telling[key]]
@@ -132,7 +133,7 @@ class PatternIndex(Generic[Item]):
 
 
 def _telling(nodes: Iterable[NodePattern]) -> dict[OpKey, tuple[int, ...]]:
-    """Which of the two operands of each type tell patterns apart: those for which one wants more than any value."""
+    """Find which of the two operands of each type tell patterns apart: one of them wants more than any value there."""
     found: dict[OpKey, set[int]] = {}
     for node in nodes:
         for key in node.keys:
@@ -149,6 +150,6 @@ def _wanted_at(position: int, inputs: Sequence[ValuePattern]) -> ValuePattern:
 
 
 def _takes_anything(pattern: ValuePattern) -> bool:
-    """Whether a look at an operand would tell nothing; that one is absent is for the matcher to find."""
+    """True if a look at an operand would tell nothing; that one is absent is for the matcher to find."""
     item = pattern.item if isinstance(pattern, Each) else pattern
     return item is None or (isinstance(item, Var) and not item.constant)

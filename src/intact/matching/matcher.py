@@ -7,13 +7,12 @@ each input is tested for the op type that the pattern wants there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.matching import fitting
 from intact.matching.fixed_patterns import plans
-from intact.matching.occurrence import Match, producer
+from intact.matching.occurrence import Bound, Match, producer
 from intact.matching.pattern import AnyOf, Each, Literal, NodePattern, Output, Pattern, ValuePattern, Var
 from intact.model import query
 
@@ -31,7 +30,7 @@ class Matcher:
 
     @property
     def failure(self) -> str:
-        """Why the deepest partial match went no further, where the matcher was made to explain."""
+        """The obstacle of the partial match that went furthest, where the matcher was made to explain."""
         return self._failure[1]
 
     def matches(self, root: ir.Node) -> Iterable[Match]:
@@ -169,8 +168,9 @@ class Matcher:
         elif self._same(var, match.bindings[var.name], value, match):
             yield match
 
-    def _same(self, var: Var, bound: Any, value: ir.Value | None, match: Match) -> bool:
-        """Whether a name that is bound already may stand for the value, too."""
+    def _same(self, var: Var, bound: Bound, value: ir.Value | None, match: Match) -> bool:
+        """True if a name that is bound already may stand for the value, too."""
+        assert bound is None or isinstance(bound, ir.Value), f"{var.name!r} stands for values elsewhere in the pattern"
         if bound is value or query.same_constant(bound, value):
             return True
         if self._explain:
@@ -186,7 +186,7 @@ class Matcher:
             yield from self._node(pattern.node, node, match)
 
     def _is_free(self, pattern: Output, value: ir.Value, match: Match) -> bool:
-        """Whether the pattern does not stand for another node already, and nothing else needs what it stands for."""
+        """True if the pattern does not stand for another node already, and nothing else needs what it stands for."""
         if pattern.node in match.nodes:
             self._expected(match, pattern, value)
             return False
@@ -197,7 +197,7 @@ class Matcher:
         return True
 
     def _has_too_many_uses(self, pattern: NodePattern, value: ir.Value) -> bool:
-        """Whether no match can cover all uses; cuts the search short, `Match.leak` decides."""
+        """True if no match can cover all uses; cuts the search short, `Match.leak` decides."""
         if self.pattern.others:
             return False
         return len(value.uses()) > self.pattern.most_uses[pattern] or value.is_graph_output()
@@ -212,7 +212,7 @@ class Matcher:
         if type(item) is Var and item.optional and not item.constant and item.name in local:
             yield match.bind(item.name, tuple(values))
             return
-        collected: dict[str, list[Any]] = {name: [] for name in sorted(local)}
+        collected: dict[str, list[Bound]] = {name: [] for name in sorted(local)}
         inside = match
         for value in values:
             found = next(self._value(item, value, inside), None) if fitting.plausible(item, value) else None

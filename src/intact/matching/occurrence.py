@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching.pattern import NodePattern
 
+Bound: TypeAlias = ir.Value | ir.Node | tuple["Bound", ...] | None
+"""The node or value behind a name, None for an absent input, or one of these for each of several inputs."""
+
 
 @dataclass(slots=True)
 class Match:
-    """What the names of a pattern bind to, and the nodes that it covers."""
+    """The bindings of a pattern's names, and the nodes that it covers."""
 
-    bindings: dict[str, Any]
+    bindings: dict[str, Bound]
     nodes: dict[NodePattern, ir.Node]
     repeated: tuple[tuple[NodePattern, ir.Node], ...] = ()
     replaced: tuple[ir.Value, ...] = ()
 
-    def bind(self, name: str, found: Any) -> Match:
+    def bind(self, name: str, found: Bound) -> Match:
         """The same match with one more name."""
         return Match({**self.bindings, name: found}, self.nodes, self.repeated)
 
@@ -40,7 +43,7 @@ class Match:
         return tuple(dict.fromkeys(self.nodes.values()))
 
     def leak(self) -> str | None:
-        """Why the match cannot be replaced: something outside of it uses a value that would be gone."""
+        """Find a use outside of the match of a value that would be gone."""
         replaced, covered = self.replaced, self.covered()
         roots = [producer(value) for value in replaced]
         for pattern, node in self.pairs():

@@ -1,4 +1,4 @@
-"""Where nodes stand in their graphs, for matches with several roots."""
+"""The positions of nodes in their graphs, for matches with several roots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Order:
         return min((producer(value) for value in match.replaced), key=self._position)
 
     def doubt(self, match: Match) -> str | None:
-        """Why nothing may stand before the first root: something that the match reads comes later."""
+        """Refuse a match that reads something computed after its first root, where the replacement has to stand."""
         first = self.first_root(match)
         for value in _read(match):
             source = value.producer()

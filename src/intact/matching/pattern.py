@@ -18,12 +18,19 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""
+
+Attribute: TypeAlias = ir.Attr | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol
+"""An attribute to be built: as another node has it, or its plain value."""
+
+AttributeTest: TypeAlias = Callable[[object], bool] | Attribute
+"""The value that an attribute must have, or a test of it, which gets None where the attribute is absent."""
 
 # How many leading inputs form one operand of an op whose two operands may be swapped.
 SWAPPABLE: dict[OpKey, int] = {
@@ -66,7 +73,7 @@ class NodePattern:
 
     keys: frozenset[OpKey]
     inputs: tuple[ValuePattern, ...]
-    attributes: tuple[tuple[str, Any], ...] = ()
+    attributes: tuple[tuple[str, AttributeTest], ...] = ()
     name: str | None = None
     shared: bool = False
 
@@ -106,26 +113,31 @@ class Each:
 
 
 ValuePattern: TypeAlias = Var | Literal | Output | AnyOf | Each | None
-"""What stands for an input; None stands for an input that is absent."""
+"""A pattern for one input; None stands for an input that is absent."""
+
+Wanted: TypeAlias = ValuePattern | float | Sequence[float] | np.ndarray
+"""An input as a rule writes it: a pattern, or the numbers of a constant."""
+
+Roots: TypeAlias = Output | AnyOf | Sequence[Output]
+"""The values that a match replaces; only the first may have alternatives."""
 
 
 class Patterns:
     """Builds patterns: `op.Conv(x, w)` is the output of a Conv of what matches `x` and `w`."""
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+    def __getattr__(self, op_type: str) -> Callable[..., Output]:
         return functools.partial(self.node, op_type)
 
     def node(
         self,
         op_types: str | Sequence[str],
-        *inputs: Any,
+        *inputs: Wanted,
         _domain: str = "",
-        _attrs: Mapping[str, Any] | None = None,
+        _attrs: Mapping[str, AttributeTest] | None = None,
         _name: str | None = None,
         _shared: bool = False,
-        _outputs: int = 1,
-    ) -> Any:
-        """A node of any of `op_types`; more than one of `_outputs` gives a tuple.
+    ) -> Output:
+        """The first output of a node of any of `op_types`.
 
         `_attrs` maps a name to the value that the attribute must have, or to a test of it (None where absent).
         `_name` binds the node itself. `_shared` lets it have uses outside of the match.
@@ -134,30 +146,34 @@ class Patterns:
         patterns = tuple(_value_pattern(item) for item in inputs)
         assert not any(isinstance(item, Each) for item in patterns[:-1]), "each() takes all inputs left: put it last"
         keys = frozenset((_domain, op_type) for op_type in types)
-        node = NodePattern(keys, patterns, tuple((_attrs or {}).items()), _name, _shared)
-        outputs = tuple(Output(node, index) for index in range(_outputs))
-        return outputs[0] if _outputs == 1 else outputs
+        return Output(NodePattern(keys, patterns, tuple((_attrs or {}).items()), _name, _shared))
 
-    def any_of(self, *options: Any) -> AnyOf:
+    def any_of(self, *options: Wanted) -> AnyOf:
         """Whichever of `options` matches first; None among them lets the input be absent."""
         return AnyOf(tuple(_value_pattern(option) for option in options))
 
-    def each(self, item: Var | Output | AnyOf) -> Each:
+    def each(self, item: Var | Output | AnyOf | None) -> Each:
         """Every input that is left, however many."""
+        assert item is not None, "parameters of a pattern are wildcards, whatever their default"
         return Each(item)
+
+    def outputs(self, output: Output, count: int) -> tuple[Output, ...]:
+        """The first `count` outputs of the node, instead of its first alone."""
+        return tuple(dataclasses.replace(output, index=index) for index in range(count))
 
     def every_output(self, output: Output) -> Output:
         """All outputs of the node, however many, instead of its first: a pattern's only root."""
         return dataclasses.replace(output, index=None)
 
-    def constant(self, value: Any, *, rtol: float = 0.0) -> Var | Literal:
+    def constant(self, value: Var | float | Sequence[float] | np.ndarray | None, *, rtol: float = 0) -> Var | Literal:
         """A wildcard that takes constants only, or a literal with a tolerance."""
+        assert value is not None, "parameters of a pattern are wildcards, whatever their default"
         if isinstance(value, Var):
             return dataclasses.replace(value, constant=True)
         return Literal(np.asarray(value), rtol)
 
 
-def _value_pattern(item: Any) -> ValuePattern:
+def _value_pattern(item: Wanted) -> ValuePattern:
     if item is None or isinstance(item, Var | Literal | Output | AnyOf | Each):
         return item
     return Literal(np.asarray(item))
@@ -166,7 +182,7 @@ def _value_pattern(item: Any) -> ValuePattern:
 class Pattern:
     """A pattern as the matcher wants it: its roots, the op types it can start at, and what it binds."""
 
-    def __init__(self, build: Callable[..., Any]) -> None:
+    def __init__(self, build: Callable[..., Roots]) -> None:
         parameters = list(inspect.signature(build).parameters.values())[1:]
         variables = {item.name: Var(item.name, optional=item.default is None) for item in parameters}
         result = build(Patterns(), **variables)
@@ -183,13 +199,13 @@ class Pattern:
         self.depth = max(_depth(root) for root in roots)
         self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
         self.is_plain = not self.others and all(self._is_plain(start) for start in self.starts)
-        """Whether there are no alternatives but at the root, and no other root."""
+        """True if there are no alternatives but at the root, and no other root."""
         self.turned = self._only_alternative()
         """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
         self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
 
     def _is_plain(self, pattern: ValuePattern, turned: NodePattern | None = None) -> bool:
-        """Whether there is no alternative at a value or before it; the operands of `turned` do not count."""
+        """True if there is no alternative at a value or before it; the operands of `turned` do not count."""
         if isinstance(pattern, Each):
             item = pattern.item
             return isinstance(item, Var) and item.optional and not item.constant and item.name in self.tuples
@@ -208,7 +224,7 @@ class Pattern:
 
     @functools.cached_property
     def wants_alone(self) -> bool:
-        """Whether the one root reads first what nothing else may read."""
+        """True if the one root reads first what nothing else may read."""
         firsts = [(*start.node.inputs, None)[0] for start in self.starts if not _swaps(start.node)]
         only = [item for item in firsts if isinstance(item, Output) and not item.node.shared]
         return len(only) == len(self.starts) and not self.others and all(self.most_uses[x.node] == 1 for x in only)
@@ -222,7 +238,7 @@ class Pattern:
 
 
 def _swaps(node: NodePattern) -> bool:
-    """Whether the operands of what matches may stand in another order; taken all alike, their order is nothing."""
+    """True if the operands of what matches may stand in another order; taken all alike, their order is nothing."""
     return bool(node.keys & SWAPPABLE.keys()) and not (node.inputs and isinstance(node.inputs[-1], Each))
 
 

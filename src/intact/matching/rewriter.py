@@ -26,14 +26,14 @@ from intact.matching.index import PatternIndex
 from intact.matching.matcher import Matcher
 from intact.matching.occurrence import Match
 from intact.matching.order import Order
-from intact.matching.pattern import OpKey, Pattern
+from intact.matching.pattern import OpKey, Pattern, Patterns, Roots
 from intact.model import edit, query
 from intact.model.garbage_pause import no_collection
 from intact.results import Application, Refusal
 
 
 class Exactness(enum.StrEnum):
-    """What a rule claims about the numbers after it, given the same inputs."""
+    """The claim of a rule about the numbers after it, given the same inputs."""
 
     EXACT = "exact"
     WITHIN_ONE_STEP = "within one step"
@@ -45,6 +45,9 @@ EXACT = Exactness.EXACT
 WITHIN_ONE_STEP = Exactness.WITHIN_ONE_STEP
 BOUNDED = Exactness.BOUNDED
 NEAR = Exactness.NEAR
+
+Replacement: TypeAlias = ir.Value | Sequence[ir.Value]
+"""One value for each root of a pattern."""
 
 
 def snake_case(name: str) -> str:
@@ -61,7 +64,7 @@ class Rule:
     """
 
     name: str
-    """What reports call the rule: the name of the class in snake case, unless it is set."""
+    """The name in reports: that of the class in snake case, unless it is set."""
 
     exactness: Exactness
 
@@ -69,10 +72,10 @@ class Rule:
     """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
 
     is_local: ClassVar[bool] = False
-    """Whether `check` asks about the match and what comes just before it only, so that no other change matters."""
+    """True if `check` asks about the match and what comes just before it only, so that no other change matters."""
 
     is_rare: ClassVar[bool] = False
-    """Whether few targets have what it creates, so that it is used only where one says that it does."""
+    """True if few targets have what it creates, so that it is used only where one says that it does."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -93,16 +96,16 @@ class Rule:
         result.spared = {**self.spared, **nodes}
         return result
 
-    def pattern(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def pattern(self, op: Patterns, *args: Any, **kwargs: Any) -> Roots:
         """The values that the rule replaces."""
         raise NotImplementedError(f"{type(self).__name__}.pattern")
 
     def check(self, *args: Any, **kwargs: Any) -> str | None:
-        """Why the rule may not fire on this match, or None if it may."""
+        """Return the reason why the rule may not fire on this match, or None if it may."""
         return None
 
-    def rewrite(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """What replaces the values of the pattern."""
+    def rewrite(self, op: Builder, *args: Any, **kwargs: Any) -> Replacement:
+        """Build the replacement of the values of the pattern."""
         raise NotImplementedError(f"{type(self).__name__}.rewrite")
 
 
@@ -120,7 +123,7 @@ class Rewritten:
     applications: tuple[Application, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     attempts: int = 0
-    """How often a rule was tried at a node."""
+    """The number of times that a rule was tried at a node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +176,7 @@ class PreparedRule:
 _prepared = lru_cache(maxsize=1024)(PreparedRule)
 
 
-def _wanted(method: Callable[..., Any], names: frozenset[str]) -> tuple[str, ...]:
+def _wanted(method: Callable[..., object], names: frozenset[str]) -> tuple[str, ...]:
     parameters = inspect.signature(method).parameters
     takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
     return tuple(sorted(names if takes_all else names & parameters.keys()))

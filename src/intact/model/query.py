@@ -59,6 +59,13 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def known_constant(value: ir.Value | None) -> np.ndarray:
+    """The array behind a value that was found to be a constant before."""
+    array = constant(value)
+    assert array is not None, f"{describe(value)} was taken for a constant"
+    return array
+
+
 def scalar(value: ir.Value | None) -> float | int | None:
     """The number in a constant of one element and any rank, or None for anything else."""
     tensor = constant_tensor(value)
@@ -134,6 +141,13 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     dims = value.shape.dims
     known = [dim for dim in dims if isinstance(dim, int)]
     return tuple(known) if len(known) == len(dims) else None
+
+
+def known_shape(value: ir.Value | None) -> tuple[int, ...]:
+    """The shape of a value that was found to have a static one before."""
+    shape = static_shape(value)
+    assert shape is not None, f"the shape of {describe(value)} was taken for static"
+    return shape
 
 
 def same_shape(left: ir.Value, right: ir.Value) -> bool:

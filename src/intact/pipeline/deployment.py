@@ -14,7 +14,7 @@ from intact import data, environment
 from intact.backends import compiling
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
-from intact.linting import linter
+from intact.linting import linter, repairs
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
@@ -157,7 +157,7 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[dict[str, Any]]:
+def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[zero_point_notes.RequantizedWeight]:
     """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
     for note in zero_point_notes.notes(rewritten, target):
         log.events.note(note)
@@ -196,7 +196,7 @@ def _repair(prepared: PreparedModel, log: Log) -> Rewritten:
         same = [finding for finding in found if finding.code == code]
         log.warn(f"{same[0]}" + (f" (and {len(same) - 1} more; see intact lint)" if len(same) > 1 else ""))
     # The repairs are for the fusions of ONNX Runtime; an NPU's compiler wants the integers as they are.
-    return linter.fix(model, saturates=saturates) if prepared.target.ort_fuses else Rewritten(model)
+    return repairs.repair(model, saturates=saturates) if prepared.target.ort_fuses else Rewritten(model)
 
 
 def _deployable(prepared: PreparedModel, model: ir.Model, log: Log) -> boundary.IntegerIO:

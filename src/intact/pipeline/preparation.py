@@ -12,7 +12,8 @@ from intact.backends import installed
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
 from intact.events import Events, Log
-from intact.linting import linter
+from intact.linting import linter, repairs
+from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
 from intact.pipeline import loading, presets
@@ -193,17 +194,17 @@ def _quantize(
 
 def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizing.QuantizedModel:
     """A quantized model in a form that ONNX Runtime loads and computes rightly with all its optimizations."""
-    repairs = []
+    purposes = []
     if any(grid.dtype == "int8" for grid in result.plan.grids.values()):
-        repairs.append((linter.loadable, "loads them beside int8 (intact explain Q119)"))
+        purposes.append(Purpose.LOAD)
     if target.ort_fuses:
-        repairs.append((linter.fused_rightly, "computes them rightly (intact explain Q120, Q122, Q123)"))
+        purposes.append(Purpose.FUSE)
     if target.ort_fuses and target.rewrite.saturates:
-        repairs.append((linter.unsaturated, "multiplies them rightly without VNNI (intact explain Q124)"))
-    for repair, what in repairs:
-        repaired = repair(result.model)
+        purposes.append(Purpose.MULTIPLY)
+    for purpose in purposes:
+        repaired = repairs.repair(result.model, purpose, saturates=target.rewrite.saturates)
         if repaired.applications:
-            note = f"{len(repaired.applications)} nodes written so that ONNX Runtime {what}"
+            note = f"{len(repaired.applications)} nodes written so that ONNX Runtime {purpose}"
             result = replace(result, model=repaired.model, notes=(*result.notes, note))
     return replace(result, warnings=(*result.warnings, *_saturation(result.model, target)))
 

@@ -10,14 +10,15 @@ from typing import Any
 import onnx_ir as ir
 
 from intact.events import Log
-from intact.linting import linter
+from intact.linting import repairs
+from intact.linting.repairs import Purpose
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
 from intact.pipeline import deployment, execution, loading, model_files, preparation
 from intact.results import Refusal
 from intact.rules.proof import exactness
-from intact.rules.quantized import families
+from intact.rules.quantized import families, zero_point_notes
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -44,10 +45,10 @@ class RewrittenFile:
 
     output: Path
     target: str
-    rules: list[dict[str, Any]]
+    rules: list[families.RuleCount]
     operators: dict[str, dict[str, int]]
     validation: dict[str, Any]
-    requantized_weights: list[dict[str, Any]]
+    requantized_weights: list[zero_point_notes.RequantizedWeight]
     explain: tuple[Refusal, ...]
     warnings: tuple[str, ...]
 
@@ -95,13 +96,14 @@ def _repaired(
     found = deployment.check_rewriting(model, first, rules, rows, target)
     shapes.infer_shapes(first.model)
     forms = target.rewrite
-    repairs = linter.repairs(first.model, fused=forms.form == "qlinear", saturates=forms.saturates)
-    if not repairs:
+    purpose = Purpose.EVERYTHING if forms.form == "qlinear" else Purpose.LOAD
+    needed = repairs.needed(first.model, purpose, saturates=forms.saturates)
+    if not needed:
         return first, found
     # Both together, so that rewriting once more finds nothing to do.
-    repaired = rewriter.apply(first.model.clone(), (*rules, *repairs))
+    repaired = rewriter.apply(first.model.clone(), (*rules, *needed))
     shapes.infer_shapes(repaired.model)
-    again = deployment.check_rewriting(first.model, repaired, (*rules, *repairs), rows, target)
+    again = deployment.check_rewriting(first.model, repaired, (*rules, *needed), rows, target)
     return replace(repaired, applications=first.applications + repaired.applications), _together(found, again)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from intact.matching.rewriter import Rule
-from intact.rules.quantized.families import CONVERSIONS, FAMILIES, conversion, rules_for
+from intact.rules.quantized.families import CONVERSIONS, FAMILIES, Latitude, conversion, rules_for
 from intact.targets.registry import known_backends, load_target
 
 _HEAD = """\
@@ -65,7 +65,9 @@ def _users(rule: Rule) -> list[str]:
     # An old runtime needs more rules than a new one.
     devices = {name: load_target(name, ort="1.26") for name in known_backends()}
     asked = {**devices, **{f"to {form}": conversion(form) for form in CONVERSIONS}}
-    return [name for name, target in asked.items() if rule.name in {one.name for one in rules_for(target, near=True)}]
+    return [
+        name for name, target in asked.items() if rule.name in {one.name for one in rules_for(target, Latitude.NEAR)}
+    ]
 
 
 if __name__ == "__main__":

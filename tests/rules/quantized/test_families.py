@@ -17,7 +17,7 @@ from intact.matching.rewriter import EXACT
 from intact.model import io
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import families, movement
-from intact.rules.quantized.families import RULES
+from intact.rules.quantized.families import RULES, Latitude
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.proof.harness import Net
@@ -58,7 +58,7 @@ def test_the_table_of_a_target_names_the_rules():
 
 
 def test_exact_leaves_out_whatever_may_move_a_step():
-    exact = families.rules_for(CPU, exact=True)
+    exact = families.rules_for(CPU, Latitude.EXACT)
     assert exact and all(rule.exactness is EXACT for rule in exact)
     assert len(exact) < len(families.rules_for(CPU))
 
@@ -81,17 +81,17 @@ def test_a_table_with_an_unknown_rule_is_refused(name):
 
 
 @pytest.mark.parametrize("target", [CPU, QNN], ids=lambda target: target.backend)
-@pytest.mark.parametrize("exact", [False, True])
-def test_rewriting_twice_changes_nothing(target, exact):
-    once = families.rewrite(residual(), target, exact=exact)
-    again = families.rewrite(once.model, target, exact=exact)
+@pytest.mark.parametrize("latitude", Latitude)
+def test_rewriting_twice_changes_nothing(target, latitude):
+    once = families.rewrite(residual(), target, latitude)
+    again = families.rewrite(once.model, target, latitude)
     assert once.applications and not again.applications
     assert io.to_bytes(again.model) == io.to_bytes(once.model)
 
 
 def test_exact_rewriting_is_exact_in_onnxruntime():
     model, rng = residual(), np.random.default_rng(0)
-    done = families.rewrite(model, CPU, exact=True)
+    done = families.rewrite(model, CPU, Latitude.EXACT)
     for _ in range(4):
         feeds = {"x": rng.normal(0, 2, (1, 4, 8, 8)).astype(np.float32)}
         for before, after in zip(

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.rules.quantized.operand import input_operand, not_one_grid, output_operand, q_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import input_operand, output_operand, q_operand
 from tests.rules.quantized.operand_values import computed, constant, on_grid
 
 U8, I8, F32 = np.uint8, np.int8, np.float32

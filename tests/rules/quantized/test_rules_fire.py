@@ -14,7 +14,7 @@ from intact.backends import compiling
 from intact.matching import rewriter
 from intact.rules.proof import exactness
 from intact.rules.quantized import families
-from intact.rules.quantized.families import RULES
+from intact.rules.quantized.families import RULES, Latitude
 from intact.runtime import host_cpu, ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.quantized.kinds import Kind, quantized, rows, variant
@@ -83,9 +83,9 @@ ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 UNPROVEN = {"sign_second_operand"} if host_cpu.adds_pairs_in_16_bits() else set()
 
 
-def rewritten(model, target, near, feeds):
+def rewritten(model, target, latitude, feeds):
     """The model for a target, after each rule keeps its claim and the runtime takes the result."""
-    rules = [rule for rule in families.rules_for(target, near=near) if rule.name not in UNPROVEN]
+    rules = [rule for rule in families.rules_for(target, latitude) if rule.name not in UNPROVEN]
     done = rewriter.apply(model.clone(), rules)
     exactness.validate(model, done, rules, feeds)
     ort_cpu.Session(done.model, optimize=True).run(feeds[0])
@@ -96,10 +96,10 @@ def fired(kind, ways, folder) -> set[str]:
     """The rules that fire on the way."""
     model, names, feeds = quantized(kind, folder), set(), rows(kind)[:1]
     for target in ways:
-        exact = rewritten(model, target, False, feeds)
+        exact = rewritten(model, target, Latitude.BUILD, feeds)
         names |= {item.rule for item in exact.applications}
         if target is NPU:
-            names |= {item.rule for item in rewritten(model, target, True, feeds).applications}
+            names |= {item.rule for item in rewritten(model, target, Latitude.NEAR, feeds).applications}
         model = exact.model
     return names
 
@@ -121,8 +121,8 @@ def test_no_reason_is_given_for_a_rule_that_is_not_there():
 @pytest.mark.parametrize("kind", [kind for kind, ways in WAYS if ways == (NPU,) and kind.is_static], ids=str)
 def test_the_npu_takes_the_whole_of_what_fired_for_it(kind, tmp_path: Path):
     assert NPU.soc is not None
-    for near in (True, False):
-        done = families.rewrite(quantized(kind, tmp_path), NPU, near=near)
+    for latitude in (Latitude.NEAR, Latitude.BUILD):
+        done = families.rewrite(quantized(kind, tmp_path), NPU, latitude)
         compiled = compiling.compile(done.model, compiling.Device("qnn", 600, NPU.arch, NPU.soc.id), tmp_path)
         assert compiled.placement.npu_nodes and not compiled.placement.cpu_nodes
 

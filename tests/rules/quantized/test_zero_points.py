@@ -32,7 +32,7 @@ from intact.rules.proof import exactness
 from intact.rules.proof.reference import runnable
 from intact.rules.quantized import depthwise, families, input_copies, symmetric, zero_points
 from intact.rules.quantized.copies import copy_indices, fits, split, split_small
-from intact.rules.quantized.families import FAMILIES
+from intact.rules.quantized.families import FAMILIES, Latitude
 from intact.rules.quantized.zero_point_notes import notes, requantized, warnings
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
@@ -93,7 +93,7 @@ SAMPLE = [MATRIX[index] for index in np.random.default_rng(6).choice(len(MATRIX)
 
 def hold(case: Case) -> ir.Model:
     """Assert that a model and its rewritten forms give the integers of the reference; return the most portable."""
-    old, new = (families.rewrite(case.model, target, exact=True).model for target in (OLD, NEW))
+    old, new = (families.rewrite(case.model, target, Latitude.EXACT).model for target in (OLD, NEW))
     for after, feeds in itertools.product((old, new), case.feeds):
         (expected,) = evaluate(case.model, feeds).values()
         (numpy_after,) = evaluate(after, feeds).values()
@@ -162,7 +162,7 @@ def test_a_model_with_constants_of_no_known_type_has_a_form_that_runs(op):
 @pytest.mark.parametrize("form", GROUPS)
 def test_an_old_runtime_does_not_get_to_fuse_what_it_refuses_even_where_no_integer_may_change(form):
     case = convolution(np.random.default_rng(4), U8, I8, form, 2, "Conv")
-    done = families.rewrite(case.model, OLD, exact=True)
+    done = families.rewrite(case.model, OLD, Latitude.EXACT)
     assert "T115" not in {violation.code for violation in validate(done.model, OLD, strict=False)}
     for optimize in (False, True):
         (found,) = ort_cpu.run(exact(done.model), case.feeds[0], optimize=optimize).values()
@@ -460,7 +460,7 @@ class TestNpu:
     @pytest.mark.parametrize("exact", [True, False])
     def test_a_convolution_becomes_one_that_the_npu_takes(self, form, exact):
         case = convolution(np.random.default_rng(0), U8, I8, form, 2, "Conv")
-        done = families.rewrite(case.model, QNN, exact=exact, near=not exact)
+        done = families.rewrite(case.model, QNN, Latitude.EXACT if exact else Latitude.NEAR)
         shapes.infer_shapes(done.model)
         assert validate(done.model, QNN, strict=False) == ()
         rule = "duplicate_dequantized_input" if exact else "requantize_weight"
@@ -471,7 +471,7 @@ class TestNpu:
 
     def test_the_error_of_every_channel_is_reported(self):
         case = convolution(np.random.default_rng(0), U8, I8, "dense", 2, "Conv")
-        (row,) = requantized(families.rewrite(case.model, QNN, near=True).model)
+        (row,) = requantized(families.rewrite(case.model, QNN, Latitude.NEAR).model)
         assert len(row["weight_sqnr_db"]) == 12 and min(row["weight_sqnr_db"]) > 40
 
     @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ class TestNpu:
         weight, zeros = np.tile(np.array([[255], [0]], U8), (32, 2)), np.array([100, 101], U8)
         matrix = net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
         model = net.model({"x": rows}, net.op("MatMul", net.dequantize("x", 0.02, U8(0)), matrix))
-        rules = families.rules_for(QNN, near=True)
+        rules = families.rules_for(QNN, Latitude.NEAR)
         lossy = exactness.lossy(model, rules, [{"x": rows}])
         assert all("on data the layer keeps" in reason for reason in lossy.values())
         done = rewriter.apply(model.clone(), exactness.except_at(rules, lossy))
@@ -495,7 +495,7 @@ class TestNpu:
         weight[0] = 255
         data, matrix = net.dequantize("x", 0.02, U8(3)), net.dequantize(weight, np.full(2, 0.01), zeros, axis=1)
         model = net.model({"x": np.zeros((1, 400), U8)}, net.op("MatMul", data, matrix))
-        said = [len(notes(families.rewrite(model, QNN, near=near), QNN)) for near in (False, True)]
+        said = [len(notes(families.rewrite(model, QNN, latitude), QNN)) for latitude in (Latitude.BUILD, Latitude.NEAR)]
         assert said == [2, 1]
 
     def test_weights_keep_their_grid_unless_asked(self):
@@ -612,7 +612,7 @@ def test_onnxruntime_1_26_runs_every_rewritten_combination(tmp_path):
         case = combination.case()
         (expected,) = evaluate(case.model, case.feeds[0]).values()
         for target, name in ((OLD, "old"), (ANY, "any")):
-            done = families.rewrite(case.model, target, exact=True).model
+            done = families.rewrite(case.model, target, Latitude.EXACT).model
             io.save(exact(done), folder / f"{number}-{name}.onnx")
             np.savez(folder / f"{number}-{name}.npz", x=case.feeds[0]["x"], y=expected)
     ran = subprocess.run([python, "-c", RUNNER, folder], capture_output=True, text=True, timeout=900, check=True)

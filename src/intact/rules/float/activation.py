@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import AnyOf, Output, Patterns, Roots, ValuePattern, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -16,31 +15,34 @@ from intact.model import query
 _RTOL = 1e-6
 
 
-class FuseGelu(Rule):
-    """x/2 · (1 + erf(x/√2)) = Gelu(x), in every order of the product, up to float rounding."""
+class _Fusion(Rule):
+    """The common part of the rules below: an activation of `x`, in the shape of `x`."""
 
     exactness = BOUNDED
-    creates = (("", "Gelu"),)
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
-        argument = op.any_of(_times(op, x, math.sqrt(0.5)), op.Div(x, op.constant(math.sqrt(2), rtol=_RTOL)))
-        return _half_of_product(op, x, op.Add(op.Erf(argument), 1.0))
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
         return _broadcast_doubt(x, root)
 
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.Gelu(x)
-        return result
 
+class FuseGelu(_Fusion):
+    """x/2 · (1 + erf(x/√2)) = Gelu(x), in every order of the product, up to float rounding."""
 
-class FuseTanhGelu(Rule):
-    """x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))) = Gelu(x, approximate=tanh), up to float rounding."""
-
-    exactness = BOUNDED
     creates = (("", "Gelu"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
+        argument = op.any_of(_times(op, x, math.sqrt(0.5)), op.Div(x, op.constant(math.sqrt(2), rtol=_RTOL)))
+        return _half_of_product(op, x, op.Add(op.Erf(argument), 1.0))
+
+    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
+        return op.Gelu(x)
+
+
+class FuseTanhGelu(_Fusion):
+    """x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))) = Gelu(x, approximate=tanh), up to float rounding."""
+
+    creates = (("", "Gelu"),)
+
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         outer, inner = math.sqrt(2 / math.pi), 0.044715
         cube = op.any_of(op.Pow(x, 3.0), op.Mul(op.any_of(op.Mul(x, x), op.Pow(x, 2.0)), x))
         square = op.any_of(op.Mul(_times(op, x, inner), x), _times(op, op.Mul(x, x), inner))
@@ -50,21 +52,16 @@ class FuseTanhGelu(Rule):
         )
         return _half_of_product(op, x, op.Add(op.Tanh(argument), 1.0))
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _broadcast_doubt(x, root)
-
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.Gelu(x, approximate="tanh")
-        return result
+        return op.Gelu(x, approximate="tanh")
 
 
-class FuseHardSwish(Rule):
+class FuseHardSwish(_Fusion):
     """x · clip(x + 3, 0, 6) / 6 = x · HardSigmoid(x, 1/6, 1/2) = HardSwish(x), up to float rounding."""
 
-    exactness = BOUNDED
     creates = (("", "HardSwish"),)
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         slope = {"alpha": lambda found: found is not None and math.isclose(found, 1 / 6, rel_tol=1e-5)}
         sigmoid = op.HardSigmoid(x, _attrs={**slope, "beta": lambda found: found in (None, 0.5)})
         clipped = op.Clip(op.Add(x, 3.0), 0.0, 6.0)
@@ -75,28 +72,24 @@ class FuseHardSwish(Rule):
             _sixth(op, op.Mul(x, clipped), "root"),
         )
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _broadcast_doubt(x, root)
-
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        result: ir.Value = op.HardSwish(x)
-        return result
+        return op.HardSwish(x)
 
 
-def _times(op: Patterns, value: Any, factor: float) -> Any:
+def _times(op: Patterns, value: ValuePattern, factor: float) -> Output:
     return op.Mul(value, op.constant(factor, rtol=_RTOL))
 
 
-def _half(op: Patterns, value: Any, name: str | None = None) -> Any:
+def _half(op: Patterns, value: ValuePattern, name: str | None = None) -> AnyOf:
     return op.any_of(op.Mul(value, 0.5, _name=name), op.Div(value, 2.0, _name=name))
 
 
-def _sixth(op: Patterns, value: Any, name: str | None = None) -> Any:
+def _sixth(op: Patterns, value: ValuePattern, name: str | None = None) -> AnyOf:
     sixth = op.constant(1 / 6, rtol=1e-5)
     return op.any_of(op.Div(value, 6.0, _name=name), op.Mul(value, sixth, _name=name))
 
 
-def _half_of_product(op: Patterns, x: Any, y: Any) -> Any:
+def _half_of_product(op: Patterns, x: Var, y: Output) -> AnyOf:
     """x·y/2 with the half on the left, on the right, or on the product."""
     return op.any_of(
         op.Mul(_half(op, x), y, _name="root"),
@@ -106,7 +99,7 @@ def _half_of_product(op: Patterns, x: Any, y: Any) -> Any:
 
 
 def _broadcast_doubt(x: ir.Value, root: ir.Node) -> str | None:
-    """Why the result may not have the shape of `x`: a constant of one element can still add dimensions."""
+    """Refuse a result that may not have the shape of `x`: a constant of one element can still add dimensions."""
     ranks = query.rank(x), query.rank(root.outputs[0])
     if None in ranks:
         return f"the rank of {x.name!r} is unknown"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -22,7 +22,7 @@ class FoldBatchNorm(Rule):
 
     def pattern(
         self, op: Patterns, x: Var, w: Var, gamma: Var, beta: Var, mean: Var, var: Var, b: Var | None = None
-    ) -> Any:
+    ) -> Roots:
         statistics = [op.constant(item) for item in (gamma, beta, mean, var)]
         return op.BatchNormalization(_linear(op, x, w, b), *statistics, _name="norm")
 
@@ -42,55 +42,51 @@ class FoldBatchNorm(Rule):
             return factor, beta - mean * factor
 
 
-class FoldScale(Rule):
+class _FoldConstant(Rule):
+    """A constant behind a linear operator; subclasses say what it does to each channel."""
+
+    exactness = BOUNDED
+    ops: ClassVar[tuple[str, ...]]
+
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
+        return op.node(self.ops, _linear(op, x, w, b), op.constant(c), _name="root")
+
+    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
+        return _varies(linear, c) or _doubt(linear, *self._affine(_per_channel(linear, c), root))
+
+    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
+        return _folded(op, linear, *self._affine(_per_channel(linear, c), root))
+
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        """The factor and the shift of each channel."""
+        raise NotImplementedError(f"{type(self).__name__}._affine")
+
+
+class FoldScale(_FoldConstant):
     """c·(W·x + b) = (c·W)·x + c·b, and the same for a division by c, up to float rounding."""
 
-    exactness = BOUNDED
+    ops = ("Mul", "Div")
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
-        return op.node(("Mul", "Div"), _linear(op, x, w, b), op.constant(c), _name="root")
-
-    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
-        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
-
-    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
-        return _folded(op, linear, *self._affine(linear, c, root))
-
-    @staticmethod
-    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-        scale = _per_channel(linear, c)
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(divide="ignore"):
-            return (scale if root.op_type == "Mul" else 1.0 / scale), np.zeros(1)
+            return (c if root.op_type == "Mul" else 1.0 / c), np.zeros(1)
 
 
-class FoldShift(Rule):
+class FoldShift(_FoldConstant):
     """(W·x + b) ± c = W·x + (b ± c), up to float rounding."""
 
-    exactness = BOUNDED
+    ops = ("Add", "Sub")
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
-        return op.node(("Add", "Sub"), _linear(op, x, w, b), op.constant(c), _name="root")
-
-    def check(self, linear: ir.Node, c: ir.Value, root: ir.Node) -> str | None:
-        return _varies(linear, c) or _doubt(linear, *self._affine(linear, c, root))
-
-    def rewrite(self, op: Builder, linear: ir.Node, c: ir.Value, root: ir.Node) -> ir.Value:
-        return _folded(op, linear, *self._affine(linear, c, root))
-
-    @staticmethod
-    def _affine(linear: ir.Node, c: ir.Value, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-        shift = _per_channel(linear, c)
-        return np.ones(1), shift if root.op_type == "Add" else -shift
+    def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones(1), c if root.op_type == "Add" else -c
 
 
-def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Any:
+def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Output:
     return op.node(_LINEAR, x, op.constant(w), op.constant(b), _name="linear")
 
 
 def _float64(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
-    return array.astype(np.float64)
+    return query.known_constant(value).astype(np.float64)
 
 
 def _channels(linear: ir.Node) -> int:
@@ -110,7 +106,7 @@ def _shape_on_output(linear: ir.Node, c: ir.Value) -> tuple[int, ...]:
 
 
 def _varies(linear: ir.Node, c: ir.Value) -> str | None:
-    """Why the constant is not one number for each output channel."""
+    """Refuse a constant that is not one number for each output channel."""
     shape = _shape_on_output(linear, c)
     others = shape[:1] + shape[2:]
     rank = 2 if linear.op_type == "Gemm" else _float64(linear.inputs[1]).ndim
@@ -124,7 +120,7 @@ def _per_channel(linear: ir.Node, c: ir.Value) -> np.ndarray:
 
 
 def _doubt(linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> str | None:
-    """Why the weight and bias cannot take the affine map."""
+    """Refuse a weight and bias that cannot take the affine map."""
     tensor = query.constant_tensor(linear.inputs[1])
     assert tensor is not None, "the pattern takes constants only"
     if not tensor.dtype.is_floating_point():
@@ -161,10 +157,7 @@ def _along_channels(linear: ir.Node, weight: np.ndarray, scale: np.ndarray) -> n
 
 
 def _folded(op: Builder, linear: ir.Node, scale: np.ndarray, shift: np.ndarray) -> ir.Value:
-    original = query.constant(linear.inputs[1])
-    assert original is not None, "the pattern takes constants only"
+    original = query.known_constant(linear.inputs[1])
     weight, bias = (array.astype(original.dtype) for array in _weight_and_bias(linear, scale, shift))
-    attributes: dict[str, Any] = {name: item for name, item in linear.attributes.items() if name != "beta"}
     constants = op.constant(weight, "weight"), op.constant(bias, "bias")
-    result: ir.Value = op.node(linear.op_type, linear.inputs[0], *constants, **attributes)
-    return result
+    return op.like(linear, linear.inputs[0], *constants, _dropped=("beta",))

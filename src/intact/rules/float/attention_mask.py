@@ -6,13 +6,11 @@ rows with a live key, every weight moves by less than exp(spread of the scores �
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 from intact.rules.float import identity
@@ -36,7 +34,7 @@ class FillInverted(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, v: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, v: Var, low: Var) -> Roots:
         return op.Where(op.Cast(v, _shared=True), op.constant(low), v, _name="root")
 
     def check(self, v: ir.Value, low: ir.Value, root: ir.Node) -> str | None:
@@ -46,31 +44,30 @@ class FillInverted(Rule):
         return _times_depth(op, v, low, -1)
 
 
-class FillMasked(Rule):
-    """Where(m, −∞, x) = x + Cast(m) · (−C) before a Softmax."""
+class _Fill(Rule):
+    """The common part of the rules for scores x of which a mask m keeps some."""
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Any:
-        return op.Where(m, op.constant(low), x, _name="root")
-
     def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
         return _low_doubt(low) or _scores_doubt(m, x) or _use_doubt(root)
+
+
+class FillMasked(_Fill):
+    """Where(m, −∞, x) = x + Cast(m) · (−C) before a Softmax."""
+
+    def pattern(self, op: Patterns, m: Var, low: Var, x: Var) -> Roots:
+        return op.Where(m, op.constant(low), x, _name="root")
 
     def rewrite(self, op: Builder, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> ir.Value:
         return _added(op, x, _times_depth(op, _indicator(op, m, x), low, -1), m, root)
 
 
-class FillUnlessLive(Rule):
+class FillUnlessLive(_Fill):
     """Where(m, x, −∞) = x + (Cast(m) − 1) · C before a Softmax."""
 
-    exactness = BOUNDED
-
-    def pattern(self, op: Patterns, m: Var, x: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, m: Var, x: Var, low: Var) -> Roots:
         return op.Where(m, x, op.constant(low), _name="root")
-
-    def check(self, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> str | None:
-        return _low_doubt(low) or _scores_doubt(m, x) or _use_doubt(root)
 
     def rewrite(self, op: Builder, m: ir.Value, low: ir.Value, x: ir.Value, root: ir.Node) -> ir.Value:
         one = op.constant(np.ones((), _dtype(x).numpy()), "one")
@@ -83,7 +80,7 @@ class BoundMask(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, v: Var, low: Var) -> Any:
+    def pattern(self, op: Patterns, v: Var, low: Var) -> Roots:
         return op.Mul(v, op.constant(low), _name="root")
 
     def check(self, v: ir.Value, low: ir.Value, root: ir.Node) -> str | None:
@@ -105,7 +102,7 @@ class BoundConstantMask(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, k: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, k: Var) -> Roots:
         return op.Add(x, op.constant(k), _name="root")
 
     def check(self, k: ir.Value, root: ir.Node) -> str | None:
@@ -118,7 +115,7 @@ class BoundConstantMask(Rule):
         return doubt
 
     def rewrite(self, op: Builder, x: ir.Value, k: ir.Value) -> ir.Value:
-        array = _array(k)
+        array = query.known_constant(k)
         bounded = op.constant(np.maximum(array, array.dtype.type(-FLOAT_DEPTH)), "mask")
         return mark(op.Add(x, bounded), BIAS)
 
@@ -128,7 +125,7 @@ class DropNanGuard(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         weights = op.Softmax(x, _shared=True, _name="softmax")
         return op.Where(op.IsNaN(weights), 0.0, weights, _name="root")
 
@@ -144,19 +141,13 @@ class DropNanGuard(Rule):
         return softmax.outputs[0]
 
 
-def _array(value: ir.Value) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
-    return array
-
-
 def _dtype(x: ir.Value) -> ir.DataType:
     assert x.dtype is not None, "checked"
     return x.dtype
 
 
 def _low_doubt(low: ir.Value) -> str | None:
-    array = _array(low)
+    array = query.known_constant(low)
     # Written so that NaN is refused as well.
     if array.size == 1 and array.dtype.kind == "f" and bool((array <= -LEAST_DEPTH).all()):
         return None
@@ -176,7 +167,7 @@ def _use_doubt(root: ir.Node) -> str | None:
 
 
 def _sum_doubt(root: ir.Node) -> str | None:
-    """Why the result may be the scores themselves: it reaches a Softmax without being added to anything."""
+    """Refuse a result that may be the scores themselves: it reaches a Softmax without being added to anything."""
     values = [root.outputs[0]]
     for value in values:
         users = query.consumers(value)
@@ -187,7 +178,7 @@ def _sum_doubt(root: ir.Node) -> str | None:
 
 
 def _is_indicator_less_one(value: ir.Value) -> bool:
-    """Whether the value is v − 1 for an indicator v."""
+    """True if the value is v − 1 for an indicator v."""
     node = value.producer()
     if node is None or node.domain:
         return False
@@ -205,10 +196,9 @@ def _indicator(op: Builder, m: ir.Value, x: ir.Value) -> ir.Value:
 
 def _times_depth(op: Builder, value: ir.Value, low: ir.Value, sign: int) -> ir.Value:
     """The value times ±C, marked, so that C can be chosen anew from scores that were seen."""
-    array = _array(low)
+    array = query.known_constant(low)
     depth = min(abs(float(array.reshape(-1)[0])), FLOAT_DEPTH)
-    result: ir.Value = op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth"))
-    return mark(result, BIAS)
+    return mark(op.Mul(value, op.constant(np.array(sign * depth, array.dtype), "mask_depth")), BIAS)
 
 
 def _added(op: Builder, x: ir.Value, bias: ir.Value, m: ir.Value, root: ir.Node) -> ir.Value:
@@ -217,8 +207,7 @@ def _added(op: Builder, x: ir.Value, bias: ir.Value, m: ir.Value, root: ir.Node)
     is_zero = array is not None and not array.any()
     if is_zero and (query.same_shape(m, root.outputs[0]) or query.is_scalar(x)):
         return bias
-    result: ir.Value = op.Add(x, bias)
-    return result
+    return op.Add(x, bias)
 
 
 def _source_of_infinity(value: ir.Value | None, steps: int) -> ir.Value | None:

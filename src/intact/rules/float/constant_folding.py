@@ -11,7 +11,7 @@ from intact.model import edit, query
 from intact.runtime import ort_cpu
 
 # Quantizers have to survive (a weight stays integers), and chance has to stay chance.
-_KEPT = frozenset(
+KEPT = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli", "Dropout", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -74,7 +74,7 @@ def _foldable(model: ir.Model, known: Mapping[ir.Value, np.ndarray]) -> list[ir.
 
 
 def _is_foldable(node: ir.Node, constant: set[ir.Value]) -> bool:
-    if node.domain or node.op_type in _KEPT or node.op_type == "Constant" or any(query.bodies(node)):
+    if node.domain or node.op_type in KEPT or node.op_type == "Constant" or any(query.bodies(node)):
         return False
     if any(output.is_graph_output() or output.dtype not in _TYPES for output in node.outputs):
         return False
@@ -120,7 +120,7 @@ def _evaluate(
 def _copy(
     value: ir.Value, copies: dict[ir.Value, ir.Value], known: Mapping[ir.Value, np.ndarray], graph: ir.Graph
 ) -> ir.Value:
-    """What stands for the value in the model that is run; bodies may use one name twice, so it is numbered."""
+    """Stand in for the value in the model that is run, under a number: bodies may use one name twice."""
     if value not in copies:
         array = known[value] if value in known else query.constant(value)
         assert array is not None, f"{query.describe(value)} is not constant"

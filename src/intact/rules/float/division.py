@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -18,7 +16,7 @@ class ReciprocalAsDiv(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Reciprocal(x)
 
     def check(self, x: ir.Value) -> str | None:
@@ -26,8 +24,7 @@ class ReciprocalAsDiv(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
         assert x.dtype is not None, "checked"
-        result: ir.Value = op.Div(op.constant(np.ones((), x.dtype.numpy()), "one"), x)
-        return result
+        return op.Div(op.constant(np.ones((), x.dtype.numpy()), "one"), x)
 
 
 class MulByInverse(Rule):
@@ -35,7 +32,7 @@ class MulByInverse(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
         return op.Mul(a, op.Div(1.0, b, _name="inverse"))
 
     def check(self, b: ir.Value, inverse: ir.Node) -> str | None:
@@ -46,5 +43,4 @@ class MulByInverse(Rule):
         return None
 
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
-        result: ir.Value = op.Div(a, b)
-        return result
+        return op.Div(a, b)

@@ -9,19 +9,14 @@ import onnx_ir as ir
 from intact.matching.rewriter import EXACT
 from intact.model import edit, query
 from intact.results import Application
+from intact.rules.float import constant_folding
 from intact.rules.float.masks import BIAS, MARK
 
-_KEPT = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}) | {
-    "RandomUniformLike",
-    "QuantizeLinear",
-    "DequantizeLinear",
-}
+# What follows from its input alone is computed once, whatever becomes of the result.
+_KEPT = constant_folding.KEPT - {"DynamicQuantizeLinear"}
 
-_PLAIN = {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING} | {
-    ir.AttributeType.INTS,
-    ir.AttributeType.FLOATS,
-    ir.AttributeType.STRINGS,
-}
+_NUMBERS = (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
+_PLAIN = (*_NUMBERS, ir.AttributeType.STRING, ir.AttributeType.STRINGS)
 
 # Scalars, shapes and axes compare by value; of larger constants only the very same one is equal.
 _MOST_COMPARED = 16
@@ -46,7 +41,7 @@ def merge(model: ir.Model) -> tuple[Application, ...]:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """What has to be equal for two nodes to compute the same, or None for a node that is left alone."""
+    """A key that equals that of another node if both compute the same, or None for a node that is left alone."""
     if node.domain or node.op_type in _KEPT or any(query.bodies(node)):
         return None
     # Each mask keeps a constant of its own, so that its depth can follow the scores of its own layer.

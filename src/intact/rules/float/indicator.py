@@ -5,13 +5,13 @@ The rules start at a Cast from bool to float that is marked as an indicator (see
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, Rule
 from intact.model import query
 from intact.rules.float.masks import INDICATOR, MARK, MOVES
@@ -26,51 +26,47 @@ class DropNeutralOperand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, c: Var) -> Roots:
         return op.node(("And", "Or"), a, op.constant(c), _name="root")
 
     def check(self, c: ir.Value, root: ir.Node) -> str | None:
         neutral = root.op_type == "And"
-        if not (query.constant(c) == neutral).all():  # type: ignore[union-attr]
+        if not (query.known_constant(c) == neutral).all():
             return f"{query.describe(c)} is not {str(neutral).lower()} throughout"
         return "the shape of the result is unknown" if query.static_shape(root.outputs[0]) is None else None
 
     def rewrite(self, op: Builder, a: ir.Value, root: ir.Node) -> ir.Value:
         shape = op.constant(np.array(query.static_shape(root.outputs[0]), np.int64), "shape")
-        result: ir.Value = op.Expand(a, shape)
-        return result
+        return op.Expand(a, shape)
 
 
-class CastAnd(Rule):
+class _CastBoth(Rule):
+    """Cast(a ∘ b) = Cast(a) • Cast(b) for an operator ∘ on masks that is • on 0 and 1."""
+
+    exactness = EXACT
+    on_masks: ClassVar[str]
+    on_numbers: ClassVar[str]
+
+    def pattern(self, op: Patterns, a: Var, b: Var) -> Roots:
+        return op.Cast(op.node(self.on_masks, a, b, _shared=True), _name="root")
+
+    def check(self, a: ir.Value, b: ir.Value, root: ir.Node) -> str | None:
+        return _no_indicator(root)
+
+    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
+        return op.node(self.on_numbers, _cast(op, a, root), _cast(op, b, root))
+
+
+class CastAnd(_CastBoth):
     """Cast(a ∧ b) = Cast(a) · Cast(b)."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
-        return op.Cast(op.And(a, b, _shared=True), _name="root")
-
-    def check(self, root: ir.Node) -> str | None:
-        return _no_indicator(root)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Mul(_cast(op, a, root), _cast(op, b, root))
-        return result
+    on_masks, on_numbers = "And", "Mul"
 
 
-class CastOr(Rule):
+class CastOr(_CastBoth):
     """Cast(a ∨ b) = max(Cast(a), Cast(b))."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
-        return op.Cast(op.Or(a, b, _shared=True), _name="root")
-
-    def check(self, root: ir.Node) -> str | None:
-        return _no_indicator(root)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Max(_cast(op, a, root), _cast(op, b, root))
-        return result
+    on_masks, on_numbers = "Or", "Max"
 
 
 class CastNot(Rule):
@@ -78,7 +74,7 @@ class CastNot(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var) -> Roots:
         return op.Cast(op.Not(a, _shared=True), _name="root")
 
     def check(self, root: ir.Node) -> str | None:
@@ -93,7 +89,7 @@ class CastMove(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, a: Var, rest: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, rest: Var) -> Roots:
         move = op.node(sorted(MOVES | _GATHERS), a, op.each(rest), _name="move", _shared=True)
         return op.Cast(move, _name="root")
 
@@ -101,17 +97,22 @@ class CastMove(Rule):
         return _no_indicator(root) or (f"{query.describe(a)} is constant" if query.is_constant(a) else None)
 
     def rewrite(self, op: Builder, a: ir.Value, rest: tuple[ir.Value, ...], move: ir.Node, root: ir.Node) -> ir.Value:
-        attributes: dict[str, Any] = dict(move.attributes)
-        result: ir.Value = op.node(move.op_type, _cast(op, a, root), *rest, **attributes)
-        return result
+        return op.like(move, _cast(op, a, root), *rest)
 
 
-class CastTruth(Rule):
-    """Cast(Cast(x → bool)) = Cast(x), and the same for x > 0 and x = 1, for x of 0 and 1."""
+class _CastComparison(Rule):
+    """The common part of the rules for a comparison of x, which is 0 or 1."""
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def check(self, x: ir.Value, root: ir.Node) -> str | None:
+        return _no_indicator(root) or zero_one_doubt(x)
+
+
+class CastTruth(_CastComparison):
+    """Cast(Cast(x → bool)) = Cast(x), and the same for x > 0 and x = 1, for x of 0 and 1."""
+
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         truth = op.any_of(
             op.Cast(x, _shared=True),
             op.Equal(x, 1, _shared=True),
@@ -120,19 +121,14 @@ class CastTruth(Rule):
         )
         return op.Cast(truth, _name="root")
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(x)
-
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
         return _cast(op, x, root)
 
 
-class CastFalsehood(Rule):
+class CastFalsehood(_CastComparison):
     """Cast(x = 0) = 1 − Cast(x), and the same for x < 1, for x of 0 and 1."""
 
-    exactness = BOUNDED
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         falsehood = op.any_of(
             op.Equal(x, 0, _shared=True),
             op.Less(x, op.any_of(op.constant(0.5), op.constant(1)), _shared=True),
@@ -140,27 +136,18 @@ class CastFalsehood(Rule):
         )
         return op.Cast(falsehood, _name="root")
 
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(x)
-
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
         return _complement(op, x, root)
 
 
-class CastProduct(Rule):
+class CastProduct(_CastBoth):
     """Cast(a · b) = Cast(a) · Cast(b), for integers of 0 and 1."""
 
     exactness = BOUNDED
-
-    def pattern(self, op: Patterns, a: Var, b: Var) -> Any:
-        return op.Cast(op.Mul(a, b, _shared=True), _name="root")
+    on_masks = on_numbers = "Mul"
 
     def check(self, a: ir.Value, b: ir.Value, root: ir.Node) -> str | None:
-        return _no_indicator(root) or zero_one_doubt(a) or zero_one_doubt(b)
-
-    def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Mul(_cast(op, a, root), _cast(op, b, root))
-        return result
+        return super().check(a, b, root) or zero_one_doubt(a) or zero_one_doubt(b)
 
 
 def mark(value: ir.Value, what: str) -> ir.Value:
@@ -172,7 +159,7 @@ def mark(value: ir.Value, what: str) -> ir.Value:
 
 
 def is_indicator(value: ir.Value | None) -> bool:
-    """Whether the value holds 0 and 1 only, as far as structure tells: a mask in float, its complement, a product."""
+    """True if the value holds 0 and 1 only, as far as structure tells: a mask in float, its complement, a product."""
     return _is_indicator(value, _LONGEST_CHAIN)
 
 
@@ -203,7 +190,7 @@ def _index_user(value: ir.Value) -> ir.Node | None:
 
 
 def zero_one_doubt(value: ir.Value) -> str | None:
-    """Why the value may hold other numbers than 0 and 1, which masks are claimed to be made of."""
+    """Refuse a value that may hold other numbers than 0 and 1, which masks are claimed to be made of."""
     if is_indicator(value):
         return None
     user = _index_user(value)
@@ -219,12 +206,10 @@ def _no_indicator(root: ir.Node) -> str | None:
 
 def _cast(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     """The value in the type that the root casts to."""
-    result: ir.Value = op.Cast(value, **root.attributes)
-    return mark(result, INDICATOR)
+    return mark(op.like(root, value), INDICATOR)
 
 
 def _complement(op: Builder, value: ir.Value, root: ir.Node) -> ir.Value:
     dtype = ir.DataType(query.int_(root, "to", ir.DataType.FLOAT))
     one = op.constant(np.ones((), dtype.numpy()), "one")
-    result: ir.Value = op.Sub(one, _cast(op, value, root))
-    return mark(result, INDICATOR)
+    return mark(op.Sub(one, _cast(op, value, root)), INDICATOR)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, Rule
 from intact.model import query
 
@@ -20,7 +18,7 @@ class FoldFloatGemmFactors(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, w: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, b: Var | None = None) -> Roots:
         return op.Gemm(x, op.constant(w), op.constant(b), _name="gemm")
 
     def check(self, gemm: ir.Node) -> str | None:
@@ -35,9 +33,7 @@ class FoldFloatGemmFactors(Rule):
         weight, bias = _scaled(w, query.float_(gemm, "alpha", 1.0)), _scaled(b, query.float_(gemm, "beta", 1.0))
         assert weight is not None, "the pattern takes constants only"
         constants = op.constant(weight, "weight"), None if bias is None else op.constant(bias, "bias")
-        kept = {name: item for name, item in gemm.attributes.items() if name not in _FACTORS}
-        result: ir.Value = op.Gemm(x, *constants, **kept)
-        return result
+        return op.like(gemm, x, *constants, _dropped=_FACTORS)
 
 
 class TransposeGemmInput(Rule):
@@ -45,16 +41,14 @@ class TransposeGemmInput(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, rest: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, rest: Var) -> Roots:
         return op.Gemm(x, op.each(rest), _name="gemm")
 
     def check(self, gemm: ir.Node) -> str | None:
         return None if query.int_(gemm, "transA", 0) else "transA is 0"
 
     def rewrite(self, op: Builder, x: ir.Value, rest: tuple[ir.Value, ...], gemm: ir.Node) -> ir.Value:
-        kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
-        result: ir.Value = op.Gemm(op.Transpose(x, perm=[1, 0]), *rest, **kept)
-        return result
+        return op.like(gemm, op.Transpose(x, perm=[1, 0]), *rest, _dropped=("transA",))
 
 
 class MakeGemm(Rule):
@@ -63,7 +57,7 @@ class MakeGemm(Rule):
     exactness = BOUNDED
     creates = (("", "Gemm"),)
 
-    def pattern(self, op: Patterns, x: Var, w: Var, b: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, b: Var) -> Roots:
         return op.Add(op.MatMul(x, op.constant(w)), op.constant(b))
 
     def check(self, x: ir.Value, w: ir.Value, b: ir.Value) -> str | None:
@@ -73,8 +67,7 @@ class MakeGemm(Rule):
         return None if shape == (columns,) else f"{query.describe(b)} is not one number for each of {columns} columns"
 
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value) -> ir.Value:
-        result: ir.Value = op.Gemm(x, w, b)
-        return result
+        return op.Gemm(x, w, b)
 
 
 def _scaled(value: ir.Value | None, factor: float) -> np.ndarray | None:

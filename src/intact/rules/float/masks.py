@@ -1,4 +1,4 @@
-"""Where attention is masked, and how far below the scores a masked key has to lie.
+"""Masks of attention, and the least depth below the scores at which a masked key vanishes.
 
 Rules write a mask as `indicator · constant`, added to the scores before a Softmax, and mark the Mul; or the Add,
 where the mask as a whole is constant. The constant starts at `FLOAT_DEPTH`, which float arithmetic turns into a
@@ -60,7 +60,7 @@ class MaskSite:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was seen at the input of a masked Softmax.
+    """The statistics of a masked Softmax's input.
 
     `high` is the highest score of any key, masked or not. The peak of a row is its highest live score; a row
     without a live key is dead, and has none. `keys` is the length of a row.
@@ -83,7 +83,7 @@ class Scores:
 
 
 def scores_of(array: np.ndarray, depth: float, axis: int = -1) -> Scores:
-    """What one tensor of masked scores shows, where a masked key lies `depth` below its score."""
+    """Measure one tensor of masked scores, where a masked key lies `depth` below its score."""
     peaks = array.max(axis)
     live = peaks[peaks >= -depth / 2]
     high = np.where(array < -depth / 2, array.astype(np.float64) + depth, array).max(initial=-math.inf)
@@ -97,7 +97,7 @@ def scores_of(array: np.ndarray, depth: float, axis: int = -1) -> Scores:
 
 
 def margin(seen: Scores, softmax_step: float) -> float:
-    """How far below the peak of a row its other keys together weigh no more than half a step of the softmax grid."""
+    """The distance below the peak of a row at which all other keys weigh half a step of the softmax grid at most."""
     return math.log(2 * seen.keys / softmax_step)
 
 
@@ -134,7 +134,7 @@ def _sites(model: ir.Model) -> Iterator[tuple[ir.Node, MaskSite]]:
         index = _depth_input(node)
         scores = None if index is None else softmax_inputs(node.outputs[0])
         if index is not None and scores is not None:
-            constant = _array(node.inputs[index])
+            constant = query.known_constant(node.inputs[index])
             depth = float(abs(constant).max() if node.op_type == "Mul" else -constant.min())
             yield node, MaskSite(node.name or "", depth, tuple(value.name or "" for value in scores))
 
@@ -143,7 +143,7 @@ def _set_depth(node: ir.Node, depth: float, names: edit.Names) -> None:
     index = _depth_input(node)
     assert index is not None, f"{node.name!r} is no site of a mask"
     assert node.graph is not None, f"{node.name!r} is in no graph"
-    array = _array(node.inputs[index])
+    array = query.known_constant(node.inputs[index])
     # A Mul is by ±C; a constant mask holds zeros and biases, which stay, and −C.
     bounded = np.clip(array, -depth, depth if node.op_type == "Mul" else None).astype(array.dtype)
     node.replace_input_with(index, edit.add_initializer(node.graph, bounded, names.take(f"{node.name}/mask_depth")))
@@ -157,15 +157,9 @@ def _depth_input(node: ir.Node) -> int | None:
 
 
 def is_constant_mask(value: ir.Value | None) -> bool:
-    """Whether the value is a float constant whose lowest elements are meant to make weights vanish."""
+    """True if the value is a float constant whose lowest elements are meant to make weights vanish."""
     array = query.constant(value)
     return array is not None and array.size > 1 and array.dtype.kind == "f" and bool(array.min() <= -LEAST_DEPTH)
-
-
-def _array(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"{query.describe(value)} is not constant"
-    return array
 
 
 def softmax_inputs(value: ir.Value) -> tuple[ir.Value, ...] | None:

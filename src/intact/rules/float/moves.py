@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
-from intact.rules.float.identity import output_keeps_name
+from intact.rules.float.identity import DropRule
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "And", "Or", "Equal")
@@ -21,22 +20,17 @@ _BROADCASTING = ("Add", "Sub", "Mul", "Div", "And", "Or", "Equal")
 _MOST_INDICES = 1 << 20
 
 
-class DropReshape(Rule):
+class DropReshape(DropRule):
     """Reshape(x, shape of x) = x, and the same for Flatten, Squeeze, Unsqueeze and Expand."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var | None = None) -> Roots:
         return op.node((*_RESHAPES, "Expand"), x, shape, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
         before, after = query.static_shape(x), query.static_shape(root.outputs[0])
         if before is None or before != after:
             return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
 class MergeReshapes(Rule):
@@ -44,32 +38,27 @@ class MergeReshapes(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Roots:
         return op.node(_RESHAPES, op.node(_RESHAPES, x, inner), outer, _name="root")
 
     def check(self, root: ir.Node) -> str | None:
         return _shape_doubt(root.outputs[0])
 
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
-        return _reshape(op, x, _static(root.outputs[0]))
+        return _reshape(op, x, query.known_shape(root.outputs[0]))
 
 
-class DropTranspose(Rule):
+class DropTranspose(DropRule):
     """Transpose(x, 0 1 2 …) = x."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Transpose(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
         perm = _perm(root)
         if not perm or perm != tuple(range(len(perm))):
             return f"axes change places: {list(perm)}"
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
 class MergeTransposes(Rule):
@@ -77,15 +66,14 @@ class MergeTransposes(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Transpose(op.Transpose(x, _name="first"), _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
         return None if _perm(first) and _perm(second) else "the rank is unknown"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, second: ir.Node) -> ir.Value:
-        result: ir.Value = op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
-        return result
+        return op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
 
 
 class MergeReshapedTranspose(Rule):
@@ -93,7 +81,7 @@ class MergeReshapedTranspose(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var | None = None, outer: Var | None = None) -> Roots:
         transposed = op.Transpose(op.node(_RESHAPES, x, inner, _name="first"), _name="transpose")
         return op.node(_RESHAPES, transposed, outer, _name="root")
 
@@ -105,8 +93,7 @@ class MergeReshapedTranspose(Rule):
         return None if found is not None else "the reshapes do more than to add and remove axes of size 1"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> ir.Value:
-        result: ir.Value = op.Transpose(x, perm=_perm_through(x, first, transpose, root))
-        return result
+        return op.Transpose(x, perm=_perm_through(x, first, transpose, root))
 
 
 class GatherInOrder(Rule):
@@ -114,7 +101,7 @@ class GatherInOrder(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, indices: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, indices: Var) -> Roots:
         return op.node(("Gather", "GatherND"), x, op.constant(indices), _name="root")
 
     def check(self, x: ir.Value, indices: ir.Value, root: ir.Node) -> str | None:
@@ -123,71 +110,53 @@ class GatherInOrder(Rule):
                 return _shape_doubt(value)
         if query.int_(root, "batch_dims", 0) != 0:
             return "it has batch dimensions"
-        if max(math.prod(_static(x)), math.prod(_static(root.outputs[0]))) > _MOST_INDICES:
+        if max(math.prod(query.known_shape(x)), math.prod(query.known_shape(root.outputs[0]))) > _MOST_INDICES:
             return f"it moves more than {_MOST_INDICES} elements"
         return None if _in_order(x, indices, root) is not None else "elements change places, or some are left out"
 
     def rewrite(self, op: Builder, x: ir.Value, indices: ir.Value, root: ir.Node) -> ir.Value:
         once = _in_order(x, indices, root)
         assert once is not None, "checked"
-        shape = _static(root.outputs[0])
+        shape = query.known_shape(root.outputs[0])
         reshaped = _reshape(op, x, once)
         return reshaped if once == shape else _expand(op, reshaped, shape)
 
 
-class DropCast(Rule):
+class DropCast(DropRule):
     """Cast(x, type of x) = x."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Cast(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
         if x.dtype is None or x.dtype != query.int_(root, "to", 0):
             return f"the type changes from {x.dtype}"
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
-class DropSlice(Rule):
+class DropSlice(DropRule):
     """Slice(x, all of every axis) = x."""
-
-    exactness = EXACT
 
     def pattern(
         self, op: Patterns, x: Var, starts: Var, ends: Var, axes: Var | None = None, steps: Var | None = None
-    ) -> Any:
+    ) -> Roots:
         return op.Slice(x, starts, ends, axes, op.constant(steps), _name="root")
 
-    def check(self, x: ir.Value, steps: ir.Value | None, root: ir.Node) -> str | None:
+    def check(self, x: ir.Value, root: ir.Node, steps: ir.Value | None = None) -> str | None:
         before, after = query.static_shape(x), query.static_shape(root.outputs[0])
         if before is None or before != after:
             return f"the shape changes from {x.shape} to {root.outputs[0].shape}"
         taken = query.constant(steps)
         if taken is not None and (taken < 0).any():
             return "it reverses an axis"
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
+        return super().check(x, root)
 
 
-class DropConcat(Rule):
+class DropConcat(DropRule):
     """Concat(x) = x."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return op.Concat(x, _name="root")
-
-    def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        return output_keeps_name(x, root)
-
-    def rewrite(self, op: Builder, x: ir.Value) -> ir.Value:
-        return x
 
 
 class DropExpand(Rule):
@@ -195,7 +164,7 @@ class DropExpand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var, y: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var, y: Var) -> Roots:
         expanded = op.Expand(x, shape, _shared=True)
         first = op.node(_BROADCASTING, expanded, y, _name="root")
         return op.any_of(first, op.node(("Sub", "Div"), y, expanded, _name="root"))
@@ -210,8 +179,7 @@ class DropExpand(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, y: ir.Value, root: ir.Node) -> ir.Value:
         swapped = root.inputs[0] is y
-        result: ir.Value = op.node(root.op_type, *((y, x) if swapped else (x, y)))
-        return result
+        return op.node(root.op_type, *((y, x) if swapped else (x, y)))
 
 
 class DelayExpand(Rule):
@@ -219,7 +187,7 @@ class DelayExpand(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, shape: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, shape: Var, c: Var) -> Roots:
         expanded, number = op.Expand(x, shape, _shared=True), op.constant(c)
         first = op.node(("Add", "Sub", "Mul", "Div"), expanded, number, _name="root")
         return op.any_of(first, op.node(("Sub", "Div"), number, expanded, _name="root"))
@@ -235,13 +203,7 @@ class DelayExpand(Rule):
     def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, root: ir.Node) -> ir.Value:
         swapped = root.inputs[0] is c
         inner = op.node(root.op_type, *((c, x) if swapped else (x, c)))
-        return _expand(op, inner, _static(root.outputs[0]))
-
-
-def _static(value: ir.Value) -> tuple[int, ...]:
-    shape = query.static_shape(value)
-    assert shape is not None, f"checked: the shape of {value.name!r} is known"
-    return shape
+        return _expand(op, inner, query.known_shape(root.outputs[0]))
 
 
 def _shape_doubt(value: ir.Value) -> str | None:
@@ -249,13 +211,11 @@ def _shape_doubt(value: ir.Value) -> str | None:
 
 
 def _reshape(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    result: ir.Value = op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
-    return result
+    return op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
 
 
 def _expand(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    result: ir.Value = op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
-    return result
+    return op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:
@@ -266,8 +226,8 @@ def _perm(node: ir.Node) -> tuple[int, ...]:
 
 def _perm_through(x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node) -> tuple[int, ...] | None:
     """The permutation of x that gives the result, where all axes of other sizes than 1 pass one by one."""
-    before, after = _static(x), _static(root.outputs[0])
-    inside = _static(first.outputs[0])
+    before, after = query.known_shape(x), query.known_shape(root.outputs[0])
+    inside = query.known_shape(first.outputs[0])
     axes = [axis for axis, size in enumerate(before) if size != 1]
     if [before[axis] for axis in axes] != [size for size in inside if size != 1] or len(before) != len(after):
         return None
@@ -284,9 +244,8 @@ def _perm_through(x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node
 
 def _in_order(x: ir.Value, indices: ir.Value, root: ir.Node) -> tuple[int, ...] | None:
     """The shape of the result without its repetitions, where it holds every element of x once and in order."""
-    positions = np.arange(math.prod(_static(x))).reshape(_static(x))
-    where = query.constant(indices)
-    assert where is not None, "the pattern takes constants only"
+    positions = np.arange(math.prod(query.known_shape(x))).reshape(query.known_shape(x))
+    where = query.known_constant(indices)
     if root.op_type == "Gather":
         found = np.take(positions, where, axis=query.int_(root, "axis", 0))
     else:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -23,7 +21,7 @@ class FuseLayerNorm(Rule):
     exactness = BOUNDED
     creates = _LAYER_NORMALIZATION
 
-    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var) -> Roots:
         mean = op.ReduceMean(x, op.constant(axes), _name="mean")
         # Two patterns for one difference: some exporters compute it twice.
         centred, again = op.Sub(x, mean), op.Sub(x, mean)
@@ -48,46 +46,41 @@ class FuseLayerNorm(Rule):
         count = len(_axes(axes))
         sizes = [int(size) for size in x.shape[-count:]]  # type: ignore[arg-type]
         scale = op.constant(np.ones(sizes, x.dtype.numpy()), "scale")
-        result: ir.Value = op.LayerNormalization(x, scale, axis=-count, epsilon=float(query.scalar(eps) or 0.0))
-        return result
+        return op.LayerNormalization(x, scale, axis=-count, epsilon=float(query.scalar(eps) or 0.0))
 
 
-class ScaleLayerNorm(Rule):
+class _IntoLayerNorm(Rule):
+    """The common part of the rules for a constant behind a LayerNormalization."""
+
+    exactness = BOUNDED
+    creates = _LAYER_NORMALIZATION
+
+    def check(self, x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
+        return _alignment_doubt(x, w, c)
+
+
+class ScaleLayerNorm(_IntoLayerNorm):
     """c · LayerNormalization(x, w) = LayerNormalization(x, c·w), up to float rounding."""
 
-    exactness = BOUNDED
-    creates = _LAYER_NORMALIZATION
-
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var) -> Roots:
         return op.Mul(op.LayerNormalization(x, op.constant(w), _name="norm"), op.constant(c))
 
-    def check(self, x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
-        return _alignment_doubt(x, w, c)
-
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, c: ir.Value, norm: ir.Node) -> ir.Value:
-        scale = op.constant(_array(w) * _aligned(c, w), "scale")
-        result: ir.Value = op.LayerNormalization(x, scale, **norm.attributes)
-        return result
+        scale = op.constant(query.known_constant(w) * _aligned(c, w), "scale")
+        return op.LayerNormalization(x, scale, **norm.attributes)
 
 
-class ShiftLayerNorm(Rule):
+class ShiftLayerNorm(_IntoLayerNorm):
     """LayerNormalization(x, w, b) + c = LayerNormalization(x, w, b + c), up to float rounding."""
 
-    exactness = BOUNDED
-    creates = _LAYER_NORMALIZATION
-
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
         return op.Add(op.LayerNormalization(x, op.constant(w), op.constant(b), _name="norm"), op.constant(c))
-
-    def check(self, x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
-        return _alignment_doubt(x, w, c)
 
     def rewrite(
         self, op: Builder, x: ir.Value, w: ir.Value, c: ir.Value, b: ir.Value | None, norm: ir.Node
     ) -> ir.Value:
-        shift = _aligned(c, w) if b is None else _array(b) + _aligned(c, w)
-        result: ir.Value = op.LayerNormalization(x, w, op.constant(shift, "bias"), **norm.attributes)
-        return result
+        shift = _aligned(c, w) if b is None else query.known_constant(b) + _aligned(c, w)
+        return op.LayerNormalization(x, w, op.constant(shift, "bias"), **norm.attributes)
 
 
 class FuseRmsNorm(Rule):
@@ -100,7 +93,7 @@ class FuseRmsNorm(Rule):
     creates = (("", "RMSNormalization"),)
     is_rare = True
 
-    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, axes: Var, eps: Var, w: Var) -> Roots:
         square = op.any_of(op.Pow(x, 2.0), op.Mul(x, x))
         power = op.Add(op.ReduceMean(square, op.constant(axes), _name="mean"), op.constant(eps))
         size = op.any_of(op.Sqrt(power), op.Pow(power, 0.5))
@@ -120,18 +113,11 @@ class FuseRmsNorm(Rule):
     def rewrite(self, op: Builder, x: ir.Value, axes: ir.Value, eps: ir.Value, w: ir.Value) -> ir.Value:
         epsilon = float(query.scalar(eps) or 0.0)
         op.needs_opset(_RMS_OPSET)
-        result: ir.Value = op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
-        return result
-
-
-def _array(value: ir.Value) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, f"the pattern takes constants only, found {query.describe(value)}"
-    return array
+        return op.RMSNormalization(x, w, axis=-len(_axes(axes)), epsilon=epsilon)
 
 
 def _axes(axes: ir.Value) -> list[int]:
-    return [int(axis) for axis in _array(axes).reshape(-1)]
+    return [int(axis) for axis in query.known_constant(axes).reshape(-1)]
 
 
 def _trailing_axes_doubt(x: ir.Value, axes: ir.Value) -> str | None:
@@ -147,19 +133,19 @@ def _trailing_axes_doubt(x: ir.Value, axes: ir.Value) -> str | None:
 
 
 def _shape_doubt(x: ir.Value, axes: ir.Value, w: ir.Value) -> str | None:
-    """Why the weight is not one number for each normalized element."""
+    """Refuse a weight that is not one number for each normalized element."""
     wanted = tuple(x.shape or ())[-len(_axes(axes)) :]
-    found = _array(w).shape
+    found = query.known_constant(w).shape
     return None if found == wanted else f"the weight has shape {list(found)}, not {list(wanted)}"
 
 
 def _alignment_doubt(x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
-    """Why the constant cannot join the scale or bias: it is not one number for each normalized element."""
-    shape, rank = _array(c).shape, query.rank(x)
-    extra = max(len(shape) - _array(w).ndim, 0)
+    """Refuse a constant that cannot join scale or bias: it is not one number for each normalized element."""
+    shape, rank = query.known_constant(c).shape, query.rank(x)
+    extra = max(len(shape) - query.known_constant(w).ndim, 0)
     grows = rank is None or len(shape) > rank
-    tail = (1,) * (_array(w).ndim - len(shape)) + shape[extra:]
-    fits = all(size in (1, wanted) for size, wanted in zip(tail, _array(w).shape, strict=True))
+    tail = (1,) * (query.known_constant(w).ndim - len(shape)) + shape[extra:]
+    fits = all(size in (1, wanted) for size, wanted in zip(tail, query.known_constant(w).shape, strict=True))
     if any(size != 1 for size in shape[:extra]) or not fits or (extra and grows):
         return f"constant {c.name!r} of shape {list(shape)} is not one number for each normalized element"
     return None
@@ -167,6 +153,6 @@ def _alignment_doubt(x: ir.Value, w: ir.Value, c: ir.Value) -> str | None:
 
 def _aligned(c: ir.Value, w: ir.Value) -> np.ndarray:
     """The constant in the shape of the scale."""
-    array, shape = _array(c), _array(w).shape
+    array, shape = query.known_constant(c), query.known_constant(w).shape
     extra = max(array.ndim - len(shape), 0)
     return np.array(np.broadcast_to(array.reshape(array.shape[extra:]), shape))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, Rule
 from intact.model import query
+
+_PADDING = ("auto_pad", "pads")
 
 
 class PadConv(Rule):
@@ -19,15 +19,14 @@ class PadConv(Rule):
 
     def pattern(
         self, op: Patterns, x: Var, pads: Var, rest: Var, value: Var | None = None, axes: Var | None = None
-    ) -> Any:
+    ) -> Roots:
         return op.Conv(_pad(op, x, pads, value, axes), op.each(rest), _name="node")
 
     def check(self, x: ir.Value, pads: ir.Value, value: ir.Value | None, pad: ir.Node, node: ir.Node) -> str | None:
         return _pad_doubt(x, pads, pad, node) or _value_doubt(value, 0.0)
 
     def rewrite(self, op: Builder, x: ir.Value, rest: tuple[ir.Value, ...], pad: ir.Node, node: ir.Node) -> ir.Value:
-        result: ir.Value = op.Conv(x, *rest, **_attributes(x, pad, node))
-        return result
+        return op.like(node, x, *rest, _dropped=_PADDING, pads=_padding(x, pad, node))
 
 
 class PadAveragePool(Rule):
@@ -35,7 +34,7 @@ class PadAveragePool(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, pads: Var, value: Var | None = None, axes: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, pads: Var, value: Var | None = None, axes: Var | None = None) -> Roots:
         return op.AveragePool(_pad(op, x, pads, value, axes), _name="node")
 
     def check(self, x: ir.Value, pads: ir.Value, value: ir.Value | None, pad: ir.Node, node: ir.Node) -> str | None:
@@ -45,9 +44,7 @@ class PadAveragePool(Rule):
         return doubt
 
     def rewrite(self, op: Builder, x: ir.Value, pad: ir.Node, node: ir.Node) -> ir.Value:
-        attributes = {**_attributes(x, pad, node), "count_include_pad": 1}
-        result: ir.Value = op.AveragePool(x, **attributes)
-        return result
+        return op.like(node, x, _dropped=_PADDING, pads=_padding(x, pad, node), count_include_pad=1)
 
 
 class PadMaxPool(Rule):
@@ -55,7 +52,7 @@ class PadMaxPool(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, pads: Var, value: Var | None = None, axes: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, pads: Var, value: Var | None = None, axes: Var | None = None) -> Roots:
         return op.MaxPool(_pad(op, x, pads, value, axes), _name="node")
 
     def check(self, x: ir.Value, pads: ir.Value, value: ir.Value | None, pad: ir.Node, node: ir.Node) -> str | None:
@@ -65,11 +62,10 @@ class PadMaxPool(Rule):
         return _value_doubt(value, float("-inf"))
 
     def rewrite(self, op: Builder, x: ir.Value, pad: ir.Node, node: ir.Node) -> ir.Value:
-        result: ir.Value = op.MaxPool(x, **_attributes(x, pad, node))
-        return result
+        return op.like(node, x, _dropped=_PADDING, pads=_padding(x, pad, node))
 
 
-def _pad(op: Patterns, x: Var, pads: Var, value: Var | None, axes: Var | None) -> Any:
+def _pad(op: Patterns, x: Var, pads: Var, value: Var | None, axes: Var | None) -> Output:
     constants = [op.constant(item) for item in (pads, value, axes)]
     return op.Pad(x, *constants, _name="pad")
 
@@ -102,20 +98,20 @@ def _pad_doubt(x: ir.Value, pads: ir.Value, pad: ir.Node, node: ir.Node) -> str 
 
 
 def _window_doubt(x: ir.Value, pad: ir.Node, node: ir.Node) -> str | None:
-    """Why a pool cannot take the padding: windows that hold nothing else, or a rounding that depends on it."""
+    """Refuse padding that a pool cannot take: windows that hold nothing else, or a rounding that depends on it."""
     if query.int_(node, "ceil_mode", 0) != 0:
         return "ceil_mode is 1"
     if any(step != 1 for step in query.ints(node, "dilations")):
         return "the window has gaps"
     kernel = query.ints(node, "kernel_shape")
-    widths = _attributes(x, pad, node)["pads"]
+    widths = _padding(x, pad, node)
     if any(width >= size for width, size in zip(widths, (*kernel, *kernel), strict=True)):
         return f"padding of {widths} is as wide as the window {list(kernel)}"
     return None
 
 
 def _amounts(x: ir.Value, pad: ir.Node) -> tuple[list[int], list[int]]:
-    """How much is added before and after, for every axis of `x`."""
+    """The elements that are added before and after, for every axis of `x`."""
     rank = query.rank(x)
     amounts, axes = query.constant(pad.inputs[1]), query.constant(query.input_(pad, 3))
     assert rank is not None, "checked"
@@ -127,10 +123,9 @@ def _amounts(x: ir.Value, pad: ir.Node) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def _attributes(x: ir.Value, pad: ir.Node, node: ir.Node) -> dict[str, Any]:
-    """The attributes of the node, with the padding of both."""
+def _padding(x: ir.Value, pad: ir.Node, node: ir.Node) -> list[int]:
+    """The padding of both, as the node takes it."""
     before, after = _amounts(x, pad)
     added = (*before[2:], *after[2:])
     own = query.ints(node, "pads", (0,) * len(added))
-    kept = {name: item for name, item in node.attributes.items() if name not in ("auto_pad", "pads")}
-    return {**kept, "pads": [left + right for left, right in zip(own, added, strict=True)]}
+    return [left + right for left, right in zip(own, added, strict=True)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
@@ -22,7 +21,7 @@ class ScaleMatMul(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, w: Var, c: Var, b: Var | None = None) -> Roots:
         product = op.MatMul(x, op.constant(w))
         shifted = op.any_of(op.Add(product, op.constant(b)), product)
         return op.node(("Mul", "Div"), shifted, op.constant(c), _name="root")
@@ -35,11 +34,10 @@ class ScaleMatMul(Rule):
         self, op: Builder, x: ir.Value, w: ir.Value, c: ir.Value, b: ir.Value | None, root: ir.Node
     ) -> ir.Value:
         factor = _factor(c, root)
-        product: ir.Value = op.MatMul(x, op.constant(_scaled(w, factor), "weight"))
+        product = op.MatMul(x, op.constant(_scaled(w, factor), "weight"))
         if b is None:
             return product
-        result: ir.Value = op.Add(product, op.constant(_scaled(b, factor), "bias"))
-        return result
+        return op.Add(product, op.constant(_scaled(b, factor), "bias"))
 
 
 class ScaleBeforeMove(Rule):
@@ -47,7 +45,7 @@ class ScaleBeforeMove(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, x: Var, c: Var, rest: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var, rest: Var) -> Roots:
         return op.node(("Mul", "Div"), op.node(_MOVES, x, op.each(rest), _name="move"), op.constant(c), _name="root")
 
     def check(self, x: ir.Value, c: ir.Value, root: ir.Node) -> str | None:
@@ -57,9 +55,7 @@ class ScaleBeforeMove(Rule):
         self, op: Builder, x: ir.Value, c: ir.Value, rest: tuple[ir.Value, ...], move: ir.Node, root: ir.Node
     ) -> ir.Value:
         scaled = op.Mul(x, _number(op, c, root))
-        attributes: dict[str, Any] = dict(move.attributes)
-        result: ir.Value = op.node(move.op_type, scaled, *rest, **attributes)
-        return result
+        return op.like(move, scaled, *rest)
 
 
 class ScaleOperand(Rule):
@@ -67,7 +63,7 @@ class ScaleOperand(Rule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, a: Var, b: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var, c: Var) -> Roots:
         return op.node(("Mul", "Div"), op.MatMul(a, b), op.constant(c), _name="root")
 
     def check(self, a: ir.Value, b: ir.Value, c: ir.Value, root: ir.Node) -> str | None:
@@ -77,8 +73,7 @@ class ScaleOperand(Rule):
     def rewrite(self, op: Builder, a: ir.Value, b: ir.Value, c: ir.Value, root: ir.Node) -> ir.Value:
         number = _number(op, c, root)
         left = _way_doubt(a) is None
-        result: ir.Value = op.MatMul(op.Mul(a, number), b) if left else op.MatMul(a, op.Mul(b, number))
-        return result
+        return op.MatMul(op.Mul(a, number), b) if left else op.MatMul(a, op.Mul(b, number))
 
 
 def _factor(c: ir.Value, root: ir.Node) -> float:
@@ -87,7 +82,7 @@ def _factor(c: ir.Value, root: ir.Node) -> float:
 
 
 def _factor_doubt(c: ir.Value, root: ir.Node) -> str | None:
-    """Why the constant is not one finite factor that leaves the shape alone."""
+    """Refuse a constant that is not one finite factor that leaves the shape alone."""
     number = query.scalar(c)
     if number is None or not np.isfinite(number) or number == 0:
         return f"{query.describe(c)} is not one finite number other than 0"
@@ -99,14 +94,12 @@ def _factor_doubt(c: ir.Value, root: ir.Node) -> str | None:
 
 
 def _number(op: Builder, c: ir.Value, root: ir.Node) -> ir.Value:
-    array = query.constant(c)
-    assert array is not None, "the pattern takes constants only"
+    array = query.known_constant(c)
     return op.constant(np.array(_factor(c, root), array.dtype), "scale")
 
 
 def _scaled(value: ir.Value, factor: float) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, "the pattern takes constants only"
+    array = query.known_constant(value)
     with np.errstate(over="ignore"):
         scaled: np.ndarray = (array.astype(np.float64) * factor).astype(array.dtype)
     return scaled
@@ -121,7 +114,7 @@ def _range_doubt(value: ir.Value | None, factor: float) -> str | None:
 
 
 def _way_doubt(value: ir.Value) -> str | None:
-    """Why no linear layer above takes a factor: something on the way has other uses, or is not linear."""
+    """Refuse where no linear layer above takes a factor: something on the way has other uses, or is not linear."""
     for _ in range(_LONGEST_WAY):
         node = value.producer()
         if node is None or query.only_consumer(value) is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
@@ -18,7 +16,7 @@ class FuseSpaceToDepth(Rule):
     exactness = EXACT
     creates = (("", "SpaceToDepth"),)
 
-    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Roots:
         return _shuffle(op, x, inner, outer, (0, 3, 5, 1, 2, 4))
 
     def check(self, x: ir.Value, first: ir.Node, root: ir.Node) -> str | None:
@@ -31,8 +29,7 @@ class FuseSpaceToDepth(Rule):
         return None if fits and b > 1 else f"{list(inside)} does not cut {[n, c, h, w]} into blocks"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> ir.Value:
-        result: ir.Value = op.SpaceToDepth(x, blocksize=_static(first.outputs[0])[3])
-        return result
+        return op.SpaceToDepth(x, blocksize=query.known_shape(first.outputs[0])[3])
 
 
 class FuseDepthToSpace(Rule):
@@ -44,7 +41,7 @@ class FuseDepthToSpace(Rule):
     exactness = EXACT
     creates = (("", "DepthToSpace"),)
 
-    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, inner: Var, outer: Var) -> Roots:
         depth_first = _shuffle(op, x, inner, outer, (0, 3, 4, 1, 5, 2))
         return op.any_of(depth_first, _shuffle(op, x, inner, outer, (0, 1, 4, 2, 5, 3)))
 
@@ -59,24 +56,17 @@ class FuseDepthToSpace(Rule):
         return None if fits and b > 1 else f"{list(inside)} does not spread {[n, c, h, w]} into blocks"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, transpose: ir.Node) -> ir.Value:
-        size = _static(first.outputs[0])[2]
-        result: ir.Value = op.DepthToSpace(x, blocksize=size, mode=_mode(transpose))
-        return result
+        size = query.known_shape(first.outputs[0])[2]
+        return op.DepthToSpace(x, blocksize=size, mode=_mode(transpose))
 
 
-def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]) -> Any:
+def _shuffle(op: Patterns, x: Var, inner: Var, outer: Var, perm: tuple[int, ...]) -> Output:
     first = op.Reshape(x, inner, _name="first")
     return op.Reshape(op.Transpose(first, _attrs={"perm": perm}, _name="transpose"), outer, _name="root")
 
 
 def _mode(transpose: ir.Node) -> str:
     return "DCR" if query.ints(transpose, "perm")[1] == 3 else "CRD"
-
-
-def _static(value: ir.Value) -> tuple[int, ...]:
-    shape = query.static_shape(value)
-    assert shape is not None, f"checked: the shape of {value.name!r} is known"
-    return shape
 
 
 def _shapes(x: ir.Value, first: ir.Node, root: ir.Node) -> tuple[tuple[int, ...], ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ LARGEST_SHARE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found: outputs identical, or how far apart in dB, and the steps that each rule moved a tensor by."""
+    """The finding: outputs identical, or their distance in dB, and the steps that each rule moved a tensor by."""
 
     samples: int
     checked: int
@@ -90,14 +90,17 @@ def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, .
 
 def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
     """The SQNR in dB that every replaced tensor keeps over all rows."""
-    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
     powers = {pair: np.zeros(2) for pair in seen.pairs}
-    for row in rows if session is not None else ():
-        assert session is not None, "there are pairs to look at"
-        tensors = session.run(row)
-        for pair in seen.pairs:
-            powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
+    for pair, old, new in _tensors(seen, rows):
+        powers[pair] += _powers(old, new)
     return {pair: _kept_db(*found) for pair, found in powers.items()}
+
+
+def _tensors(seen: witness.Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
+    """Every pair on every row, with the tensors as they were and as they came."""
+    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
+    for tensors in () if session is None else map(session.run, rows):
+        yield from ((pair, tensors[pair.old], tensors[pair.new]) for pair in seen.pairs)
 
 
 def _kept_db(signal: float, noise: float) -> float:
@@ -108,20 +111,16 @@ def _kept_db(signal: float, noise: float) -> float:
 def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
     """The greatest move of a tensor by each rule, in steps."""
     moved = {pair.application.rule: 0.0 for pair in seen.pairs}
-    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
     powers = {pair: np.zeros(2) for pair in seen.pairs if pair.application.exactness == NEAR}
-    for row in rows if session is not None else ():
-        assert session is not None, "there are pairs to look at"
-        tensors = session.run(row)
-        for pair in seen.pairs:
-            if pair in powers:
-                powers[pair] += _powers(tensors[pair.old], tensors[pair.new])
-                continue
-            steps = _move(pair, tensors[pair.old], tensors[pair.new])
-            # Written so that NaN is refused as well.
-            if not steps <= (0 if pair.application.exactness == EXACT else 1):
-                raise _broken(pair.application, f"a tensor moves by {steps:g} steps")
-            moved[pair.application.rule] = max(moved[pair.application.rule], steps)
+    for pair, old, new in _tensors(seen, rows):
+        if pair in powers:
+            powers[pair] += _powers(old, new)
+            continue
+        steps = _move(pair, old, new)
+        # Written so that NaN is refused as well.
+        if not steps <= (0 if pair.application.exactness == EXACT else 1):
+            raise _broken(pair.application, f"a tensor moves by {steps:g} steps")
+        moved[pair.application.rule] = max(moved[pair.application.rule], steps)
     for pair, found in powers.items():
         kept = _kept_db(*found)
         if not kept >= LEAST_NEAR_SQNR:
@@ -136,7 +135,7 @@ def _powers(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def _difference(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """How far each element moved: infinitely far to or from NaN, and not at all from one infinity to the same."""
+    """The distance that each element moved: infinite to or from NaN, and none from one infinity to the same."""
     a, b = old.astype(np.float64), new.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -159,14 +158,14 @@ def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """How far an output is from what it was: in dB, and in steps of its grid."""
+    """The distance of an output from what it was: in dB, and in steps of its grid."""
 
     sqnr_db: float
     steps: float
 
 
 def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
-    """What became of the outputs that are not identical on all rows."""
+    """Measure the outputs that are not identical on all rows."""
     first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
     powers = {port.name: np.zeros(2) for port in first.outputs}
     largest = dict.fromkeys(powers, 0.0)

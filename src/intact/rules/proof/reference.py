@@ -6,18 +6,17 @@ the rewrites that are held against it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching import rewriter
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query, shapes
 from intact.numbers import integer
-from intact.rules.quantized.operand import INT32, not_one_grid, output_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32, output_operand
 from intact.rules.quantized.operator_signs import UnsignWeight
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rules.quantized.zero_points import UniteZeroPoints
@@ -30,13 +29,13 @@ class CorrectConvInteger(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "ConvInteger"),))
 
     def check(self, node: ir.Node) -> str | None:
         return not_distinct(product(node))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _sums(op, product(node))
 
 
@@ -45,7 +44,7 @@ class CorrectQLinearConv(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "QLinearConv"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -54,7 +53,7 @@ class CorrectQLinearConv(LocalRule):
         reason = None if known else "the scale of the weight is computed, not constant"
         return not_distinct(found) or reason or not_one_grid(input=found.x, output=output_operand(node, 6))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found, y, bias = product(node), output_operand(node, 6), query.input_(node, 8)
         sums = _sums(op, found)
         if bias is not None:
@@ -65,13 +64,12 @@ class CorrectQLinearConv(LocalRule):
         return op.QuantizeLinear(op.Mul(op.Cast(sums, to=int(ir.DataType.FLOAT)), factor), one, y.grid(op)[1])
 
 
-def _sums(op: Builder, found: Product) -> Any:
-    weight = query.constant(found.w.q)
-    assert weight is not None, "the weight is checked to be constant first"
+def _sums(op: Builder, found: Product) -> ir.Value:
+    weight = query.known_constant(found.w.q)
     ones = op.constant(np.ones_like(weight), "ones")
-    attributes: dict[str, Any] = dict(found.node.attributes)
-    plain = op.ConvInteger(found.x.q, found.w.q, found.x.zero_point, **attributes)
-    inputs = op.ConvInteger(found.x.q, ones, found.x.zero_point, **attributes)
+    plain, inputs = (
+        op.ConvInteger(found.x.q, factors, found.x.zero_point, **found.node.attributes) for factors in (found.w.q, ones)
+    )
     zeros = op.constant(found.w.zeros().reshape(_shape(found)).astype(INT32.numpy()), "zero_points")
     return op.Sub(plain, op.Mul(inputs, zeros))
 

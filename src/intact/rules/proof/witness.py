@@ -36,7 +36,7 @@ class Witness:
 
 
 def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
-    """What `rules` do to `model`; a firing in the body of an If or Loop leaves no pair."""
+    """Record what `rules` do to `model`; a firing in the body of an If or Loop leaves no pair."""
     subject = model.clone()
     recorder = _Recorder(subject)
     rewriter.apply(subject, rules, watch=recorder.see)

@@ -1,4 +1,4 @@
-"""What a product of integers sums up before it rounds, and the proof that rounding once is within a step of twice."""
+"""The sum that a product of integers rounds, and the proof that rounding once is within a step of rounding twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from intact.matching.builder import Builder
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, limits, not_one_grid, output_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, output_operand, type_name
 from intact.rules.quantized.tail import Head, Tail
 
 # What float32 may add to the rounding of a value on an 8-bit grid, in steps of it, with room to spare.
@@ -32,12 +33,12 @@ class Accumulator:
 
     @property
     def name(self) -> str:
-        """What reasons call the product."""
+        """The name of the product in reasons."""
         return "the convolution" if self.node.op_type == "QLinearConv" else "the product"
 
     @property
     def channels(self) -> int:
-        """How many output channels there are."""
+        """The number of output channels."""
         return len(self.bias)
 
     def head(self, value: ir.Value | None = None, rank: int = 0) -> Head:
@@ -47,7 +48,7 @@ class Accumulator:
         return Head(value, self.y, self.channels, rank, -1)
 
     def steps(self, factor: np.ndarray | float = 1.0) -> np.ndarray:
-        """What one unit of the sum is worth, after weights were scaled by `factor`, as kernels compute it."""
+        """The worth of one unit of the sum, after weights were scaled by `factor`, as kernels compute it."""
         return np.asarray(self.x.scales()[0] * self.weight_scales(factor))
 
     def weight_scales(self, factor: np.ndarray | float = 1.0) -> np.ndarray:
@@ -81,28 +82,26 @@ def accumulator(node: ir.Node) -> Accumulator | str:
 
 def _reach(x: Operand, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest Σ x·w of each channel; padding is x = 0, which lies between."""
-    assert x.dtype is not None, "grids are checked first"
-    ends = np.array(limits(x.dtype)) - x.zero
+    ends = np.array(x.limits) - x.zero
     rows = w.reshape(len(w), -1)
     up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
     return up * ends[0] + down * ends[1], up * ends[1] + down * ends[0]
 
 
 def refusal(acc: Accumulator, tail: Tail) -> str | None:
-    """Why the tail cannot go into the product: the guard, with the numbers that break it."""
+    """Refuse a tail that cannot go into the product: the guard, with the numbers that break it."""
     doubt = not_one_grid(result=tail.output) or grid_relations.unusable(tail.output)
     if doubt is not None:
         return doubt
     if tail.output.dtype != acc.y.dtype:
-        return f"the result is {_type(tail.output)}, {acc.name} writes {_type(acc.y)}"
+        return f"the result is {type_name(tail.output.dtype)}, {acc.name} writes {type_name(acc.y.dtype)}"
     return _saturates(acc) or _too_coarse(acc, tail) or _overflows(acc, tail) or _moves(acc, tail)
 
 
 def _saturates(acc: Accumulator) -> str | None:
-    """Why the grid in between might cut values off: the product can reach values beyond it."""
-    assert acc.y.step is not None, "grids are checked first"
+    """Refuse a grid in between that might cut values off: the product can reach values beyond it."""
     least, greatest = grid_relations.extent(acc.y)
-    steps, half = acc.steps().astype(np.float64), acc.y.step / 2
+    steps, half = acc.steps().astype(np.float64), acc.y.known_step / 2
     low, high = float((acc.low * steps).min()), float((acc.high * steps).max())
     if least - half <= low and high <= greatest + half:
         return None
@@ -110,13 +109,12 @@ def _saturates(acc: Accumulator) -> str | None:
 
 
 def _too_coarse(acc: Accumulator, tail: Tail) -> str | None:
-    assert acc.y.step is not None and tail.output.step is not None, "grids are checked first"
-    coarse = acc.y.step * float(tail.affine.factor.max())
-    if coarse <= grid_relations.LARGEST_RATIO * tail.output.step:
+    coarse = acc.y.known_step * float(tail.affine.factor.max())
+    if coarse <= grid_relations.LARGEST_RATIO * tail.output.known_step:
         return None
     return (
         f"the intermediate scale is {coarse:.6g} at the output, "
-        f"more than {grid_relations.LARGEST_RATIO:g} times its scale {tail.output.step:.6g}"
+        f"more than {grid_relations.LARGEST_RATIO:g} times its scale {tail.output.known_step:.6g}"
     )
 
 
@@ -129,10 +127,9 @@ def _overflows(acc: Accumulator, tail: Tail) -> str | None:
 
 
 def _moves(acc: Accumulator, tail: Tail) -> str | None:
-    """Why rounding once is not within a step of rounding twice, looked at where the two can differ most."""
-    assert acc.y.step is not None and tail.output.step is not None, "grids are checked first"
-    twice = acc.y.step * float(tail.affine.factor.max()) + float(acc.steps(tail.affine.factor).max())
-    if twice / (2 * tail.output.step) + _FLOAT_SLACK < 1:
+    """Refuse if rounding once is not within a step of rounding twice, looked at where the two can differ most."""
+    twice = acc.y.known_step * float(tail.affine.factor.max()) + float(acc.steps(tail.affine.factor).max())
+    if twice / (2 * tail.output.known_step) + _FLOAT_SLACK < 1:
         return None
     sums = _critical(acc)
     through = tail.run(_rounded(acc, sums)).astype(np.int64)
@@ -145,9 +142,8 @@ def _critical(acc: Accumulator) -> np.ndarray:
 
     From one border to the next the result of rounding twice stays, and that of rounding once only rises.
     """
-    assert acc.y.dtype is not None and acc.y.step is not None, "grids are checked first"
-    borders = np.arange(*limits(acc.y.dtype)) - acc.y.zero + 0.5
-    exact = borders * (acc.y.step / acc.steps().astype(np.float64))[:, None]
+    borders = np.arange(*acc.y.limits) - acc.y.zero + 0.5
+    exact = borders * (acc.y.known_step / acc.steps().astype(np.float64))[:, None]
     # Beyond 24 bits float32 holds every second integer only, then every fourth …
     spacing = np.maximum(1, np.exp2(np.ceil(np.log2(np.abs(exact) + 1)) - 23))
     around = [np.floor(exact) + offset * spacing for offset in (-2, -1, 0, 1, 2, 3)]
@@ -158,14 +154,16 @@ def _critical(acc: Accumulator) -> np.ndarray:
 def _rounded(acc: Accumulator, sums: np.ndarray) -> np.ndarray:
     """The integers that the product writes."""
     factor = integer.multiplier(acc.x.scales()[0], acc.weight_scales(), acc.y.scales()[0])
-    return integer.requantize(sums, factor[:, None], _zero(acc.y))
+    return integer.requantize(sums, factor[:, None], acc.y.zero_level)
 
 
 def _at_once(acc: Accumulator, tail: Tail, sums: np.ndarray) -> np.ndarray:
     """The integers that the product would write with the tail in its scale and bias."""
     scales = acc.weight_scales(tail.affine.factor)
     factor = integer.multiplier(acc.x.scales()[0], scales, tail.output.scales()[0])
-    return integer.requantize(sums + (bias_with(acc, tail) - acc.bias)[:, None], factor[:, None], _zero(tail.output))
+    return integer.requantize(
+        sums + (bias_with(acc, tail) - acc.bias)[:, None], factor[:, None], tail.output.zero_level
+    )
 
 
 def bias_with(acc: Accumulator, tail: Tail) -> np.ndarray:
@@ -178,8 +176,7 @@ def weight_grid(op: Builder, acc: Accumulator, tail: Tail) -> tuple[ir.Value | N
     """Scales of the weight that do the work of the factor, too, and its zero points."""
     if (tail.affine.factor == 1).all():
         return acc.w.scale, acc.w.zero_point
-    assert acc.w.dtype is not None, "grids are checked first"
-    zeros = np.broadcast_to(acc.w.zeros(), (acc.channels,)).astype(acc.w.dtype.numpy())
+    zeros = np.broadcast_to(acc.w.zeros(), (acc.channels,)).astype(acc.w.known_dtype.numpy())
     scales = op.constant(acc.weight_scales(tail.affine.factor), "weight_scale")
     return scales, op.constant(zeros, "weight_zero_point")
 
@@ -187,17 +184,7 @@ def weight_grid(op: Builder, acc: Accumulator, tail: Tail) -> tuple[ir.Value | N
 def folded(op: Builder, acc: Accumulator, tail: Tail) -> ir.Value:
     """The convolution that does the work of the tail, too."""
     conv, grids = acc.node, (*weight_grid(op, acc, tail), *tail.output.grid(op))
-    bias: ir.Value | None = query.input_(conv, 8)
+    bias = query.input_(conv, 8)
     if tail.affine.shift.any():
         bias = op.constant(bias_with(acc, tail).astype(np.int32), "bias")
-    result: ir.Value = op.QLinearConv(*conv.inputs[:4], *grids, bias, **dict(conv.attributes))
-    return result
-
-
-def _zero(operand: Operand) -> np.ndarray:
-    assert operand.dtype is not None, "grids are checked first"
-    return np.asarray(operand.zero).astype(operand.dtype.numpy())
-
-
-def _type(operand: Operand) -> str:
-    return "of unknown type" if operand.dtype is None else operand.dtype.name.lower()
+    return op.QLinearConv(*conv.inputs[:4], *grids, bias, **conv.attributes)

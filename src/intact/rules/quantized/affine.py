@@ -41,7 +41,7 @@ def per_channel(
 
 
 def of_node(node: ir.Node, channels: int, rank: int, axis: int = 1) -> Affine | str:
-    """What an Add, Sub, Mul, Div or BatchNormalization does to each channel; text says why it is no such map."""
+    """The map of an Add, Sub, Mul, Div or BatchNormalization on each channel; text says why it is no such map."""
     if node.op_type == "BatchNormalization":
         return _of_norm(node)
     found = [constant_behind(value) for value in node.inputs]
@@ -91,6 +91,5 @@ def _positive(affine: Affine) -> Affine | str:
 
 
 def _column(value: ir.Value | None) -> np.ndarray:
-    array = query.constant(value)
-    assert array is not None, "the statistics were checked to be constant"
+    array = query.known_constant(value)
     return array.astype(np.float32)[:, None]

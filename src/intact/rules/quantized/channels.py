@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT
 from intact.model import query
-from intact.rules.quantized.operand import INT8, UINT8
+from intact.rules.quantized.operand import INT8, UINT8, described
 from intact.rules.quantized.product import Product, matches, not_constant, product
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 from intact.targets.spec import Forms
@@ -31,7 +31,7 @@ class PadChannels(SaturationRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)(forms.saturates, *forms.direct_conv)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "QLinearConv"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -45,7 +45,7 @@ class PadChannels(SaturationRule):
         )
 
     def _not_short(self, found: Product) -> str | None:
-        """Why a few channels more would not reach the kernel."""
+        """Refuse a convolution that a few channels more would not bring to the kernel."""
         shape = query.static_shape(found.w.q)
         if shape is None or len(shape) != 4:
             return "the kernel is for convolutions over two dimensions"
@@ -56,26 +56,25 @@ class PadChannels(SaturationRule):
         return None
 
     def _too_small(self, output: ir.Value) -> str | None:
-        """Why a copy of the input would cost more than the kernel gains."""
+        """Refuse a convolution for which a copy of the input would cost more than the kernel gains."""
         shape = query.static_shape(output)
         if shape is None:
             return "the size of its output is unknown"
         positions = math.prod(shape[2:])
         return None if positions >= self._positions else f"it has {positions} positions, too few to copy its input for"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        found, weight = product(node), query.constant(node.inputs[3])
-        assert weight is not None, "the weight is checked to be constant"
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        found, weight = product(node), query.known_constant(node.inputs[3])
         extra = -weight.shape[1] % self._multiple
         ends = np.array([[0, 0], [0, extra], [0, 0], [0, 0]])
         padded = op.Pad(found.x.q, op.constant(ends.T.reshape(-1).astype(np.int64), "pads"))
-        padded.dtype, padded.shape = UINT8, _with_channels(found.x.q.shape, weight.shape[1] + extra)
+        described(padded, UINT8, _with_channels(found.x.q.shape, weight.shape[1] + extra))
         taps = op.constant(np.pad(weight, ends), "weight")
         return op.QLinearConv(padded, *node.inputs[1:3], taps, *node.inputs[4:], **node.attributes)
 
 
 def _other_kernel(found: Product) -> str | None:
-    """Why the convolution would go to another kernel however many channels it had."""
+    """Refuse a convolution that would go to another kernel however many channels it had."""
     if (found.x.dtype, found.w.dtype) != (UINT8, INT8):
         return "the kernel is for uint8 activations with int8 weights"
     if found.group != 1:

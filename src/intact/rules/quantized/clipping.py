@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from intact.matching.builder import Builder
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
-from intact.rules.quantized.operand import limits
+from intact.numbers import integer_types
 
 
-class AbsorbRelu(LocalRule):
-    """Q(Relu(x), s, z) = Q(x, s, z) where Q(0) is the least integer: the grid cuts negative values off itself."""
+class _Absorb(LocalRule):
+    """The common part of the rules below: what stood before Q is gone."""
 
     exactness = EXACT
 
-    def pattern(self, op: Any, x: Any, s: Any, z: Any) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, quantize: ir.Node) -> ir.Value:
+        return op.like(quantize, x, *quantize.inputs[1:])
+
+
+class AbsorbRelu(_Absorb):
+    """Q(Relu(x), s, z) = Q(x, s, z) where Q(0) is the least integer: the grid cuts negative values off itself."""
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         return op.QuantizeLinear(op.Relu(x), s, z, _name="quantize")
 
     def check(self, s: ir.Value, z: ir.Value, quantize: ir.Node) -> str | None:
         return _does_not_clip(quantize, s, z, 0.0, None)
 
-    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
-        return op.QuantizeLinear(x, s, z, **quantize.attributes)
 
-
-class AbsorbClip(LocalRule):
+class AbsorbClip(_Absorb):
     """Q(Clip(x, a, b), s, z) = Q(x, s, z) where Q(a) is the least integer and Q(b) the greatest."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Any, x: Any, s: Any, z: Any, low: Any = None, high: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var, low: Var | None = None, high: Var | None = None) -> Roots:
         return op.QuantizeLinear(op.Clip(x, low, high), s, z, _name="quantize")
 
     def check(
@@ -43,14 +45,11 @@ class AbsorbClip(LocalRule):
             return "the limits of the Clip are computed, not constant"
         return _does_not_clip(quantize, s, z, *ends)
 
-    def rewrite(self, op: Any, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> Any:
-        return op.QuantizeLinear(x, s, z, **quantize.attributes)
-
 
 def _does_not_clip(
     quantize: ir.Node, scale: ir.Value, zero_point: ir.Value, low: float | None, high: float | None
 ) -> str | None:
-    """Why the grid would let values through that a clip to [low, high] would not, or None if it does not.
+    """Refuse a grid that lets values through which a clip to [low, high] would not.
 
     Quantization is monotonic, so it is enough that the ends of the clip fall on the ends of the grid.
     """
@@ -58,7 +57,7 @@ def _does_not_clip(
     dtype = quantize.outputs[0].dtype or zero_point.dtype
     if steps is None or zeros is None or dtype is None:
         return "scale or zero point is computed, not constant"
-    least, greatest = limits(dtype)
+    least, greatest = integer_types.limits(dtype.name.lower())
     zeros = zeros.astype(np.int64)
     for end, limit, name in ((low, least, "least"), (high, greatest, "greatest")):
         if end is None:

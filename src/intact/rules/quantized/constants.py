@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.numbers import integer
@@ -24,21 +22,20 @@ class QuantizeConstant(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.QuantizeLinear(op.constant(c), Var("s"), Var("z", optional=True), _name="last")
 
     def check(self, c: ir.Value, last: ir.Node) -> str | None:
-        levels, array = q_operand(last), query.constant(c)
-        assert array is not None, "the pattern takes constants only"
+        levels, array = q_operand(last), query.known_constant(c)
         if levels.q.is_graph_output():
             return "the model returns the integers, and an output is no constant"
         if levels.dtype not in _TYPES:
-            return f"the result is {type_name(levels)}, not of 8 or 16 bits"
+            return f"the result is {type_name(levels.dtype)}, not of 8 or 16 bits"
         if array.dtype != np.float32 or not np.isfinite(array).all():
             return "the constant is not finite numbers of float32"
         return _not_constant(levels)
 
-    def rewrite(self, op: Builder, c: ir.Value, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, last: ir.Node) -> ir.Value:
         levels, array = q_operand(last), query.constant(c)
         scales, zeros = (query.constant(value) for value in levels.grid(op))
         assert array is not None and scales is not None and zeros is not None, "the constants were checked"

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.occurrence import producer
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.model.node_encodings import constant_behind
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
-from intact.rules.quantized.operand import (
-    INT32_MAX,
-    Operand,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, q_operand, quantized
 
 FAMILY = "bias"
 
@@ -33,26 +26,25 @@ class FoldArithmeticIntoConv(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return quantized(op, op.node(affine.ARITHMETIC, _conv(op), c, _name="node"), "last")
 
     def check(self, conv: ir.Node, node: ir.Node, last: ir.Node) -> str | None:
         folded = _fold(conv, node, q_operand(last))
         return folded if isinstance(folded, str) else None
 
-    def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> ir.Value:
         folded = _fold(conv, node, q_operand(last))
         assert not isinstance(folded, str), f"the constants were checked: {folded}"
         weight = conv.inputs[1] if folded.scales is None else _rescaled(op, folded.w, folded.scales)
-        attributes: dict[str, Any] = dict(conv.attributes)
-        result = op.Conv(conv.inputs[0], weight, _bias(op, folded), **attributes)
-        return op.QuantizeLinear(result, *last.inputs[1:], **last.attributes)
+        result = op.Conv(conv.inputs[0], weight, _bias(op, folded), **conv.attributes)
+        return op.like(last, result, *last.inputs[1:])
 
 
 class FoldNormIntoConv(FoldArithmeticIntoConv):
     """Q(BN(Conv(DQ(x), DQ(w), b))) = Q(Conv(DQ(x), DQ(w′), b′)) within one step, with BN in scales and bias."""
 
-    def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Any:  # type: ignore[override]
+    def pattern(self, op: Patterns, gamma: Var, beta: Var, mean: Var, var: Var) -> Roots:  # type: ignore[override]
         return quantized(op, op.BatchNormalization(_conv(op), gamma, beta, mean, var, _name="node"), "last")
 
 
@@ -66,13 +58,13 @@ class _Folded:
     steps: np.ndarray
 
 
-def _conv(op: Patterns) -> Any:
+def _conv(op: Patterns) -> Output:
     return op.Conv(dequantized(op, "x"), dequantized(op, "w"), Var("b", optional=True), _name="conv")
 
 
 def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
-    """What the convolution needs to do the work of the node after it, or why it cannot."""
-    x, w = (_behind(conv.inputs[index]) for index in (0, 1))
+    """Work out the weight and bias that do the work of the node after the convolution, or say why there are none."""
+    x, w = (dq_operand(producer(value)) for value in conv.inputs[:2] if value is not None)
     shape = query.static_shape(w.q)
     doubt = not_one_grid(input=x, output=y) or _not_a_weight(w, shape)
     if doubt is not None or shape is None:
@@ -92,9 +84,8 @@ def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
 def _in_steps(x: Operand, w: Operand, y: Operand, found: Affine, bias: np.ndarray) -> _Folded | str:
     scales = (np.broadcast_to(w.scales(), bias.shape) * found.factor).astype(np.float32)
     steps = np.asarray(x.scales()[0] * scales)
-    assert y.step is not None, "grids are checked first"
-    if not (steps > 0).all() or steps.max() > y.step:
-        return f"a step of the accumulator is {steps.max():.6g}, a step of the output {y.step:.6g}"
+    if not (steps > 0).all() or steps.max() > y.known_step:
+        return f"a step of the accumulator is {steps.max():.6g}, a step of the output {y.known_step:.6g}"
     levels = np.rint((bias * found.factor + found.shift) / steps)
     if not (np.abs(levels) <= INT32_MAX).all():
         return f"the bias would be {np.abs(levels).max():.6g} steps of the accumulator, more than int32 holds"
@@ -115,21 +106,14 @@ def _not_a_weight(w: Operand, shape: tuple[int, ...] | None) -> str | None:
     return None
 
 
-def _behind(value: ir.Value | None) -> Operand:
-    node = None if value is None else value.producer()
-    assert node is not None, "the pattern has a DequantizeLinear here"
-    return dq_operand(node)
-
-
-def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> Any:
+def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> ir.Value:
     """The same integers on a grid with one scale for each output channel."""
-    assert w.dtype is not None, "the weight was checked"
-    zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.dtype.numpy())
+    zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.known_dtype.numpy())
     constants = op.constant(scales, "weight_scale"), op.constant(zeros, "weight_zero_point")
     return op.DequantizeLinear(w.q, *constants, axis=0)
 
 
-def _bias(op: Builder, folded: _Folded) -> Any:
+def _bias(op: Builder, folded: _Folded) -> ir.Value:
     zeros = np.zeros(folded.levels.shape, np.int32)
     grid = op.constant(folded.steps, "bias_scale"), op.constant(zeros, "bias_zero_point")
     return op.DequantizeLinear(op.constant(folded.levels, "bias"), *grid, axis=0)

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def fits(weight: np.ndarray, bits: int = 8) -> bool:
-    """Whether every number is one of a signed type of that many bits."""
+    """True if every number is one of a signed type of that many bits."""
     return bool(weight.min(initial=0) >= -(2 ** (bits - 1)) and weight.max(initial=0) < 2 ** (bits - 1))
 
 
@@ -32,6 +32,6 @@ def split_small(weight: np.ndarray) -> list[np.ndarray]:
 
 
 def copy_indices(channels: int, group: int, count: int) -> np.ndarray:
-    """Where each input channel of a grouped convolution comes from: the `channels` of each group, `count` times."""
+    """The source of each input channel of a grouped convolution: the `channels` of each group, `count` times."""
     groups = np.arange(channels * group, dtype=np.int64).reshape(group, 1, channels)
     return np.asarray(np.broadcast_to(groups, (group, count, channels)).reshape(-1))

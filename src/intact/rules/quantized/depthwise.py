@@ -7,28 +7,19 @@ weights of the convolution, and some results would round otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Attribute, Patterns, Roots
+from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import (
-    INT32,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    output_operand,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import INT32, described, dq_operand, output_operand, q_operand
 from intact.rules.quantized.product import DistinctRule, Product, centred, matches, not_distinct, product
+from intact.rules.quantized.to_qlinear import ConvToQLinear
 
 FAMILY = "zero_points"
 
@@ -38,7 +29,7 @@ WHOLE_IN_FLOAT32 = 2**24
 
 
 class _ThroughFloat(DistinctRule):
-    """What the rules below share. Where uint8 × int8 saturates, it is for other convolutions without a kernel, too."""
+    """The common part of the rules below; where uint8 × int8 saturates, for others without a kernel, too."""
 
     exactness = EXACT
 
@@ -56,7 +47,7 @@ class _ThroughFloat(DistinctRule):
 class ConvThroughFloat(_ThroughFloat):
     """QLinearConv(x, w) = Q(float(int32(Conv(x - x_zero_point, w - z_c) + b)) · m): each sum is a whole float32."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "QLinearConv"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -65,7 +56,7 @@ class ConvThroughFloat(_ThroughFloat):
             return "the scale of the weight is computed, not constant"
         return super().check(node) or not_one_grid(input=found.x, output=output_operand(node, 6))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found, y = product(node), output_operand(node, 6)
         sums = whole_sums(op, found, query.input_(node, 8))
         scale = integer.multiplier(found.x.scales()[0], found.w.scales(), y.scales()[0])
@@ -76,21 +67,15 @@ class ConvThroughFloat(_ThroughFloat):
 class ConvIntegerThroughFloat(_ThroughFloat):
     """ConvInteger(x, w) = int32(Conv(x - x_zero_point, w - z_c)): each sum is a whole float32."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "ConvInteger"),))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return whole_sums(op, product(node), None)
 
 
-class DepthwiseToQLinear(LocalRule):
+class DepthwiseToQLinear(ConvToQLinear):
     """Q(Conv(DQ(x), DQ(w), b)) = QLinearConv(x, w, round(b / (x_scale · w_scale))), which conv_through_float takes."""
-
-    exactness = WITHIN_ONE_STEP
-    creates = (("", "QLinearConv"),)
-
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
-        return quantized(op, op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv"), "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
         data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
@@ -99,22 +84,14 @@ class DepthwiseToQLinear(LocalRule):
             return "it is not depthwise: conv_to_qlinear takes it"
         return (
             not_distinct(found)
-            or not_one_type(input=data, output=output)
-            or not_one_grid(input=data, output=output)
-            or integer_layers.not_a_weight(data, weight, 0)
+            or integer_layers.not_on_integers(data, weight, 0, output)
             or too_large(found)
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
-    def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
-        data, weight = dq_operand(x), dq_operand(w)
-        added = integer_layers.bias_constant(op, bias, data, weight, 0)
-        operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
-        return op.QLinearConv(*operands, added, **conv.attributes)
-
 
 def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
-    """Why a sum of a convolution, with a constant bias or without, may not be a whole number in float32."""
+    """Refuse a convolution whose sums, with a constant bias or without, may be no whole numbers in float32."""
     weight, levels = centred(found), query.constant(bias)
     rows = np.abs(weight).reshape(len(weight), -1).sum(axis=1)
     added = 0 if levels is None else int(np.abs(levels.astype(np.int64)).max(initial=0))
@@ -122,10 +99,9 @@ def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
     return None if largest < WHOLE_IN_FLOAT32 else f"sums may reach {largest}, beyond the whole numbers of float32"
 
 
-def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> Any:
+def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> ir.Value:
     """The int32 sums of a convolution, computed in floats; a bias that floats may not hold is added to them."""
-    real = op.DequantizeLinear(found.x.q, _one(op), found.x.zero_point)
-    real.dtype, real.shape = FLOAT, found.x.q.shape
+    real = described(op.DequantizeLinear(found.x.q, _one(op), found.x.zero_point), FLOAT, found.x.q.shape)
     levels = None if too_large(found, bias) else query.constant(bias)
     added = None if levels is None else op.constant(levels.astype(np.float32), "bias")
     sums = op.Cast(_convolved(op, found, real, added), to=int(INT32))
@@ -134,13 +110,13 @@ def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> Any:
     return op.Add(sums, op.Reshape(bias, op.constant(np.array(_beside_positions(found)), "shape")))
 
 
-def _convolved(op: Builder, found: Product, real: ir.Value, added: ir.Value | None) -> Any:
+def _convolved(op: Builder, found: Product, real: ir.Value, added: ir.Value | None) -> ir.Value:
     """The convolution in floats; along one dimension it is one along two, for which runtimes have faster kernels."""
     weight, attributes = centred(found).astype(np.float32), found.node.attributes
     if weight.ndim != 3:
         return op.Conv(real, op.constant(weight, "weight"), added, **attributes)
     each = [name for name in ("kernel_shape", "strides", "dilations") if name in attributes]
-    wider: dict[str, Any] = {name: (1, *query.ints(found.node, name)) for name in each}
+    wider: dict[str, Attribute] = {name: (1, *query.ints(found.node, name)) for name in each}
     if "pads" in attributes:
         before, after = query.ints(found.node, "pads")
         wider["pads"] = (0, before, 0, after)

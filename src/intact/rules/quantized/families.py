@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import onnx_ir as ir
 
@@ -55,15 +56,29 @@ CONVERSIONS: Mapping[Literal["qdq", "qlinear"], tuple[str, ...]] = {
 RULES: tuple[Rule, ...] = tuple(rule for family in FAMILIES.values() for rule in family)
 
 
-def rewrite(model: ir.Model, target: Target, *, exact: bool = False, near: bool = False) -> Rewritten:
-    """A copy of a quantized model in the form that `target` takes, with the rules that `rules_for` chooses."""
-    return rewriter.apply(model.clone(), rules_for(target, exact=exact, near=near))
+class Latitude(enum.StrEnum):
+    """A limit on how far rules move numbers: not at all, a step as in a build, or to another grid of a weight."""
+
+    EXACT = "exact"
+    BUILD = "build"
+    NEAR = "near"
+
+    def allows(self, rule: Rule) -> bool:
+        """True if the rule's claim is within this latitude."""
+        if self is Latitude.EXACT:
+            return rule.exactness is EXACT or (isinstance(rule, TargetRule) and rule.exact_in_integers)
+        return self is Latitude.NEAR or rule.exactness is not NEAR
+
+
+def rewrite(model: ir.Model, target: Target, latitude: Latitude = Latitude.BUILD) -> Rewritten:
+    """Rewrite a copy of a quantized model to the form that `target` takes, with the rules that `rules_for` chooses."""
+    return rewriter.apply(model.clone(), rules_for(target, latitude))
 
 
 def explain(
     before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], node: str, left_out: Sequence[Rule] = ()
 ) -> tuple[Refusal, ...]:
-    """Which rules fired at a node, and why each other that has a place for what became of it does not.
+    """Tell which rules fired at a node, and why each other that has a place for what became of it does not.
 
     Those of `left_out` that would fire are told, too: `--exact` is why they did not. Without a node ("") it is why
     rules did not fire where they match, all over the result.
@@ -109,21 +124,13 @@ def _left_out(rule: Rule, node: str) -> Refusal:
     return Refusal(rule.name, node, f"left out by --exact: its claim is {rule.exactness}")
 
 
-def rules_for(target: Target, *, exact: bool = False, near: bool = False) -> tuple[Rule, ...]:
-    """The rules that the table of a target names, in its order, as far as the target has what they create.
-
-    `exact` leaves out those that may move a number by a step, `near` takes in those that give a weight another grid.
-    """
+def rules_for(target: Target, latitude: Latitude = Latitude.BUILD) -> tuple[Rule, ...]:
+    """The rules that the table of a target names, in its order, as far as the target has what they create."""
     forms = target.rewrite
     named = [rule for name in forms.rules for rule in _named(name, forms)]
     needed = [rule for rule in named if not isinstance(rule, TargetRule) or rule.is_needed(forms)]
     fitted = [rule.for_target(forms) if isinstance(rule, TargetRule) else rule for rule in needed]
-    able = [rule for rule in fitted if forms.kernels.issuperset(rule.creates) and (near or rule.exactness is not NEAR)]
-    return tuple(rule for rule in able if not exact or rule.exactness is EXACT or _keeps_integers(rule))
-
-
-def _keeps_integers(rule: Rule) -> bool:
-    return isinstance(rule, TargetRule) and rule.exact_in_integers
+    return tuple(rule for rule in fitted if forms.kernels.issuperset(rule.creates) and latitude.allows(rule))
 
 
 def conversion(form: str | None) -> Target:
@@ -135,14 +142,22 @@ def conversion(form: str | None) -> Target:
     return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
 
 
-def counts(applications: Iterable[Application]) -> list[dict[str, Any]]:
-    """How often each rule fired, with its claim, in the order of first firing."""
+class RuleCount(TypedDict):
+    """A rule that fired, its claim, and the number of times."""
+
+    rule: str
+    exactness: str
+    count: int
+
+
+def counts(applications: Iterable[Application]) -> list[RuleCount]:
+    """Count the applications of each rule, in the order of first firing."""
     found = Counter((item.rule, item.exactness) for item in applications)
     return [{"rule": rule, "exactness": exactness, "count": count} for (rule, exactness), count in found.items()]
 
 
 def operators(before: ir.Model, after: ir.Model) -> dict[str, dict[str, int]]:
-    """How many nodes of each type there were, and are."""
+    """Count the nodes of each type before and after."""
     found = [Counter(node.op_type for node in query.all_nodes(model)) for model in (before, after)]
     return {op: {"before": found[0][op], "after": found[1][op]} for op in sorted(found[0] | found[1])}
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Output, Patterns, Roots, Var
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Replacement
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 
 class DropSelfRequantize(LocalRule):
@@ -19,15 +20,15 @@ class DropSelfRequantize(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, dequantized(op, "back"), "last")
 
     def check(self, back: ir.Node, last: ir.Node) -> str | None:
         source = dq_operand(back)
         return grid_relations.different(source, q_operand(last)) or grid_relations.unusable(source)
 
-    def rewrite(self, op: Builder, back: ir.Node) -> Any:
-        return back.inputs[0]
+    def rewrite(self, op: Builder, back: ir.Node) -> ir.Value:
+        return dq_operand(back).q
 
 
 class SkipRequantize(LocalRule):
@@ -35,7 +36,7 @@ class SkipRequantize(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return _chain(op, dequantized(op, "first"))
 
     def check(self, first: ir.Node, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
@@ -45,8 +46,8 @@ class SkipRequantize(LocalRule):
         move = _largest_move(dq_operand(first), q_operand(middle), q_operand(last))
         return None if move == 0 else f"some integers would move by {move}"
 
-    def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> Any:
-        return op.QuantizeLinear(first.outputs[0], *last.inputs[1:], **last.attributes)
+    def rewrite(self, op: Builder, first: ir.Node, last: ir.Node) -> ir.Value:
+        return op.like(last, first.outputs[0], *last.inputs[1:])
 
 
 class MergeRequantize(LocalRule):
@@ -54,7 +55,7 @@ class MergeRequantize(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return _chain(op, x)
 
     def check(self, x: ir.Value, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
@@ -71,43 +72,41 @@ class MergeRequantize(LocalRule):
             return None if move <= 1 else f"some integers would move by {move}"
         return grid_relations.not_covered(q_operand(middle), q_operand(last))
 
-    def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> Any:
-        return op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
+    def rewrite(self, op: Builder, x: ir.Value, last: ir.Node) -> ir.Value:
+        return op.like(last, x, *last.inputs[1:])
 
 
-class MergeEqualQuantizers(LocalRule):
+class _MergeEqual(LocalRule):
+    """Two nodes of one type with the same inputs and attributes are one."""
+
+    exactness = EXACT
+    op_type: ClassVar[str]
+
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
+        first, second = (op.node(self.op_type, x, s, z, _name=name) for name in ("first", "second"))
+        return first, second
+
+    def check(self, first: ir.Node, second: ir.Node) -> str | None:
+        return _attributes_differ(first, second)
+
+    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Replacement:
+        merged = op.like(first, x, s, z)
+        return merged, merged
+
+
+class MergeEqualQuantizers(_MergeEqual):
     """Q(x, s, z) and Q(x, s, z) are one node."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
-        return op.QuantizeLinear(x, s, z, _name="first"), op.QuantizeLinear(x, s, z, _name="second")
-
-    def check(self, first: ir.Node, second: ir.Node) -> str | None:
-        return _attributes_differ(first, second)
-
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
-        merged = op.QuantizeLinear(x, s, z, **first.attributes)
-        return merged, merged
+    op_type = "QuantizeLinear"
 
 
-class MergeEqualDequantizers(LocalRule):
+class MergeEqualDequantizers(_MergeEqual):
     """DQ(x, s, z) and DQ(x, s, z) are one node."""
 
-    exactness = EXACT
-
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
-        return op.DequantizeLinear(x, s, z, _name="first"), op.DequantizeLinear(x, s, z, _name="second")
-
-    def check(self, first: ir.Node, second: ir.Node) -> str | None:
-        return _attributes_differ(first, second)
-
-    def rewrite(self, op: Builder, x: ir.Value, s: ir.Value, z: ir.Value | None, first: ir.Node) -> Any:
-        merged = op.DequantizeLinear(x, s, z, **first.attributes)
-        return merged, merged
+    op_type = "DequantizeLinear"
 
 
-def _chain(op: Patterns, x: Any) -> Any:
+def _chain(op: Patterns, x: Var | Output) -> Output:
     """Q(DQ(Q(x))) whose intermediate integers nothing else uses."""
     middle = op.QuantizeLinear(x, Var("s"), Var("z", optional=True), _name="middle")
     back = op.DequantizeLinear(middle, Var("bs"), Var("bz", optional=True), _name="back")
@@ -115,7 +114,7 @@ def _chain(op: Patterns, x: Any) -> Any:
 
 
 def _not_a_chain(middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
-    """Why the two grids of a chain cannot be compared: they are computed, per channel, or not what they seem."""
+    """Refuse a chain whose two grids cannot be compared: they are computed, per channel, or not what they seem."""
     via, result = q_operand(middle), q_operand(last)
     doubt = grid_relations.different(via, dq_operand(back))
     if doubt is not None:
@@ -138,8 +137,5 @@ def _largest_move(source: Operand, via: Operand, result: Operand) -> int:
 
 
 def _attributes_differ(first: ir.Node, second: ir.Node) -> str | None:
-    if {name: item.value for name, item in first.attributes.items()} == {
-        name: item.value for name, item in second.attributes.items()
-    }:
-        return None
-    return f"the attributes of {first.name!r} and {second.name!r} differ"
+    one, other = ({name: item.value for name, item in node.attributes.items()} for node in (first, second))
+    return None if one == other else f"the attributes of {first.name!r} and {second.name!r} differ"

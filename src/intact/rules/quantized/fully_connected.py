@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations, integer_layers, stacks
-from intact.rules.quantized.operand import (
-    Operand,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 FAMILY = "gemm"
 
@@ -35,7 +26,7 @@ class MatMulToFullyConnected(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "Gemm"),)
 
-    def pattern(self, op: Patterns, bias: Var) -> Any:
+    def pattern(self, op: Patterns, bias: Var) -> Roots:
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         scale, zero_point = Var("m.scale"), Var("m.zero_point", optional=True)
         again = op.DequantizeLinear(quantized(op, product, "m"), scale, zero_point)
@@ -56,7 +47,7 @@ class MatMulToFullyConnected(LocalRule):
         doubt = not_one_type(output=output, intermediate=middle) or not_one_grid(intermediate=middle)
         return doubt or _folding_moves(a, b, dq_operand(producer), middle, output)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> ir.Value:
         result = op.Gemm(a.outputs[0], b.outputs[0], _bias(op, dq_operand(a), dq_operand(b), bias))
         return op.QuantizeLinear(result, *y.inputs[1:], **y.attributes)
 
@@ -70,7 +61,7 @@ class StackToFullyConnected(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "Gemm"),)
 
-    def pattern(self, op: Patterns, bias: Var) -> Any:
+    def pattern(self, op: Patterns, bias: Var) -> Roots:
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         return quantized(op, op.Add(product, bias), "y")
 
@@ -86,7 +77,7 @@ class StackToFullyConnected(LocalRule):
             or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> ir.Value:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         shape = stacks.result_shape(left.q, right, y)
         assert shape is not None, "shapes were checked"
@@ -98,23 +89,14 @@ class StackToFullyConnected(LocalRule):
 
 
 def _not_connected(a: Operand, b: Operand, output: Operand) -> str | None:
-    """Why a product of integers and a bias is not within a step of that of floats."""
-    return (
-        not_one_type(input=a, output=output)
-        or not_one_grid(input=a, output=output)
-        or integer_layers.not_a_constant_matrix(b)
-        or integer_layers.not_a_weight(a, b, -1)
-        or integer_layers.lost_in_float(a, b, -1, output)
-    )
+    """Refuse a product of integers and a bias that is not within a step of that of floats."""
+    return integer_layers.not_a_constant_matrix(b) or integer_layers.not_a_product(a, b, -1, output)
 
 
 def _bias(op: Builder, a: Operand, b: Operand, bias: ir.Value) -> ir.Value:
     """The bias as int32 on the grid of the accumulator."""
-    steps, columns = integer_layers.step(a, b), integer_layers.channel_count(b, -1)
-    assert columns is not None, "the weight was checked"
-    levels = integer_layers.bias_levels(bias, steps, columns)
-    assert not isinstance(levels, str), "the bias was checked"
-    return integer_layers.dequantized_bias(op, levels, steps)
+    steps = integer_layers.step(a, b)
+    return integer_layers.dequantized_bias(op, integer_layers.known_levels(bias, steps, b, -1), steps)
 
 
 def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarray | str:
@@ -126,14 +108,13 @@ def _constant_levels(added: Operand, steps: np.ndarray, b: Operand) -> np.ndarra
 
 
 def _folding_moves(a: Operand, b: Operand, added: Operand, middle: Operand, output: Operand) -> str | None:
-    """Why a constant that is added on the output's grid may not join the accumulator instead."""
+    """Refuse a constant that is added on the output's grid and may not join the accumulator instead."""
     steps = integer_layers.step(a, b)
     levels = _constant_levels(added, steps, b)
     if isinstance(levels, str):
         return levels
-    assert middle.step is not None and output.step is not None, "grids are checked first"
-    moved = middle.step / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0))
-    if moved >= output.step:
-        return f"the intermediate scale {middle.step:.6g} is not below twice the output scale {output.step:.6g}"
+    s, t = middle.known_step, output.known_step
+    if s / 2 + float((np.abs(np.rint(levels) - levels) * steps).max(initial=0.0)) >= t:
+        return f"the intermediate scale {s:.6g} is not below twice the output scale {t:.6g}"
     overflow = integer_layers.overflow(a, b, -1, np.rint(levels).astype(np.int64))
     return overflow or integer_layers.saturates(a, b, -1, middle)

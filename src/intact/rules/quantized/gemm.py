@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand
 
 
 class FoldGemmFactors(LocalRule):
@@ -20,7 +19,7 @@ class FoldGemmFactors(LocalRule):
 
     exactness = BOUNDED
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _name="gemm")
 
     def check(self, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
@@ -34,15 +33,14 @@ class FoldGemmFactors(LocalRule):
         levels = None if doubt or bias is None else self._levels(left, right, bias, gemm)
         return levels if isinstance(levels, str) else doubt
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
         scale = op.constant(integer_layers.like(right.scale, self._scales(right, gemm)), "scale")
         weight = op.DequantizeLinear(right.q, scale, right.zero_point, **b.attributes)
-        added = None
-        if bias is not None:
-            levels = self._levels(left, right, bias, gemm)
-            assert not isinstance(levels, str), "the bias was checked"
-            added = integer_layers.dequantized_bias(op, levels, left.scales()[0] * self._scales(right, gemm))
+        levels = None if bias is None else self._levels(left, right, bias, gemm)
+        assert not isinstance(levels, str), "the bias was checked"
+        steps = left.scales()[0] * self._scales(right, gemm)
+        added = None if levels is None else integer_layers.dequantized_bias(op, levels, steps)
         kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
         return op.Gemm(a.outputs[0], weight, added, **kept)
 
@@ -52,8 +50,7 @@ class FoldGemmFactors(LocalRule):
 
     def _levels(self, a: Operand, b: Operand, bias: ir.Value, gemm: ir.Node) -> np.ndarray | str:
         """beta · c in steps of the new accumulator."""
-        beta, channels = _factors(gemm)[1], integer_layers.channel_count(b, integer_layers.gemm_axis(gemm))
-        assert channels is not None, "the weight was checked"
+        beta, channels = _factors(gemm)[1], query.known_shape(b.q)[integer_layers.gemm_axis(gemm)]
         steps = (a.scales()[0] * self._scales(b, gemm)).astype(np.float64)
         return integer_layers.bias_levels(bias, steps / beta, channels) if beta else np.zeros(channels)
 
@@ -63,16 +60,15 @@ class FoldGemmTranspose(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, b: Var, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, b: Var, bias: Var | None = None) -> Roots:
         return op.Gemm(dequantized(op, "a"), b, bias, _attrs={"transA": 1}, _name="gemm")
 
     def check(self, a: ir.Node) -> str | None:
         return not_one_grid(input=dq_operand(a))
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Value, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         turned = op.Transpose(a.inputs[0], perm=[1, 0])
-        kept = {name: item for name, item in gemm.attributes.items() if name != "transA"}
-        return op.Gemm(op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, **kept)
+        return op.like(gemm, op.DequantizeLinear(turned, *a.inputs[1:]), b, bias, _dropped=("transA",))
 
 
 def _factors(gemm: ir.Node) -> tuple[float, float]:

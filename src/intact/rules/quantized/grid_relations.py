@@ -8,7 +8,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers import encoding
 from intact.numbers.encoding import Encoding
-from intact.rules.quantized.operand import Operand, limits
+from intact.rules.quantized.operand import INT8, UINT8, Operand, type_name
 
 # A step of the intermediate grid that is no larger than this many steps of the output moves a value by one at most.
 LARGEST_RATIO = 2.0
@@ -21,7 +21,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-100, 2.0**100
 
 
 def different(a: Operand, b: Operand) -> str | None:
-    """Why two operands are not on one grid."""
+    """Refuse two operands that are not on one grid."""
     if a.dtype != b.dtype:
         return f"the types differ ({_name(a)} and {_name(b)})"
     if not _same(a.scale, b.scale):
@@ -33,8 +33,34 @@ def different(a: Operand, b: Operand) -> str | None:
     return None
 
 
+def not_one_grid(**operands: Operand) -> str | None:
+    """Refuse operands, given by name, that are not on a constant grid with a single positive scale in float32."""
+    for name, operand in operands.items():
+        step = operand.step
+        if step is None or operand.scale is None:
+            return f"{name} has {_size(operand.scale)}, not one constant scale"
+        if operand.scale.dtype != ir.DataType.FLOAT:
+            return f"the scale of {name} is {type_name(operand.scale.dtype)}: integer kernels take float32"
+        if not 0 < step < np.inf:
+            return f"the scale of {name} is {step}"
+        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
+            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
+    return None
+
+
+def not_one_type(**operands: Operand) -> str | None:
+    """Refuse operands, given by name, that are not of one 8-bit type."""
+    first = next(iter(operands.values()))
+    for name, operand in operands.items():
+        if operand.dtype not in (UINT8, INT8):
+            return f"{name} is {type_name(operand.dtype)}: integer kernels take uint8 and int8"
+        if operand.dtype != first.dtype:
+            return f"{name} is {type_name(operand.dtype)}, unlike {next(iter(operands))}: kernels want one type"
+    return None
+
+
 def unusable(operand: Operand) -> str | None:
-    """Why Q(DQ(q)) might not be q: a scale that is computed, or so small or large that float32 loses it."""
+    """Refuse a grid on which Q(DQ(q)) may not be q: a scale that is computed, or that float32 loses by its size."""
     scales = query.constant(operand.scale)
     if scales is None or not (operand.zero_point is None or query.is_constant(operand.zero_point)):
         return "scale or zero point is computed, not constant"
@@ -50,13 +76,13 @@ def unusable(operand: Operand) -> str | None:
 
 
 def not_covered(middle: Operand, result: Operand) -> str | None:
-    """Why a value rounded to the grid `middle` first may land more than one step of `result` away.
+    """Refuse a grid `middle` that may round a value more than one step of `result` away.
 
     Rounding to `middle` moves a value by half a step of it, and cutting it off there shows only where `result`
     has levels beyond. Both have one scale. Where one is exactly twice the other, every level of `middle` is one of
     `result`, and half a step is a whole one; elsewhere a whole step may be two once floats are rounded.
     """
-    s, t = _step(middle), _step(result)
+    s, t = middle.known_step, result.known_step
     if s > LARGEST_RATIO * t:
         return f"the intermediate scale {s:.6g} is more than {LARGEST_RATIO:g} times the output scale {t:.6g}"
     if s != LARGEST_RATIO * t and s / LARGEST_RATIO / t + result.reach * FLOAT_SLACK >= 1:
@@ -74,38 +100,29 @@ def not_covered(middle: Operand, result: Operand) -> str | None:
 
 def extent(operand: Operand) -> tuple[float, float]:
     """The least and the greatest value that a grid with one scale can hold."""
-    assert operand.dtype is not None, "types are checked first"
-    step, zero, (least, greatest) = _step(operand), operand.zero, limits(operand.dtype)
+    step, zero, (least, greatest) = operand.known_step, operand.zero, operand.limits
     return (least - zero) * step, (greatest - zero) * step
 
 
 def every_level(operand: Operand) -> np.ndarray:
     """Every integer of the type."""
-    assert operand.dtype is not None, "types are checked first"
-    low, high = limits(operand.dtype)
-    return np.arange(low, high + 1).astype(operand.dtype.numpy())
+    low, high = operand.limits
+    return np.arange(low, high + 1).astype(operand.known_dtype.numpy())
 
 
 def dequantize(q: np.ndarray, grid: Operand) -> np.ndarray:
-    """What a DQ node with one scale makes of integers."""
+    """The floats that a DQ node with one scale makes of integers."""
     return encoding.dequantize(q, _encoding(grid))
 
 
 def quantize(x: np.ndarray, grid: Operand) -> np.ndarray:
-    """What a Q node with one scale makes of floats."""
-    assert grid.dtype is not None, "types are checked first"
-    return encoding.quantize(x, _encoding(grid)).astype(grid.dtype.numpy())
+    """The integers that a Q node with one scale makes of floats."""
+    return encoding.quantize(x, _encoding(grid)).astype(grid.known_dtype.numpy())
 
 
 def _encoding(operand: Operand) -> Encoding:
     """The grid of an operand with one scale."""
-    assert operand.dtype is not None, "types are checked first"
-    return Encoding(operand.dtype.name.lower(), np.array(_step(operand), np.float32), np.array(operand.zero))
-
-
-def _step(operand: Operand) -> float:
-    assert operand.step is not None, "grids are checked to have one scale first"
-    return operand.step
+    return Encoding(operand.known_dtype.name.lower(), np.array(operand.known_step, np.float32), np.array(operand.zero))
 
 
 def _same(left: ir.Value | None, right: ir.Value | None) -> bool:
@@ -134,3 +151,8 @@ def _numbers(value: ir.Value | None) -> str:
         return "computed"
     shown = ", ".join(f"{number:.6g}" for number in array.reshape(-1)[:3].tolist())
     return shown if array.size <= 3 else f"{shown}, …"
+
+
+def _size(value: ir.Value | None) -> str:
+    array = query.constant(value)
+    return "a computed number" if array is None else f"{array.size} numbers"

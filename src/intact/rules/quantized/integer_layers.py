@@ -1,4 +1,4 @@
-"""What Conv, MatMul and Gemm on integers have in common: a weight on its own grid, an accumulator, a bias."""
+"""The common part of Conv, MatMul and Gemm on integers: a weight on its own grid, an accumulator, a bias."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
-from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, limits, type_name
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, type_name
 
 # So many whole numbers float32 tells apart.
 FLOAT32_LEVELS = 2**24
@@ -21,9 +22,9 @@ def step(x: Operand, w: Operand) -> np.ndarray:
 
 
 def not_a_weight(x: Operand, w: Operand, channel_axis: int) -> str | None:
-    """Why no kernel multiplies `x` by the weight `w`, whose output channels are along `channel_axis`."""
+    """Refuse a weight `w`, its output channels along `channel_axis`, that no kernel multiplies `x` by."""
     if w.dtype not in (UINT8, INT8):
-        return f"the weight is {type_name(w)}: integer kernels take uint8 and int8"
+        return f"the weight is {type_name(w.dtype)}: integer kernels take uint8 and int8"
     if (x.dtype, w.dtype) == (INT8, UINT8):
         return "no kernel multiplies int8 activations by uint8 weights"
     if w.block_size:
@@ -34,6 +35,18 @@ def not_a_weight(x: Operand, w: Operand, channel_axis: int) -> str | None:
     if not ((scales > 0) & np.isfinite(scales)).all():
         return "a scale of the weight is not a positive number"
     return _not_along(w, scales.size, channel_axis) or overflow(x, w, channel_axis)
+
+
+def not_on_integers(x: Operand, w: Operand, channel_axis: int, y: Operand | None = None) -> str | None:
+    """Refuse a product of `x` and the weight `w` that no integer kernel takes; without `y` the result is float."""
+    grids = {"input": x} if y is None else {"input": x, "output": y}
+    return not_one_type(**grids) or not_one_grid(**grids) or not_a_weight(x, w, channel_axis)
+
+
+def not_a_product(x: Operand, w: Operand, channel_axis: int, y: Operand | None = None) -> str | None:
+    """Refuse the same, and one whose floats between DQ and Q are not within a step of `y`."""
+    doubt = not_on_integers(x, w, channel_axis, y)
+    return doubt if doubt is not None or y is None else lost_in_float(x, w, channel_axis, y)
 
 
 def _not_along(w: Operand, count: int, channel_axis: int) -> str | None:
@@ -49,7 +62,7 @@ def _not_along(w: Operand, count: int, channel_axis: int) -> str | None:
 
 
 def overflow(x: Operand, w: Operand, channel_axis: int, levels: np.ndarray | None = None) -> str | None:
-    """Why int32 may not hold Σ x·w and a bias of `levels`; a computed weight is taken at its worst."""
+    """Refuse sums of x·w and a bias of `levels` that int32 may not hold; a computed weight is taken at its worst."""
     shape = query.static_shape(w.q)
     if shape is None:
         return "the shape of the weight is unknown"
@@ -64,7 +77,7 @@ def overflow(x: Operand, w: Operand, channel_axis: int, levels: np.ndarray | Non
 
 
 def lost_in_float(x: Operand, w: Operand, channel_axis: int, y: Operand, factor: float = 1.0) -> str | None:
-    """Why float32 between DQ and Q may be a step of `y` off: sums, times `factor`, reach more of them than it holds."""
+    """Refuse sums that float32 between DQ and Q may have a step of `y` off: times `factor` they reach too many."""
     shape = query.static_shape(w.q)
     if shape is None or y.step is None or x.step is None or not query.is_constant(w.scale):
         return None
@@ -79,7 +92,7 @@ def lost_in_float(x: Operand, w: Operand, channel_axis: int, y: Operand, factor:
 
 
 def added_in_float(y: Operand, *operands: Operand) -> str | None:
-    """Why operands that are added may lose a step of `y`: float32 rounds each of them, and their sum."""
+    """Refuse operands whose sum may lose a step of `y`: float32 rounds each of them, and the sum."""
     if y.step is None or any(operand.step is None for operand in operands):
         return None
     largest = sum(map(extent, operands)) / y.step
@@ -89,7 +102,7 @@ def added_in_float(y: Operand, *operands: Operand) -> str | None:
 
 
 def beyond_int32(y: Operand, largest: float) -> str | None:
-    """Why kernels turn a result as large as this around: they convert its steps of `y` to int32 before they cut it."""
+    """Refuse results that kernels turn around: they convert its steps of `y` to int32 before they cut it."""
     if y.step is None or largest <= INT32_MAX * y.step:
         return None
     return f"results reach {largest / y.step:.6g} steps of the output, more than kernels hold in int32"
@@ -101,25 +114,24 @@ def extent(operand: Operand) -> float:
 
 
 def saturates(x: Operand, w: Operand, channel_axis: int, grid: Operand) -> str | None:
-    """Why the grid may cut a product off: it does not hold every accumulator that the integers of `x` can give."""
-    assert x.dtype is not None and grid.dtype is not None and grid.step is not None, "grids are checked first"
+    """Refuse a grid that may cut a product off: it does not hold every sum that the integers of `x` can give."""
     centred = w.centred()
-    ends = [limit - x.zero for limit in limits(x.dtype)]
+    ends = [limit - x.zero for limit in x.limits]
     others = tuple(index for index in range(centred.ndim) if index != channel_axis % centred.ndim)
     low, high = (
         pick(centred * ends[0], centred * ends[1]).sum(axis=others) * step(x, w) for pick in (np.minimum, np.maximum)
     )
-    least, greatest = (limit - grid.zero for limit in limits(grid.dtype))
-    if (low >= (least - 0.5) * grid.step).all() and (high <= (greatest + 0.5) * grid.step).all():
+    least, greatest = (limit - grid.zero for limit in grid.limits)
+    if (low >= (least - 0.5) * grid.known_step).all() and (high <= (greatest + 0.5) * grid.known_step).all():
         return None
     return (
         f"products reach {low.min():.6g} to {high.max():.6g}, "
-        f"but the intermediate grid covers {least * grid.step:.6g} to {greatest * grid.step:.6g}"
+        f"but the intermediate grid covers {least * grid.known_step:.6g} to {greatest * grid.known_step:.6g}"
     )
 
 
 def not_a_matrix(right: Operand) -> str | None:
-    """Why kernels do not take the second operand of a MatMul: several scales need a matrix."""
+    """Refuse a second operand of a MatMul that kernels do not take: several scales need a matrix."""
     scales, rank = query.constant(right.scale), query.rank(right.q)
     if scales is None or scales.size == 1 or rank == 2:
         return None
@@ -127,7 +139,7 @@ def not_a_matrix(right: Operand) -> str | None:
 
 
 def not_a_constant_matrix(right: Operand) -> str | None:
-    """Why the second operand is not a weight of rows and columns."""
+    """Refuse a second operand that is not a weight of rows and columns."""
     if query.is_constant(right.q) and query.rank(right.q) == 2:
         return None
     return "the second operand is not a constant matrix"
@@ -135,8 +147,7 @@ def not_a_constant_matrix(right: Operand) -> str | None:
 
 def like(scale: ir.Value | None, values: np.ndarray) -> np.ndarray:
     """Flat values in the shape of a constant scale."""
-    array = query.constant(scale)
-    assert array is not None, "scales are checked to be constant first"
+    array = query.known_constant(scale)
     return values.reshape(array.shape).astype(np.float32)
 
 
@@ -159,6 +170,13 @@ def bias_levels(bias: ir.Value, steps: np.ndarray, channels: int) -> np.ndarray 
         return stored
     real = _real_bias(bias)
     return "the bias is computed, not constant" if real is None else levels_of(real, steps, channels)
+
+
+def known_levels(bias: ir.Value, steps: np.ndarray, w: Operand, channel_axis: int) -> np.ndarray:
+    """The same for a bias that was found to have levels before."""
+    levels = bias_levels(bias, steps, query.known_shape(w.q)[channel_axis])
+    assert not isinstance(levels, str), f"the bias was taken for constant: {levels}"
+    return levels
 
 
 def _stored_levels(bias: ir.Value, steps: np.ndarray) -> np.ndarray | None:
@@ -207,7 +225,7 @@ def dequantized_constant(operand: Operand) -> np.ndarray | None:
 
 
 def not_a_bias(bias: ir.Value | None, x: Operand, w: Operand, y_step: float | None, channel_axis: int) -> str | None:
-    """Why the bias cannot be rounded to a step of the accumulator; `y_step` is that of an output on a grid."""
+    """Refuse a bias that cannot be rounded to a step of the accumulator; `y_step` is that of an output on a grid."""
     if bias is None:
         return None
     steps, channels = step(x, w), channel_count(w, channel_axis)
@@ -225,12 +243,9 @@ def not_a_bias(bias: ir.Value | None, x: Operand, w: Operand, y_step: float | No
 
 def bias_constant(op: Builder, bias: ir.Value | None, x: Operand, w: Operand, channel_axis: int) -> ir.Value | None:
     """The bias as the int32 constant that kernels add to the accumulator; it was checked with `not_a_bias`."""
-    channels = channel_count(w, channel_axis)
-    if bias is None or channels is None:
+    if bias is None:
         return None
-    levels = bias_levels(bias, step(x, w), channels)
-    assert not isinstance(levels, str), f"the bias was checked: {levels}"
-    return _int32_constant(op, bias, np.rint(levels))
+    return _int32_constant(op, bias, np.rint(known_levels(bias, step(x, w), w, channel_axis)))
 
 
 def dequantized_bias(op: Builder, levels: np.ndarray, steps: np.ndarray) -> ir.Value:
@@ -238,8 +253,7 @@ def dequantized_bias(op: Builder, levels: np.ndarray, steps: np.ndarray) -> ir.V
     scale = steps.astype(np.float32).reshape(-1) if steps.size > 1 else steps.astype(np.float32).reshape(())
     integers = op.constant(np.rint(levels).astype(np.int32), "bias")
     axis = {"axis": 0} if steps.size > 1 else {}
-    result: ir.Value = op.DequantizeLinear(integers, op.constant(scale, "bias_scale"), **axis)
-    return result
+    return op.DequantizeLinear(integers, op.constant(scale, "bias_scale"), **axis)
 
 
 def _int32_constant(op: Builder, bias: ir.Value, levels: np.ndarray) -> ir.Value:
@@ -253,6 +267,6 @@ def _int32_constant(op: Builder, bias: ir.Value, levels: np.ndarray) -> ir.Value
 
 
 def channel_count(w: Operand, channel_axis: int) -> int | None:
-    """How many output channels the weight has, where its shape is known."""
+    """The number of output channels of the weight, where its shape is known."""
     shape = query.static_shape(w.q)
     return None if shape is None else shape[channel_axis]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.operand import (
     INT8,
     MICROSOFT,
@@ -25,8 +25,6 @@ from intact.rules.quantized.operand import (
     dequantized,
     dq_operand,
     input_operand,
-    not_one_grid,
-    not_one_type,
     output_operand,
     type_name,
 )
@@ -41,21 +39,16 @@ class MatMulToFloat(Rule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.MatMul(dequantized(op, "a"), dequantized(op, "b"), _name="matmul")
 
     def check(self, a: ir.Node, b: ir.Node, matmul: ir.Node) -> str | None:
         if _goes_to_a_grid(matmul.outputs[0]):
             return "its output goes to a grid: the product is requantized, not turned to float"
         left, right = dq_operand(a), dq_operand(b)
-        return (
-            not_one_type(input=left)
-            or not_one_grid(input=left)
-            or integer_layers.not_a_matrix(right)
-            or integer_layers.not_a_weight(left, right, -1)
-        )
+        return integer_layers.not_a_matrix(right) or integer_layers.not_a_product(left, right, -1)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
         (a_scale, a_zero), (b_scale, b_zero) = left.grid(op), right.grid(op)
         return op.MatMulIntegerToFloat(left.q, right.q, a_scale, b_scale, a_zero, b_zero, _domain=MICROSOFT)
@@ -67,7 +60,7 @@ class MatMulIntegerToFloat(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns, a: Var, b: Var, az: Any = None, bz: Any = None) -> Any:
+    def pattern(self, op: Patterns, a: Var, b: Var, az: Var | None = None, bz: Var | None = None) -> Roots:
         sums = op.Cast(op.MatMulInteger(a, b, az, bz, _name="matmul"), _attrs={"to": int(ir.DataType.FLOAT)})
         both = op.Mul(Var("a_scale"), Var("b_scale"), _shared=True)
         return op.Mul(sums, op.any_of(both, Var("b_scale")))
@@ -75,7 +68,7 @@ class MatMulIntegerToFloat(LocalRule):
     def check(self, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> str | None:
         found = product(matmul)
         if (found.x.dtype, found.w.dtype) not in ((UINT8, UINT8), (UINT8, INT8), (INT8, INT8)):
-            return f"no kernel multiplies {type_name(found.x)} by {type_name(found.w)} into floats"
+            return f"no kernel multiplies {type_name(found.x.dtype)} by {type_name(found.w.dtype)} into floats"
         if not (found.x.zero_point is None or _count(found.x.zero_point) == 1):
             return f"the activations have zero points of shape {_shape(found.x.zero_point)}, not one"
         one_or_each = {1, integer_layers.channel_count(found.w, -1) if query.rank(found.w.q) == 2 else 1} - {None}
@@ -93,7 +86,7 @@ class MatMulIntegerToFloat(LocalRule):
             return None
         return f"scales with {most} dimensions may add some to the product"
 
-    def rewrite(self, op: Builder, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> Any:
+    def rewrite(self, op: Builder, matmul: ir.Node, a_scale: ir.Value | None, b_scale: ir.Value) -> ir.Value:
         scales = _in_order(a_scale, b_scale)
         assert scales is not None, "the scales were checked"
         first = op.constant(np.array(1, np.float32), "one") if scales[0] is None else _vector(op, scales[0])
@@ -107,22 +100,20 @@ class AddToMatMulToFloat(LocalRule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         inputs = [Var(f"matmul.{index}") for index in range(6)]
         product = op.MatMulIntegerToFloat(*inputs, _domain=MICROSOFT, _name="matmul")
         return op.Add(product, op.constant(c), _name="add")
 
     def check(self, c: ir.Value, matmul: ir.Node, add: ir.Node) -> str | None:
-        bias, weight = query.constant(c), query.static_shape(matmul.inputs[1])
-        assert bias is not None, "the pattern takes constants only"
+        bias, weight = query.known_constant(c), query.static_shape(matmul.inputs[1])
         if bias.dtype != np.float32 or weight is None or bias.shape[-1:] != weight[-1:] or bias.size != weight[-1]:
             return f"the constant has shape {list(bias.shape)}, not one float for each column"
         product, result = query.rank(matmul.outputs[0]), query.rank(add.outputs[0])
         return None if bias.ndim == 1 or product == result else "the constant adds dimensions"
 
-    def rewrite(self, op: Builder, c: ir.Value, matmul: ir.Node) -> Any:
-        bias = query.constant(c)
-        assert bias is not None, "the pattern takes constants only"
+    def rewrite(self, op: Builder, c: ir.Value, matmul: ir.Node) -> ir.Value:
+        bias = query.known_constant(c)
         vector = c if bias.ndim == 1 else op.constant(bias.reshape(-1), "bias")
         return op.MatMulIntegerToFloat(*matmul.inputs[:6], vector, _domain=MICROSOFT)
 
@@ -134,7 +125,7 @@ class QLinearMatMulToInteger(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "MatMulInteger"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.QLinearMatMul(*[Var(f"matmul.{index}") for index in range(8)], _name="matmul")
 
     def check(self, matmul: ir.Node) -> str | None:
@@ -142,7 +133,7 @@ class QLinearMatMulToInteger(LocalRule):
         constant = query.is_constant(b.scale)
         return not_one_grid(input=a, output=output) or (None if constant else "the grid of the weight is computed")
 
-    def rewrite(self, op: Builder, matmul: ir.Node) -> Any:
+    def rewrite(self, op: Builder, matmul: ir.Node) -> ir.Value:
         a, b = input_operand(matmul, 0), input_operand(matmul, 3, axis=-1)
         accumulator = op.MatMulInteger(a.q, b.q, a.zero_point, b.zero_point)
         step = op.constant(integer_layers.like(b.scale, integer_layers.step(a, b)), "step")
@@ -151,7 +142,7 @@ class QLinearMatMulToInteger(LocalRule):
 
 
 def _goes_to_a_grid(value: ir.Value) -> bool:
-    """Whether a product is quantized, at once or after the addition of a constant."""
+    """True if a product is quantized, at once or after the addition of a constant."""
     user = query.only_consumer(value)
     if user is not None and user.op_type == "Add" and any(query.is_constant(item) for item in user.inputs):
         user = query.only_consumer(user.outputs[0])
@@ -166,7 +157,7 @@ def _in_order(first: ir.Value | None, second: ir.Value) -> tuple[ir.Value | None
 
 
 def _count(value: ir.Value) -> int | None:
-    """How many numbers a vector or a single number holds, or a constant that broadcasts like one."""
+    """Count the numbers that a vector or a single number holds, or a constant that broadcasts like one."""
     shape = query.static_shape(value)
     if shape is None or (len(shape) > 1 and not query.is_constant(value)):
         return None

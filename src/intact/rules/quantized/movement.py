@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
@@ -44,7 +45,7 @@ class MovementRule(TargetRule):
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]] = _MOVING
     has_parts: ClassVar[bool] = False
-    """Whether every output of the operator, however many, is a part of its first input."""
+    """True if every output of the operator, however many, is a part of its first input."""
 
     def __init__(self, types: Mapping[str, frozenset[str]] | None = None) -> None:
         self._types = dict.fromkeys(self.ops, _INTEGERS) if types is None else types
@@ -52,7 +53,7 @@ class MovementRule(TargetRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)({op: forms.moves.get(op, frozenset()) for op in self.ops})
 
-    def _moves(self, op: Patterns, x: Any) -> Any:
+    def _moves(self, op: Patterns, x: Var | Output) -> Output:
         # One output: the indices of a MaxPool have no integers to come from.
         return op.node(self.ops, x, op.each(Var("rest", optional=True)), _name="move")
 
@@ -68,13 +69,13 @@ class MovementRule(TargetRule):
 class MoveIntegers(MovementRule):
     """Q(move(DQ(x, s, z)), s, z) = move(x)."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, self._moves(op, dequantized(op, "first")), "last")
 
     def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
         return grid_relations.different(dq_operand(first), q_operand(last)) or self._no_kernel(move, dq_operand(first))
 
-    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> ir.Value:
         return _moved(op, move, dq_operand(first))
 
 
@@ -83,7 +84,7 @@ class ConcatIntegers(MovementRule):
 
     ops: ClassVar[tuple[str, ...]] = ("Concat",)
 
-    def pattern(self, op: Patterns, xs: Var) -> Any:
+    def pattern(self, op: Patterns, xs: Var) -> Roots:
         parts = op.DequantizeLinear(xs, Var("scales"), Var("zeros", optional=True), _name="parts")
         return op.Concat(op.each(parts), _name="move")
 
@@ -92,10 +93,10 @@ class ConcatIntegers(MovementRule):
         differing = (grid_relations.different(first, dq_operand(part)) for part in parts[1:])
         return next((reason for reason in differing if reason), None) or self._no_kernel(move, first)
 
-    def rewrite(self, op: Builder, parts: Sequence[ir.Node], move: ir.Node) -> Any:
-        joined = op.Concat(*(part.inputs[0] for part in parts), **move.attributes)
-        joined.dtype, joined.shape = dq_operand(parts[0]).dtype, move.outputs[0].shape
-        return op.DequantizeLinear(joined, *parts[0].inputs[1:], **parts[0].attributes)
+    def rewrite(self, op: Builder, parts: Sequence[ir.Node], move: ir.Node) -> ir.Value:
+        joined = op.like(move, *(part.inputs[0] for part in parts))
+        joined = described(joined, dq_operand(parts[0]).dtype, move.outputs[0].shape)
+        return op.like(parts[0], joined, *parts[0].inputs[1:])
 
 
 class TransposeWeight(LocalRule):
@@ -103,29 +104,25 @@ class TransposeWeight(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, w: Var, s: Var, z: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, w: Var, s: Var, z: Var | None = None) -> Roots:
         weight = op.DequantizeLinear(op.constant(w), s, z, _shared=True, _name="first")
         return op.Transpose(weight, _name="move")
 
     def check(self, first: ir.Node) -> str | None:
         return "the weight is quantized in blocks" if dq_operand(first).block_size else None
 
-    def rewrite(self, op: Builder, w: ir.Value, first: ir.Node, move: ir.Node) -> Any:
-        integers = query.constant(w)
-        assert integers is not None, "the pattern takes constants only"
+    def rewrite(self, op: Builder, w: ir.Value, first: ir.Node, move: ir.Node) -> ir.Value:
+        integers = query.known_constant(w)
         order = query.ints(move, "perm", tuple(range(integers.ndim))[::-1])
         turned = op.constant(np.ascontiguousarray(integers.transpose(order)), "weight")
-        attributes: dict[str, Any] = {
-            **first.attributes,
-            "axis": order.index(dq_operand(first).axis % max(integers.ndim, 1)),
-        }
-        return op.DequantizeLinear(turned, *first.inputs[1:], **attributes)
+        axis = order.index(dq_operand(first).axis % max(integers.ndim, 1))
+        return op.like(first, turned, *first.inputs[1:], axis=axis)
 
 
 class DequantizeAfterMove(MovementRule):
     """move(DQ(x, s, z)) = DQ(move(x), s, z), unless the move makes the tensor larger."""
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var | None = None) -> Roots:
         return self._moves(op, op.DequantizeLinear(x, s, z, _name="first"))
 
     def check(self, x: ir.Value, first: ir.Node, move: ir.Node) -> str | None:
@@ -133,14 +130,14 @@ class DequantizeAfterMove(MovementRule):
             return f"{x.name!r} is constant"
         return self._no_kernel(move, dq_operand(first)) or _grows(move.inputs[0], move.outputs[0])
 
-    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        return op.DequantizeLinear(_moved(op, move, dq_operand(first)), *first.inputs[1:], **first.attributes)
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> ir.Value:
+        return op.like(first, _moved(op, move, dq_operand(first)), *first.inputs[1:])
 
 
 class QuantizeBeforeMove(MovementRule):
     """Q(move(x), s, z) = move(Q(x, s, z)), unless the move makes the tensor smaller without looking at its values."""
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return quantized(op, self._moves(op, x), "last")
 
     def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
@@ -149,21 +146,17 @@ class QuantizeBeforeMove(MovementRule):
         doubt = self._no_kernel(move, q_operand(last))
         return doubt or (None if move.op_type == "MaxPool" else _grows(move.outputs[0], x))
 
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
-        quantized_before = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        quantized_before.dtype, quantized_before.shape = q_operand(last).dtype, x.shape
-        return _moved(op, move, q_operand(last)._replace(q=quantized_before))
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> ir.Value:
+        levels = described(op.like(last, x, *last.inputs[1:]), q_operand(last).dtype, x.shape)
+        return _moved(op, move, q_operand(last)._replace(q=levels))
 
 
-def _moved(op: Builder, move: ir.Node, x: Operand) -> Any:
-    attributes: dict[str, Any] = dict(move.attributes)
-    result = op.node(move.op_type, x.q, *move.inputs[1:], **attributes)
-    result.dtype, result.shape = x.dtype, move.outputs[0].shape
-    return result
+def _moved(op: Builder, move: ir.Node, x: Operand) -> ir.Value:
+    return described(op.like(move, x.q, *move.inputs[1:]), x.dtype, move.outputs[0].shape)
 
 
 def computes(move: ir.Node) -> str | None:
-    """Why an operator that moves values in most of its forms does more in this one."""
+    """Refuse an operator that moves values in most of its forms and does more in this one."""
     if move.op_type != "Resize":
         return None
     fills = query.string(move, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
@@ -172,7 +165,7 @@ def computes(move: ir.Node) -> str | None:
 
 
 def _grows(before: ir.Value | None, after: ir.Value) -> str | None:
-    """Why Q or DQ would have more to do on the other side of a move."""
+    """Refuse a move on the other side of which Q or DQ would have more to do."""
     small, large = query.static_shape(before), query.static_shape(after)
     if small is None or large is None or math.prod(large) <= math.prod(small):
         return None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Patterns, Roots, Var
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Replacement
 from intact.model import query
 from intact.rules.quantized import grid_relations
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import Operand, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import Operand, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.to_qdq import dequantize
 
 FAMILY = "to_qdq"
@@ -25,16 +26,16 @@ class _Around(LocalRule):
     exactness = EXACT
     ops: ClassVar[tuple[str, ...]]
     has_parts: ClassVar[bool] = False
-    """Whether every output of the operator, however many, is a part of its first input."""
+    """True if every output of the operator, however many, is a part of its first input."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         source = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="source")
         rest = op.each(Var("rest", optional=True))
         node = op.node(self.ops, source, rest, _name="node")
         return op.every_output(node) if self.has_parts else node
 
     def doubt(self, node: ir.Node) -> str | None:
-        """Why the operator would not do the same to floats."""
+        """Refuse an operator that would not do the same to floats."""
         return None
 
     def check(self, source: ir.Node, node: ir.Node) -> str | None:
@@ -42,17 +43,15 @@ class _Around(LocalRule):
             return f"{node.op_type} has {len(node.outputs)} outputs"
         return self.doubt(node) or not_one_grid(input=q_operand(source)) or grid_relations.unusable(q_operand(source))
 
-    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(node.attributes)
+    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Replacement:
         inputs = dequantize(op, q_operand(source)), *node.inputs[1:]
-        parts = op.node(node.op_type, *inputs, _outputs=len(node.outputs), **attributes)
+        parts = op.outputs_like(node, *inputs)
         return [_levels(op, source, part, before) for part, before in zip(parts, node.outputs, strict=True)]
 
 
-def _levels(op: Builder, source: ir.Node, real: Any, before: ir.Value) -> Any:
+def _levels(op: Builder, source: ir.Node, real: ir.Value, before: ir.Value) -> ir.Value:
     """`real` on the grid of `source`, in place of `before`."""
-    real.dtype, real.shape = ir.DataType.FLOAT, before.shape
-    return op.QuantizeLinear(real, *source.inputs[1:], **source.attributes)
+    return op.like(source, described(real, ir.DataType.FLOAT, before.shape), *source.inputs[1:])
 
 
 class MoveToQdq(_Around):
@@ -82,7 +81,7 @@ class ConcatIntegersToQdq(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         part = op.QuantizeLinear(Var("x"), Var("s"), Var("z", optional=True), _shared=True, _name="parts")
         return op.Concat(op.each(part), _name="concat")
 
@@ -92,7 +91,7 @@ class ConcatIntegersToQdq(LocalRule):
         doubt = next((reason for reason in differing if reason is not None), None)
         return doubt or not_one_grid(input=first) or grid_relations.unusable(first)
 
-    def rewrite(self, op: Builder, parts: tuple[ir.Node, ...], concat: ir.Node) -> Any:
+    def rewrite(self, op: Builder, parts: tuple[ir.Node, ...], concat: ir.Node) -> ir.Value:
         real = op.Concat(*(dequantize(op, q_operand(part)) for part in parts), **concat.attributes)
         return _levels(op, parts[0], real, concat.outputs[0])
 
@@ -102,13 +101,15 @@ class ClipToQdq(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var, low: Any = None, high: Any = None) -> Any:
+    def pattern(self, op: Patterns, x: Var, low: Var | None = None, high: Var | None = None) -> Roots:
         return op.Clip(quantized(op, x, "source"), op.constant(low), op.constant(high))
 
     def check(self, source: ir.Node) -> str | None:
         return not_one_grid(input=q_operand(source)) or grid_relations.unusable(q_operand(source))
 
-    def rewrite(self, op: Builder, x: ir.Value, source: ir.Node, low: ir.Value | None, high: ir.Value | None) -> Any:
+    def rewrite(
+        self, op: Builder, x: ir.Value, source: ir.Node, low: ir.Value | None, high: ir.Value | None
+    ) -> ir.Value:
         levels = q_operand(source)
         ends = (None if end is None else op.constant(_real(end, levels), "limit") for end in (low, high))
         return _levels(op, source, op.Clip(x, *ends), x)
@@ -116,8 +117,7 @@ class ClipToQdq(LocalRule):
 
 def _real(level: ir.Value, levels: Operand) -> np.ndarray:
     """The float that a constant level stands for."""
-    found = query.constant(level)
-    assert found is not None, "the pattern takes constants only"
+    found = query.known_constant(level)
     return grid_relations.dequantize(found, levels).astype(np.float32)
 
 
@@ -130,12 +130,11 @@ class PadToQdq(_Around):
         is_known = query.input_(node, 2) is None or query.scalar(node.inputs[2]) is not None
         return None if is_known else "the level that it pads with is computed, not constant"
 
-    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(node.attributes)
+    def rewrite(self, op: Builder, source: ir.Node, node: ir.Node) -> ir.Value:
         fills = query.string(node, "mode", "constant") == "constant"
         value = op.constant(_filled(node, q_operand(source)), "padding") if fills else None
         data = dequantize(op, q_operand(source))
-        padded = op.Pad(data, node.inputs[1], value, query.input_(node, 3), **attributes)
+        padded = op.Pad(data, node.inputs[1], value, query.input_(node, 3), **node.attributes)
         return _levels(op, source, padded, node.outputs[0])
 
 
@@ -157,18 +156,16 @@ class MoveConstantToQdq(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         move = op.node(MovementRule.ops, op.constant(c), op.each(Var("rest", optional=True)), _name="move")
         return op.DequantizeLinear(move, Var("s"), Var("z", optional=True), _name="back")
 
     def check(self, move: ir.Node, back: ir.Node) -> str | None:
         return computes(move) or not_one_grid(constant=dq_operand(back)) or grid_relations.unusable(dq_operand(back))
 
-    def rewrite(self, op: Builder, c: ir.Value, move: ir.Node, back: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(move.attributes)
+    def rewrite(self, op: Builder, c: ir.Value, move: ir.Node, back: ir.Node) -> ir.Value:
         table = op.DequantizeLinear(c, *back.inputs[1:])
-        moved = op.node(move.op_type, table, *move.inputs[1:], **attributes)
-        moved.dtype, moved.shape = ir.DataType.FLOAT, move.outputs[0].shape
-        levels = op.QuantizeLinear(moved, *dq_operand(back).grid(op))
-        levels.dtype, levels.shape = dq_operand(back).dtype, move.outputs[0].shape
-        return op.DequantizeLinear(levels, *back.inputs[1:], **back.attributes)
+        moved = op.like(move, table, *move.inputs[1:])
+        shape = described(moved, ir.DataType.FLOAT, move.outputs[0].shape).shape
+        levels = described(op.QuantizeLinear(moved, *dq_operand(back).grid(op)), dq_operand(back).dtype, shape)
+        return op.like(back, levels, *back.inputs[1:])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
-from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, not_one_grid, type_name
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT8, UINT8, dequantized, dq_operand, type_name
 from intact.rules.quantized.signs import shifted, shifted_zero
 
 UINT16 = ir.DataType.UINT16
@@ -21,24 +20,23 @@ class UnsignNormScale(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return op.LayerNormalization(dequantized(op, "x"), dequantized(op, "scale"), bias, _name="norm")
 
     def check(self, x: ir.Node, scale: ir.Node, norm: ir.Node) -> str | None:
         levels, data = dq_operand(scale), dq_operand(x)
         if levels.dtype != INT8:
-            return f"the scale is {type_name(levels)}, not int8"
+            return f"the scale is {type_name(levels.dtype)}, not int8"
         if data.dtype not in (UINT8, UINT16):
-            return f"the activations are {type_name(data)}, not unsigned"
+            return f"the activations are {type_name(data.dtype)}, not unsigned"
         if not query.is_constant(levels.q):
             return "the scale is computed, not constant"
         if len(norm.outputs) > 1:
             return "it returns its statistics as well"
         return not_one_grid(scale=levels)
 
-    def rewrite(self, op: Builder, bias: ir.Value | None, scale: ir.Node, norm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, bias: ir.Value | None, scale: ir.Node, norm: ir.Node) -> ir.Value:
         levels = dq_operand(scale)
         integers = op.constant(shifted(query.constant(levels.q)), "unsigned")
         turned = op.DequantizeLinear(integers, levels.scale, shifted_zero(op, levels))
-        attributes: dict[str, Any] = dict(norm.attributes)
-        return op.LayerNormalization(norm.inputs[0], turned, bias, **attributes)
+        return op.LayerNormalization(norm.inputs[0], turned, bias, **norm.attributes)

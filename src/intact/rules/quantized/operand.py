@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Output, Patterns, Var
 from intact.model import query
 from intact.numbers import integer_types
 from intact.numbers.encoding import along
@@ -35,6 +35,28 @@ class Operand(NamedTuple):
         return None if number is None else float(number)
 
     @property
+    def known_step(self) -> float:
+        """The scale, which was found to be one constant before."""
+        assert self.step is not None, f"{query.describe(self.q)} was taken for integers on a grid with one scale"
+        return self.step
+
+    @property
+    def known_dtype(self) -> ir.DataType:
+        """The type, which was found to be known before."""
+        assert self.dtype is not None, f"the type of {query.describe(self.q)} was taken for known"
+        return self.dtype
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of the type."""
+        return integer_types.limits(self.known_dtype.name.lower())
+
+    @property
+    def zero_level(self) -> np.ndarray:
+        """The zero point in the type of the integers, where it is one constant."""
+        return np.asarray(self.zero).astype(self.known_dtype.numpy())
+
+    @property
     def zero(self) -> int:
         """The zero point, where it is one constant; 0 where it is absent."""
         return int(query.scalar(self.zero_point) or 0)
@@ -42,16 +64,14 @@ class Operand(NamedTuple):
     @property
     def reach(self) -> int:
         """The greatest |q - zero_point| that the type allows, with any zero point where that is computed."""
-        assert self.dtype is not None, "types are checked first"
-        (least, greatest), zero = limits(self.dtype), query.scalar(self.zero_point)
+        (least, greatest), zero = self.limits, query.scalar(self.zero_point)
         if self.zero_point is not None and zero is None:
             return greatest - least
         return max(greatest - int(zero or 0), int(zero or 0) - least)
 
     def scales(self) -> np.ndarray:
         """The constant scales as a flat float32 array."""
-        array = query.constant(self.scale)
-        assert array is not None, "scales are checked to be constant first"
+        array = query.known_constant(self.scale)
         return array.reshape(-1).astype(np.float32)
 
     def zeros(self) -> np.ndarray:
@@ -61,43 +81,45 @@ class Operand(NamedTuple):
 
     def centred(self) -> np.ndarray:
         """The constant integers minus their zero points."""
-        integers = query.constant(self.q)
-        assert integers is not None, f"{self.q.name!r} is constant where this is asked"
+        integers = query.known_constant(self.q)
         return np.asarray(integers.astype(np.int64) - along(self.zeros(), integers.shape, self.axis))
 
     def grid(self, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Scale and zero point as integer kernels want them: one number as a scalar, and a zero point in any case."""
-        assert self.scale is not None and self.dtype is not None, "grids are checked first"
+        assert self.scale is not None, "grids are checked first"
         scale = as_scalar(op, self.scale, "scale")
         if self.zero_point is not None:
             return scale, as_scalar(op, self.zero_point, "zero_point")
         array = query.constant(scale)
         shape = () if array is None else array.shape
-        return scale, op.constant(np.zeros(shape, self.dtype.numpy()), "zero_point")
+        return scale, op.constant(np.zeros(shape, self.known_dtype.numpy()), "zero_point")
 
     def triple(self, op: Builder) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Integers, scale and zero point, in the order of every QLinear operator."""
         return self.q, *self.grid(op)
 
 
-def limits(dtype: ir.DataType) -> tuple[int, int]:
-    """The least and the greatest integer of a type."""
-    return integer_types.limits(dtype.name.lower())
+def described(value: ir.Value, dtype: ir.DataType | None, shape: ir.Shape | None) -> ir.Value:
+    """Give a new value the type and shape that other rules ask for: nothing infers them between two rules."""
+    if dtype is not None:
+        value.dtype = dtype
+    value.shape = shape
+    return value
 
 
-def dequantized(op: Patterns, name: str) -> Any:
+def dequantized(op: Patterns, name: str) -> Output:
     """A DequantizeLinear, perhaps with other uses, that binds to `name`."""
     inputs = Var(f"{name}.q"), Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True)
     return op.DequantizeLinear(*inputs, _shared=True, _name=name)
 
 
-def quantized(op: Patterns, value: Any, name: str) -> Any:
+def quantized(op: Patterns, value: Var | Output, name: str) -> Output:
     """A QuantizeLinear of `value` that binds to `name`."""
     return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
 
 
 def dq_operand(node: ir.Node) -> Operand:
-    """What a DequantizeLinear reads."""
+    """The operand that a DequantizeLinear reads."""
     inputs = node.inputs
     q, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
     assert q is not None, "DequantizeLinear has an input"
@@ -105,7 +127,7 @@ def dq_operand(node: ir.Node) -> Operand:
 
 
 def q_operand(node: ir.Node) -> Operand:
-    """What a QuantizeLinear writes."""
+    """The operand that a QuantizeLinear writes."""
     inputs = node.inputs
     zero_point = inputs[2] if len(inputs) > 2 else None
     dtype = zero_point.dtype if zero_point is not None else _asked(node)
@@ -148,41 +170,6 @@ def as_scalar(op: Builder, value: ir.Value, hint: str) -> ir.Value:
     return op.constant(tensor.numpy().reshape(()), hint)
 
 
-def not_one_grid(**operands: Operand) -> str | None:
-    """Why one of the operands, given by name, is not on a constant grid with a single positive scale in float32."""
-    for name, operand in operands.items():
-        step = operand.step
-        if step is None or operand.scale is None:
-            return f"{name} has {_size(operand.scale)}, not one constant scale"
-        if operand.scale.dtype != ir.DataType.FLOAT:
-            return f"the scale of {name} is {_type_name(operand.scale.dtype)}: integer kernels take float32"
-        if not 0 < step < np.inf:
-            return f"the scale of {name} is {step}"
-        if operand.zero_point is not None and query.scalar(operand.zero_point) is None:
-            return f"{name} has {_size(operand.zero_point)}, not one constant zero point"
-    return None
-
-
-def not_one_type(**operands: Operand) -> str | None:
-    """Why the operands, given by name, are not of one 8-bit type."""
-    first = next(iter(operands.values()))
-    for name, operand in operands.items():
-        if operand.dtype not in (UINT8, INT8):
-            return f"{name} is {type_name(operand)}: integer kernels take uint8 and int8"
-        if operand.dtype != first.dtype:
-            return f"{name} is {type_name(operand)}, unlike {next(iter(operands))}: kernels want one type"
-    return None
-
-
-def type_name(operand: Operand) -> str:
-    """The type of an operand, in words for a reason."""
-    return _type_name(operand.dtype)
-
-
-def _type_name(dtype: ir.DataType | None) -> str:
+def type_name(dtype: ir.DataType | None) -> str:
+    """A type in words for a reason."""
     return "of unknown type" if dtype is None else dtype.name.lower()
-
-
-def _size(value: ir.Value | None) -> str:
-    array = query.constant(value)
-    return "a computed number" if array is None else f"{array.size} numbers"

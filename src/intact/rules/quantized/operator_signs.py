@@ -6,30 +6,29 @@ An integer operator has one type throughout: it is put between two conversions, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import OpKey, Patterns, Var
+from intact.matching.pattern import OpKey, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
-from intact.rules.quantized import integer_layers
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import (
     INT8,
     MICROSOFT,
     UINT8,
     Operand,
+    described,
     dq_operand,
-    not_one_grid,
-    not_one_type,
     output_operand,
     q_operand,
     quantized,
 )
-from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, matches, product
+from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, product
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 from intact.rules.quantized.signs import not_shifted, shifted, shifted_zero
 from intact.targets.spec import Forms
@@ -42,18 +41,17 @@ Place: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an integer operator has its activations, its weight, and the grid of its output."""
+    """The inputs of an integer operator that are its activations, and those from which on the grid of its output is."""
 
     activations: tuple[Place, ...]
     output: int | None
-    weight: Place | None = None
 
 
 _PRODUCTS: dict[OpKey, _Layout] = {
-    ("", "QLinearConv"): _Layout(((0, 1, 2),), 6, (3, 4, 5)),
-    ("", "QLinearMatMul"): _Layout(((0, 1, 2),), 6, (3, 4, 5)),
-    (MICROSOFT, "QGemm"): _Layout(((0, 1, 2),), 7, (3, 4, 5)),
-    (MICROSOFT, "MatMulIntegerToFloat"): _Layout(((0, 2, 4),), None, (1, 3, 5)),
+    ("", "QLinearConv"): _Layout(((0, 1, 2),), 6),
+    ("", "QLinearMatMul"): _Layout(((0, 1, 2),), 6),
+    (MICROSOFT, "QGemm"): _Layout(((0, 1, 2),), 7),
+    (MICROSOFT, "MatMulIntegerToFloat"): _Layout(((0, 2, 4),), None),
 }
 _OTHERS: dict[OpKey, _Layout] = {
     (MICROSOFT, "QLinearAdd"): _Layout(((0, 1, 2), (3, 4, 5)), 6),
@@ -79,26 +77,10 @@ def _at(node: ir.Node, place: Place) -> Operand:
     return Operand(q, scale, zero_point, zero_point.dtype if zero_point is not None else q.dtype)
 
 
-def _products(node: ir.Node) -> tuple[Operand, Operand]:
-    """The two operands of a product on integers."""
-    layout = _layout(node)
-    assert layout.weight is not None, f"{node.op_type} is a product"
-    return _at(node, layout.activations[0]), _at(node, layout.weight)
-
-
 def _output(node: ir.Node) -> Operand | None:
     """The grid of the output; None where it is float."""
     index = _layout(node).output
     return None if index is None or query.input_(node, index) is None else output_operand(node, index)
-
-
-def _any_of(op: Patterns, keys: Iterable[OpKey]) -> Any:
-    """An operator with one of these domains and types, whatever its inputs."""
-    inputs = op.each(Var("inputs", optional=True))
-    types: dict[str, list[str]] = {}
-    for domain, op_type in keys:
-        types.setdefault(domain, []).append(op_type)
-    return op.any_of(*(op.node(found, inputs, _domain=domain, _name="node") for domain, found in types.items()))
 
 
 class UnsignProduct(SaturationRule):
@@ -113,26 +95,26 @@ class UnsignProduct(SaturationRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)(forms.saturates, forms.worth_converting)
 
-    def pattern(self, op: Patterns) -> Any:
-        return _any_of(op, _PRODUCTS)
+    def pattern(self, op: Patterns) -> Roots:
+        return matches(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
-        (data, weight), grid = _products(node), _output(node)
-        if (data.dtype, weight.dtype) != (INT8, INT8):
+        found, grid = product(node), _output(node)
+        if (found.x.dtype, found.w.dtype) != (INT8, INT8):
             return "it is not a product of int8 with int8"
-        if data.q.producer() is None and not self._pays(node, data):
-            return f"{data.q.name!r} comes from outside as int8, and little is computed with it"
-        reason = not_one_grid(input=data) if grid is None else not_one_grid(input=data, output=grid)
-        return reason or self.pairs_saturate(weight_of(weight), _channel_axis(node))
+        if found.x.q.producer() is None and not self._pays(found):
+            return f"{found.x.q.name!r} comes from outside as int8, and little is computed with it"
+        reason = not_one_grid(input=found.x) if grid is None else not_one_grid(input=found.x, output=grid)
+        return reason or self.pairs_saturate(weight_of(found.w), found.w.axis)
 
-    def _pays(self, node: ir.Node, data: Operand) -> bool:
-        """Whether the faster kernel makes up for a conversion of activations that come from outside."""
-        count, shape = product(node).multiplications, query.static_shape(data.q)
+    def _pays(self, found: Product) -> bool:
+        """True if the faster kernel makes up for a conversion of activations that come from outside."""
+        count, shape = found.multiplications, query.static_shape(found.x.q)
         if self.worth_converting is None or count is None or shape is None:
             return False
         return count >= self.worth_converting * math.prod(shape)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _unsigned(op, node)
 
 
@@ -141,33 +123,27 @@ class UnsignOperator(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns) -> Any:
-        return _any_of(op, _OTHERS)
+    def pattern(self, op: Patterns) -> Roots:
+        return matches(op, _OTHERS)
 
     def check(self, node: ir.Node) -> str | None:
         return _not_signed(node)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return _unsigned(op, node)
 
 
-class UnsignConcat(LocalRule):
+class UnsignConcat(UnsignOperator):
     """QLinearConcat(a, b, …) on uint8 instead of int8, where an operand was uint8 before."""
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
-        return _any_of(op, ((MICROSOFT, "QLinearConcat"),))
-
-    def check(self, node: ir.Node) -> str | None:
-        return _not_signed(node)
-
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        return _unsigned(op, node)
+    def pattern(self, op: Patterns) -> Roots:
+        return matches(op, ((MICROSOFT, "QLinearConcat"),))
 
 
 def _not_signed(node: ir.Node) -> str | None:
-    """Why an operator is not one on int8 whose operand was uint8 before."""
+    """Refuse an operator that is not one on int8 whose operand was uint8 before."""
     layout, output = _layout(node), _output(node)
     assert output is not None, f"{node.op_type} writes to a grid"
     operands = {f"input {place[0]}": _at(node, place) for place in layout.activations}
@@ -179,7 +155,7 @@ def _not_signed(node: ir.Node) -> str | None:
 
 
 def _was_unsigned(operand: Operand) -> bool:
-    """Whether int8 integers are uint8 ones of the same grid, converted."""
+    """True if int8 integers are uint8 ones of the same grid, converted."""
     quantize = operand.q.producer()
     if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
         return False
@@ -192,27 +168,23 @@ def _was_unsigned(operand: Operand) -> bool:
 def _unsigned(op: Builder, node: ir.Node) -> ir.Value:
     """The operator on uint8, between conversions of its operands and of its result."""
     layout, grid = _layout(node), _output(node)
-    inputs: dict[int, ir.Value | None] = dict(enumerate(node.inputs))
+    changed: dict[int, ir.Value] = {}
     for place in layout.activations:
         operand = _at(node, place)
-        inputs[place[2]] = shifted_zero(op, operand)
-        inputs[place[0]] = _as_unsigned(op, operand, inputs[place[2]])
+        changed[place[2]] = shifted_zero(op, operand)
+        changed[place[0]] = _as_unsigned(op, operand, changed[place[2]])
     if grid is None or layout.output is None:
-        return _like(op, node, inputs)
-    inputs[layout.output + 1] = shifted_zero(op, grid)
-    integers = _like(op, node, inputs)
-    integers.dtype, integers.shape = UINT8, node.outputs[0].shape
-    real = op.DequantizeLinear(integers, grid.scale, inputs[layout.output + 1])
-    back: ir.Value = op.QuantizeLinear(real, *grid.grid(op))
-    return back
+        return _like(op, node, changed)
+    changed[layout.output + 1] = shifted_zero(op, grid)
+    integers = described(_like(op, node, changed), UINT8, node.outputs[0].shape)
+    real = op.DequantizeLinear(integers, grid.scale, changed[layout.output + 1])
+    return op.QuantizeLinear(real, *grid.grid(op))
 
 
-def _like(op: Builder, node: ir.Node, inputs: dict[int, ir.Value | None]) -> ir.Value:
-    """The same operator with other inputs, given by index."""
-    given = (inputs.get(index) for index in range(max(inputs) + 1))
-    attributes: dict[str, Any] = dict(node.attributes)
-    result: ir.Value = op.node(node.op_type, *given, _domain=node.domain, **attributes)
-    return result
+def _like(op: Builder, node: ir.Node, changed: Mapping[int, ir.Value | None]) -> ir.Value:
+    """The same operator with other inputs at some places."""
+    inputs = {**dict(enumerate(node.inputs)), **changed}
+    return op.like(node, *(inputs.get(index) for index in range(max(inputs) + 1)))
 
 
 def _as_unsigned(op: Builder, operand: Operand, zero_point: ir.Value | None) -> ir.Value:
@@ -220,9 +192,7 @@ def _as_unsigned(op: Builder, operand: Operand, zero_point: ir.Value | None) -> 
     if constant is not None:
         return op.constant(shifted(constant), "unsigned")
     real = op.DequantizeLinear(operand.q, operand.scale, operand.zero_point)
-    result: ir.Value = op.QuantizeLinear(real, operand.scale, zero_point)
-    result.dtype, result.shape = UINT8, operand.q.shape
-    return result
+    return described(op.QuantizeLinear(real, operand.scale, zero_point), UINT8, operand.q.shape)
 
 
 class SignWeight(SaturationRule):
@@ -230,29 +200,30 @@ class SignWeight(SaturationRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
-        return _any_of(op, _PRODUCTS)
+    def pattern(self, op: Patterns) -> Roots:
+        return matches(op, _PRODUCTS)
 
     def check(self, node: ir.Node) -> str | None:
-        data, weight = _products(node)
-        if (data.dtype, weight.dtype) != (UINT8, UINT8) or not query.is_constant(weight.q):
-            return "it is not a product of uint8 activations with a constant uint8 weight"
-        if weight.zero_point is not None and not query.is_constant(weight.zero_point):
-            return "the zero point of the weight is computed"
-        return self.pairs_saturate(weight_of(weight), _channel_axis(node))
+        found = product(node)
+        return _no_weight_of(UINT8, found) or self.pairs_saturate(weight_of(found.w), found.w.axis)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        place = _layout(node).weight
-        assert place is not None, f"{node.op_type} is a product"
-        weight = _at(node, place)
-        integers = op.constant(shifted(query.constant(weight.q)), "weight")
-        changed = {place[0]: integers, place[2]: shifted_zero(op, weight)}
-        return _like(op, node, {**dict(enumerate(node.inputs)), **changed})
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        return _with_other_sign(op, product(node))
 
 
-def _channel_axis(node: ir.Node) -> int:
-    """The axis of the output channels in the weight of an integer operator."""
-    return integer_layers.gemm_axis(node) if node.op_type == "QGemm" else 0 if node.op_type == "QLinearConv" else -1
+def _no_weight_of(dtype: ir.DataType, found: Product) -> str | None:
+    """Refuse a product of other operands than uint8 activations and a constant weight of this type."""
+    if (found.x.dtype, found.w.dtype) != (UINT8, dtype) or not query.is_constant(found.w.q):
+        return f"it is not a product of uint8 activations with a constant {dtype.name.lower()} weight"
+    if found.w.zero_point is not None and not query.is_constant(found.w.zero_point):
+        return "the zero point of the weight is computed"
+    return None
+
+
+def _with_other_sign(op: Builder, found: Product) -> ir.Value:
+    """The product with its weight, and the zero points of that, 128 higher or lower in the other sign."""
+    integers = op.constant(shifted(query.constant(found.w.q)), "weight")
+    return _like(op, found.node, found.weight_places(integers, shifted_zero(op, found.w)))
 
 
 class UnsignWeight(SaturationRule):
@@ -266,22 +237,19 @@ class UnsignWeight(SaturationRule):
     def is_needed(self, forms: Forms) -> bool:
         return forms.saturates
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (*CONVOLUTIONS, *MATRICES))
 
     def check(self, node: ir.Node) -> str | None:
         found = product(node)
-        if (found.x.dtype, found.w.dtype) != (UINT8, INT8) or not query.is_constant(found.w.q):
-            return "it is not a product of uint8 activations with a constant int8 weight"
-        if found.w.zero_point is not None and not query.is_constant(found.w.zero_point):
-            return "the zero point of the weight is computed"
+        doubt = _no_weight_of(INT8, found)
+        if doubt is not None:
+            return doubt
         safe = self.pairs_saturate(query.constant(found.w.q), found.w.axis) is None
         return "its sums of two products stay within 16 bits" if safe else None
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        found = product(node)
-        integers, zero_point = op.constant(shifted(query.constant(found.w.q)), "weight"), shifted_zero(op, found.w)
-        return _like(op, node, {**dict(enumerate(node.inputs)), **found.weight_places(integers, zero_point)})
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        return _with_other_sign(op, product(node))
 
 
 class SignSecondOperand(SaturationRule):
@@ -290,7 +258,7 @@ class SignSecondOperand(SaturationRule):
     exactness = EXACT
     _MOVES: ClassVar[tuple[str, ...]] = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity")
 
-    def pattern(self, op: Patterns, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, s: Var, z: Var) -> Roots:
         q = quantized(op, Var("x"), "q")
         once = op.node(self._MOVES, q, op.each(Var("rest1", optional=True)), _name="move1")
         twice = op.node(self._MOVES, once, op.each(Var("rest2", optional=True)), _name="move2")
@@ -303,21 +271,18 @@ class SignSecondOperand(SaturationRule):
         )
 
     def check(self, q: ir.Node, node: ir.Node) -> str | None:
-        data, second = _products(node)
-        if (data.dtype, second.dtype) != (UINT8, UINT8):
+        found = product(node)
+        if (found.x.dtype, found.w.dtype) != (UINT8, UINT8):
             return "it is not a product of uint8 with uint8"
-        return not_one_grid(second=second, quantized=q_operand(q)) or self.pairs_saturate(None, -1)
+        return not_one_grid(second=found.w, quantized=q_operand(q)) or self.pairs_saturate(None, -1)
 
-    def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> Any:
-        _, second = _products(node)
-        zero_point = shifted_zero(op, second)
+    def rewrite(self, op: Builder, q: ir.Node, node: ir.Node, move1: ir.Node | None, move2: ir.Node | None) -> ir.Value:
+        found = product(node)
+        zero_point = shifted_zero(op, found.w)
         # The product may take the integers for another scale than they were written with: each keeps its own.
         value = op.QuantizeLinear(q.inputs[0], q.inputs[1], shifted_zero(op, q_operand(q)))
-        value.dtype, value.shape = INT8, q.outputs[0].shape
+        value = described(value, INT8, q.outputs[0].shape)
         for move in (move1, move2):
             if move is not None:
-                value = _like(op, move, {**dict(enumerate(move.inputs)), 0: value})
-                value.dtype, value.shape = INT8, move.outputs[0].shape
-        place = _layout(node).weight
-        assert place is not None, f"{node.op_type} is a product"
-        return _like(op, node, {**dict(enumerate(node.inputs)), place[0]: value, place[2]: zero_point})
+                value = described(op.like(move, value, *move.inputs[1:]), INT8, move.outputs[0].shape)
+        return _like(op, node, found.weight_places(value, zero_point))

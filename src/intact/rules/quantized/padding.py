@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
+from intact.matching.rewriter import Replacement
 from intact.model import query
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.movement import MovementRule
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
+from intact.rules.quantized.operand import Operand, dequantized, described, dq_operand, q_operand, quantized
 
 FAMILY = "movement"
 
@@ -31,38 +32,36 @@ class PadRule(MovementRule):
 class PadIntegers(PadRule):
     """Q(Pad(DQ(x, s, z), c), s, z) = Pad(x, Q(c, s, z))."""
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, self._moves(op, dequantized(op, "first")), "last")
 
     def check(self, first: ir.Node, move: ir.Node, last: ir.Node) -> str | None:
         return grid_relations.different(dq_operand(first), q_operand(last)) or self._not_padded(move, dq_operand(first))
 
-    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node, last: ir.Node) -> ir.Value:
         return _padded(op, move, first.inputs[0], q_operand(last))
 
 
 class QuantizeBeforePad(PadRule):
     """Q(Pad(x, c), s, z) = Pad(Q(x, s, z), Q(c, s, z))."""
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         return quantized(op, self._moves(op, x), "last")
 
     def check(self, x: ir.Value, move: ir.Node, last: ir.Node) -> str | None:
         return f"{x.name!r} is constant" if query.is_constant(x) else self._not_padded(move, q_operand(last))
 
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> Any:
-        integers = op.QuantizeLinear(x, *last.inputs[1:], **last.attributes)
-        integers.dtype, integers.shape = q_operand(last).dtype, x.shape
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, last: ir.Node) -> ir.Value:
+        integers = described(op.like(last, x, *last.inputs[1:]), q_operand(last).dtype, x.shape)
         return _padded(op, move, integers, q_operand(last))
 
 
-def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> Any:
-    attributes: dict[str, Any] = dict(move.attributes)
+def _padded(op: Builder, move: ir.Node, x: ir.Value | None, operand: Operand) -> ir.Value:
     value: ir.Value | None = None
     if query.string(move, "mode", "constant") == "constant":
         real = np.float32(query.scalar(query.input_(move, 2)) or 0.0)
         value = op.constant(grid_relations.quantize(np.asarray(real), operand), "padding")
-    return op.Pad(x, move.inputs[1], value, query.input_(move, 3), **attributes)
+    return op.like(move, x, move.inputs[1], value, query.input_(move, 3))
 
 
 class SplitIntegers(MovementRule):
@@ -71,15 +70,14 @@ class SplitIntegers(MovementRule):
     ops: ClassVar[tuple[str, ...]] = ("Split",)
     has_parts = True
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.every_output(self._moves(op, dequantized(op, "first")))
 
     def check(self, first: ir.Node, move: ir.Node) -> str | None:
         return self._no_kernel(move, dq_operand(first))
 
-    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Any:
-        attributes: dict[str, Any] = dict(move.attributes)
-        parts = op.Split(first.inputs[0], *move.inputs[1:], _outputs=len(move.outputs), **attributes)
+    def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> Replacement:
+        parts = op.outputs_like(move, first.inputs[0], *move.inputs[1:])
         for part, before in zip(parts, move.outputs, strict=True):
-            part.dtype, part.shape = dq_operand(first).dtype, before.shape
-        return [op.DequantizeLinear(part, *first.inputs[1:], **first.attributes) for part in parts]
+            described(part, dq_operand(first).dtype, before.shape)
+        return [op.like(first, part, *first.inputs[1:]) for part in parts]

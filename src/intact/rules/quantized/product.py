@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import OpKey, Patterns, Var
+from intact.matching.pattern import AnyOf, OpKey, Patterns, Var
 from intact.model import query
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import INT8, MICROSOFT, UINT8, Operand, type_name
@@ -50,19 +50,21 @@ class Product:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each output channel of a convolution sees one input channel only."""
+        """True if each output channel of a convolution sees one input channel only."""
         shape = query.static_shape(self.w.q)
         return self.group > 1 and shape is not None and shape[1] == 1
 
     @property
     def multiplications(self) -> int | None:
-        """How many products of numbers are summed up, if shapes are known."""
+        """The number of products of numbers that are summed up, if shapes are known."""
         output, weight = query.static_shape(self.node.outputs[0]), query.static_shape(self.w.q)
         if output is None or weight is None:
             return None
         return math.prod(output) * (math.prod(weight[1:]) if "Conv" in self.node.op_type else weight[self.w_axis])
 
-    def with_weight(self, op: Builder, weight: np.ndarray, x: ir.Value | None = None, *, unsigned: bool = False) -> Any:
+    def with_weight(
+        self, op: Builder, weight: np.ndarray, x: ir.Value | None = None, *, unsigned: bool = False
+    ) -> ir.Value:
         """The same operator with an int8 weight of zero point 0, and perhaps other activations.
 
         An `unsigned` weight has the same numbers around zero point 128.
@@ -74,8 +76,7 @@ class Product:
         dtype = np.uint8 if unsigned else np.int8
         inputs[integers] = op.constant((weight + middle).astype(dtype), "weight")
         inputs[zero] = self._one_zero_point(op, np.array(middle, dtype))
-        attributes: dict[str, Any] = dict(self.node.attributes)
-        return op.node(self.node.op_type, *inputs, _domain=self.node.domain, **attributes)
+        return op.like(self.node, *inputs)
 
     def weight_places(self, integers: ir.Value, zero_point: ir.Value) -> dict[int, ir.Value | None]:
         """These integers of a weight and their zero point, by the input of the operator that reads each."""
@@ -84,8 +85,7 @@ class Product:
 
     def _one_zero_point(self, op: Builder, middle: np.ndarray) -> ir.Value | None:
         """Zero points that are all the same, in the shape that they had; ConvInteger has no kernel for several."""
-        zeros = query.constant(self.w.zero_point)
-        assert zeros is not None, "zero points are checked to be constant first"
+        zeros = query.known_constant(self.w.zero_point)
         if self.w.scale is None:
             return op.constant(middle, "weight_zero_point") if middle else None
         return op.constant(np.full(zeros.shape, middle), "weight_zero_point")
@@ -105,13 +105,13 @@ class DistinctRule(SaturationRule):
         return type(self)(forms.saturates, forms.takes_distinct, forms.portable_up_to)
 
     def has_kernel(self, found: Product) -> str | None:
-        """Why such zero points may stay: the operator takes them as fast as others, and is large enough to need it."""
+        """Refuse zero points that may stay: the operator takes them as fast as others, and is large enough for that."""
         if found.node.op_type not in self.taken or self._is_small(found):
             return None
         return f"the target has a kernel for {found.node.op_type} with zero points that differ by channel"
 
     def _is_small(self, found: Product) -> bool:
-        """Whether the form for every runtime costs a convolution too little to see."""
+        """True if the form for every runtime costs a convolution too little to see."""
         spatial, count = (query.rank(found.w.q) or 0) - 2, found.multiplications
         limits = dict(enumerate(self.portable_up_to, start=1))
         return count is not None and count <= limits.get(spatial, 0)
@@ -135,14 +135,17 @@ def _operand(node: ir.Node, place: tuple[int, int | None, int], axis: int) -> Op
     return Operand(q, scale, zero_point, q.dtype or (None if zero_point is None else zero_point.dtype), axis)
 
 
-def matches(op: Patterns, keys: tuple[OpKey, ...]) -> Any:
+def matches(op: Patterns, keys: Iterable[OpKey]) -> AnyOf:
     """Any operator of these types, whatever its inputs; it binds to `node`."""
     inputs = op.each(Var("inputs", optional=True))
-    return op.any_of(*(op.node(op_type, inputs, _domain=domain, _name="node") for domain, op_type in keys))
+    types: dict[str, list[str]] = {}
+    for domain, op_type in keys:
+        types.setdefault(domain, []).append(op_type)
+    return op.any_of(*(op.node(found, inputs, _domain=domain, _name="node") for domain, found in types.items()))
 
 
 def not_constant(found: Product) -> str | None:
-    """Why the weight minus its zero points is not known, or not of 8 bits."""
+    """Refuse a weight that is not known minus its zero points, or not of 8 bits."""
     if found.w.zero_point is None:
         return "the weight has no zero point"
     if not query.is_constant(found.w.zero_point):
@@ -150,12 +153,12 @@ def not_constant(found: Product) -> str | None:
     if not query.is_constant(found.w.q):
         return "the weight is computed, not constant"
     if found.w.dtype not in (UINT8, INT8):
-        return f"the weight is {type_name(found.w)}, not of 8 bits"
+        return f"the weight is {type_name(found.w.dtype)}, not of 8 bits"
     return None
 
 
 def not_distinct(found: Product) -> str | None:
-    """Why there is nothing to do about the zero points of a weight; text for a weight that is computed, too."""
+    """Refuse a weight about whose zero points there is nothing to do, or which is computed."""
     reason = not_constant(found)
     if reason is None and _all_equal(found.w.zeros()):
         return "the weight has the same zero point in every channel"

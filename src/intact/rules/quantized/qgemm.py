@@ -7,25 +7,24 @@ a result by one step at most.
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import AnyOf, Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import accumulator, affine, integer_layers, stacks, tail
 from intact.rules.quantized.accumulator import Accumulator
+from intact.rules.quantized.grid_relations import not_one_type
 from intact.rules.quantized.operand import (
     MICROSOFT,
     Operand,
     dequantized,
     dq_operand,
     input_operand,
-    not_one_grid,
-    not_one_type,
     output_operand,
     q_operand,
     quantized,
@@ -50,7 +49,7 @@ class _AfterQLinearMatMul(TargetRule):
     def for_target(self, forms: Forms) -> Self:
         return type(self)(forms.worth_flattening)
 
-    def _product(self, op: Patterns) -> Any:
+    def _product(self, op: Patterns) -> AnyOf:
         grids = [Var(name) for name in ("a", "as", "az", "b", "bs", "bz", "ms", "mz")]
         product = op.QLinearMatMul(*grids, _name="matmul")
         return op.any_of(product, op.Reshape(product, op.constant(Var("shape")), _name="reshape"))
@@ -88,7 +87,7 @@ class _AfterQLinearMatMul(TargetRule):
         found = self._tail(acc.head(product.outputs[0], len(shape)), last)
         return found if isinstance(found, str) else (acc, found)
 
-    def rewrite(self, op: Builder, matmul: ir.Node, reshape: ir.Node | None, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, matmul: ir.Node, reshape: ir.Node | None, last: ir.Node) -> ir.Value:
         folded = self._folded(matmul, reshape, last)
         assert not isinstance(folded, str), f"the product and what follows were checked: {folded}"
         acc, found = folded
@@ -104,7 +103,9 @@ class QLinearMatMulToQGemm(_AfterQLinearMatMul):
 
     name = "qlinear_matmul_to_qgemm"
 
-    def pattern(self, op: Patterns, ms: Var, mz: Var, k: Var, ks: Var, ys: Var, kz: Any = None, yz: Any = None) -> Any:
+    def pattern(
+        self, op: Patterns, ms: Var, mz: Var, k: Var, ks: Var, ys: Var, kz: Var | None = None, yz: Var | None = None
+    ) -> Roots:
         return op.QLinearAdd(self._product(op), ms, mz, k, ks, kz, ys, yz, _domain=MICROSOFT, _name="last")
 
     def _tail(self, head: Head, last: ir.Node) -> Tail | str:
@@ -114,7 +115,7 @@ class QLinearMatMulToQGemm(_AfterQLinearMatMul):
 class FoldArithmeticIntoQGemm(_AfterQLinearMatMul):
     """Q(DQ(QLinearMatMul(a, b)) ± c) = QGemm(a, b, ± c / (a_scale·b_scale)) within one step; · and / scale b."""
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         real = op.DequantizeLinear(self._product(op), Var("ds"), Var("dz", optional=True))
         # A constant that is dequantized, too, makes a QLinearAdd first.
         return quantized(op, op.node(affine.ARITHMETIC, real, op.constant(c)), "last")
@@ -130,23 +131,20 @@ class MatMulAddToQGemm(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = ((MICROSOFT, "QGemm"),)
 
-    def pattern(self, op: Patterns, bias: Var) -> Any:
+    def pattern(self, op: Patterns, bias: Var) -> Roots:
         product = op.MatMul(dequantized(op, "a"), dequantized(op, "b"))
         return quantized(op, op.Add(product, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> str | None:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
         return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or integer_layers.not_a_constant_matrix(right)
+            integer_layers.not_a_constant_matrix(right)
             or stacks.not_flat(left.q, right, stacks.result_shape(left.q, right, y))
-            or integer_layers.not_a_weight(left, right, -1)
-            or integer_layers.lost_in_float(left, right, -1, output)
+            or integer_layers.not_a_product(left, right, -1, output)
             or integer_layers.not_a_bias(bias, left, right, output.step, -1)
         )
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value) -> ir.Value:
         left, right = dq_operand(a), dq_operand(b)
         added = integer_layers.bias_constant(op, bias, left, right, -1)
         shape = stacks.result_shape(left.q, right, y)
@@ -171,5 +169,5 @@ def _qgemm(
     """QGemm of `a`, flattened to a matrix where it is a stack of them, in the shape of the result."""
     assert shape is not None, "shapes were checked"
     rows = a.q if query.rank(a.q) == 2 else stacks.rows(op, a.q, b)
-    product: ir.Value = op.QGemm(rows, *a.grid(op), *b.triple(op), bias, *grid, _domain=MICROSOFT)
+    product = op.QGemm(rows, *a.grid(op), *b.triple(op), bias, *grid, _domain=MICROSOFT)
     return product if rows is a.q and len(shape) == 2 else stacks.in_shape(op, product, shape)

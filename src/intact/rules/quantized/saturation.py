@@ -24,7 +24,7 @@ class SaturationRule(TargetRule):
         return type(self)(forms.saturates)
 
     def pairs_saturate(self, weight: np.ndarray | None, channel_axis: int) -> str | None:
-        """Why a product by `weight`, int8 as kernels see it, may saturate; None stands for one that is computed."""
+        """Refuse a product by `weight`, int8 as kernels see it, that may saturate; None stands for a computed one."""
         if not self.saturates:
             return None
         missing = "uint8 x int8 saturates without VNNI"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
+from intact.matching.pattern import Patterns, Roots, Var
+from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule, Rule
 from intact.model import query
 from intact.numbers import integer
 from intact.rules.quantized import grid_relations
-from intact.rules.quantized.operand import Operand, dequantized, dq_operand, limits, not_one_grid, q_operand, quantized
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 # A shift this close to a whole number of steps is one: float32 cannot say it better.
 _WHOLE = 1e-3
@@ -22,22 +21,18 @@ GELU = "the factor is part of a Gelu, which ONNX Runtime computes in one node as
 
 
 class _IntoQuantize(LocalRule):
-    """What the rules for a factor before Q share."""
+    """The common part of the rules for a factor before Q."""
 
-    def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return quantized(op, op.node(("Mul", "Div"), x, op.constant(c), _name="scale"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
+        doubt = _not_a_factor(self, c, x) or _leaves_float(q_operand(last), 1 / _factor(scale, c))
         return doubt or (GELU if _ends_gelu(x) else None)
 
-    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, scale: ir.Node, last: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(q_operand(last), 1 / _factor(scale, c)), "scale")
         return op.QuantizeLinear(x, scales, *last.inputs[2:], **last.attributes)
-
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Why the constant is none that the rule takes."""
-        return _not_positive(c, other)
 
 
 class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
@@ -45,27 +40,20 @@ class FoldPowerOfTwoIntoQuantize(_IntoQuantize):
 
     exactness = EXACT
 
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        return _not_positive(c, other) or _not_a_power_of_two(c)
-
 
 class _IntoDequantize(LocalRule):
-    """What the rules for a factor behind DQ share."""
+    """The common part of the rules for a factor behind DQ."""
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.node(("Mul", "Div"), dequantized(op, "first"), op.constant(c), _name="scale")
 
     def check(self, c: ir.Value, scale: ir.Node, first: ir.Node) -> str | None:
-        doubt = self._not_a_factor(c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
+        doubt = _not_a_factor(self, c, first.outputs[0]) or _leaves_float(dq_operand(first), _factor(scale, c))
         return doubt or (GELU if _begins_gelu(first.outputs[0], scale) else None)
 
-    def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, scale: ir.Node, first: ir.Node) -> ir.Value:
         scales = op.constant(_scaled(dq_operand(first), _factor(scale, c)), "scale")
         return op.DequantizeLinear(first.inputs[0], scales, *first.inputs[2:], **first.attributes)
-
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        """Why the constant is none that the rule takes."""
-        return _not_positive(c, other)
 
 
 class FoldPowerOfTwoIntoDequantize(_IntoDequantize):
@@ -73,16 +61,13 @@ class FoldPowerOfTwoIntoDequantize(_IntoDequantize):
 
     exactness = EXACT
 
-    def _not_a_factor(self, c: ir.Value, other: ir.Value) -> str | None:
-        return _not_positive(c, other) or _not_a_power_of_two(c)
-
 
 class FoldShiftIntoDequantize(LocalRule):
     """DQ(x, s, z) + k·s = DQ(x, s, z − k) where float32 agrees for every integer that x can be."""
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var) -> Roots:
         return op.node(("Add", "Sub"), dequantized(op, "first"), op.constant(c), _name="shift")
 
     def check(self, c: ir.Value, shift: ir.Node, first: ir.Node) -> str | None:
@@ -90,7 +75,7 @@ class FoldShiftIntoDequantize(LocalRule):
         doubt = _not_one_number(c, first.outputs[0]) or _no_room(source, -_shift(shift, c))
         return doubt or _differs_somewhere(source, _shift(shift, c))
 
-    def rewrite(self, op: Builder, c: ir.Value, shift: ir.Node, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, c: ir.Value, shift: ir.Node, first: ir.Node) -> ir.Value:
         zero = op.constant(_moved_zero(dq_operand(first), -_shift(shift, c)), "zero_point")
         return op.DequantizeLinear(first.inputs[0], first.inputs[1], zero, **first.attributes)
 
@@ -112,20 +97,19 @@ class FoldShiftIntoQuantize(LocalRule):
 
     exactness = WITHIN_ONE_STEP
 
-    def pattern(self, op: Patterns, x: Var, c: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, c: Var) -> Roots:
         return quantized(op, op.node(("Add", "Sub"), x, op.constant(c), _name="shift"), "last")
 
     def check(self, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> str | None:
         return _not_one_number(c, x) or _no_room(q_operand(last), _shift(shift, c))
 
-    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, c: ir.Value, shift: ir.Node, last: ir.Node) -> ir.Value:
         zero = op.constant(_moved_zero(q_operand(last), _shift(shift, c)), "zero_point")
-        attributes = {name: item for name, item in last.attributes.items() if name != "output_dtype"}
-        return op.QuantizeLinear(x, last.inputs[1], zero, **attributes)
+        return op.like(last, x, last.inputs[1], zero, _dropped=("output_dtype",))
 
 
 def _ends_gelu(x: ir.Value) -> bool:
-    """Whether x is y · (1 + erf(…)), which half of is a Gelu."""
+    """True if x is y · (1 + erf(…)), which half of is a Gelu."""
     product = x.producer()
     factors = () if product is None or product.op_type != "Mul" else product.inputs
     sums = [node for value in factors if value is not None and (node := value.producer()) and node.op_type == "Add"]
@@ -134,7 +118,7 @@ def _ends_gelu(x: ir.Value) -> bool:
 
 
 def _begins_gelu(x: ir.Value, scale: ir.Node) -> bool:
-    """Whether erf or the sigmoid of the scaled x goes on, while x itself waits to be multiplied."""
+    """True if erf or the sigmoid of the scaled x goes on, while x itself waits to be multiplied."""
     user = query.only_consumer(scale.outputs[0])
     if user is None or user.op_type not in ("Erf", "Sigmoid"):
         return False
@@ -142,7 +126,7 @@ def _begins_gelu(x: ir.Value, scale: ir.Node) -> bool:
 
 
 def _not_one_number(c: ir.Value, other: ir.Value) -> str | None:
-    """Why the constant is not a number that leaves the shape of the other operand alone."""
+    """Refuse a constant that is not a number that leaves the shape of the other operand alone."""
     if not query.is_scalar(c):
         return f"constant {c.name!r} of shape {c.shape} is not one number"
     dims, rank = query.rank(c) or 0, query.rank(other)
@@ -153,15 +137,16 @@ def _not_one_number(c: ir.Value, other: ir.Value) -> str | None:
     )
 
 
-def _not_positive(c: ir.Value, other: ir.Value) -> str | None:
+def _not_a_factor(rule: Rule, c: ir.Value, other: ir.Value) -> str | None:
+    """Refuse a constant that is no positive number, and for a rule that is exact no power of two."""
     doubt = _not_one_number(c, other)
+    if doubt is not None:
+        return doubt
     # Written so that NaN is refused as well.
-    return doubt or (None if 0 < _number(c) < np.inf else f"the factor {_number(c):g} is not positive")
-
-
-def _not_a_power_of_two(c: ir.Value) -> str | None:
+    if not 0 < _number(c) < np.inf:
+        return f"the factor {_number(c):g} is not positive"
     mantissa, _ = np.frexp(_number(c))
-    return None if mantissa == 0.5 else f"{_number(c):g} is not a power of two"
+    return f"{_number(c):g} is not a power of two" if rule.exactness is EXACT and mantissa != 0.5 else None
 
 
 def _factor(scale: ir.Node, c: ir.Value) -> float:
@@ -175,14 +160,13 @@ def _number(c: ir.Value) -> float:
 
 
 def _scaled(operand: Operand, factor: float) -> np.ndarray:
-    scales = query.constant(operand.scale)
-    assert scales is not None, "the scale was checked to be constant"
+    scales = query.known_constant(operand.scale)
     with np.errstate(over="ignore"):
         return (scales.astype(np.float64) * factor).astype(np.float32)
 
 
 def _leaves_float(operand: Operand, factor: float) -> str | None:
-    """Why the grid cannot take the factor: it is not constant, or its scale would leave what float32 holds well."""
+    """Refuse a grid that cannot take the factor: computed, or with a scale beyond what float32 holds well."""
     doubt = grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
@@ -197,28 +181,26 @@ def _shift(shift: ir.Node, c: ir.Value) -> float:
 
 
 def _no_room(operand: Operand, amount: float) -> str | None:
-    """Why the zero point cannot move by the amount: it is no whole number of steps, or leaves the type."""
+    """Refuse to move the zero point by an amount that is no whole number of steps, or leaves the type."""
     doubt = not_one_grid(grid=operand) or grid_relations.unusable(operand)
     if doubt is not None:
         return doubt
-    assert operand.step is not None and operand.dtype is not None, "grids are checked first"
-    steps = amount / operand.step
+    steps = amount / operand.known_step
     if not abs(steps - round(steps)) <= _WHOLE:
-        return f"the constant is {steps:.6g} steps of {operand.step:.6g}, not a whole number"
+        return f"the constant is {steps:.6g} steps of {operand.known_step:.6g}, not a whole number"
     zero = operand.zero + round(steps)
-    low, high = limits(operand.dtype)
+    low, high = operand.limits
     return None if low <= zero <= high else f"the zero point would be {zero}, outside of {low} to {high}"
 
 
 def _moved_zero(operand: Operand, amount: float) -> np.ndarray:
-    assert operand.step is not None and operand.dtype is not None, "grids are checked first"
-    zero = np.asarray(operand.zero + round(amount / operand.step)).astype(operand.dtype.numpy())
+    zero = np.asarray(operand.zero + round(amount / operand.known_step)).astype(operand.known_dtype.numpy())
     shape = query.static_shape(operand.scale)
     return zero.reshape(shape or ())
 
 
 def _differs_somewhere(operand: Operand, amount: float) -> str | None:
-    """Why DQ(x) + amount is not the same float as DQ with the zero point moved, for every integer of the type."""
+    """Refuse where DQ(x) + amount and DQ with the zero point moved differ for an integer of the type."""
     levels, step = grid_relations.every_level(operand), np.float32(operand.step)
     added = grid_relations.dequantize(levels, operand) + np.float32(amount)
     moved = integer.dequantize_linear(levels, step, _moved_zero(operand, -amount))

@@ -6,18 +6,17 @@ what integer operators need is in `operator_signs.py`. A conversion is Q of DQ o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query
 from intact.rules.quantized import integer_layers
+from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.movement import MovementRule, computes
-from intact.rules.quantized.operand import INT8, UINT8, Operand, dq_operand, not_one_grid, q_operand, quantized
+from intact.rules.quantized.operand import INT8, UINT8, Operand, described, dq_operand, q_operand, quantized
 from intact.rules.quantized.saturation import SaturationRule, weight_of
 
 FAMILY = "integer_forms"
@@ -34,7 +33,7 @@ class JoinShiftedGrids(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, x: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var) -> Roots:
         first = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="first")
         back = op.DequantizeLinear(first, Var("s"), Var("z"), _shared=True, _name="back")
         return quantized(op, back, "last")
@@ -44,7 +43,7 @@ class JoinShiftedGrids(LocalRule):
         doubt = not_one_grid(source=q_operand(first), first=before, second=after)
         return doubt or not_shifted(before, after)
 
-    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, first: ir.Node) -> ir.Value:
         return op.QuantizeLinear(x, first.inputs[1], shifted_zero(op, q_operand(first)))
 
 
@@ -54,7 +53,7 @@ class UnsignActivation(SaturationRule):
     exactness = EXACT
     is_local = False
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         source = op.QuantizeLinear(x, Var("t"), Var("y"), _shared=True, _name="q")
         return op.DequantizeLinear(source, s, z, _name="dq")
 
@@ -67,30 +66,29 @@ class UnsignActivation(SaturationRule):
             return "its integers go to other nodes than DequantizeLinear"
         return not_one_grid(source=source, activation=grid) or _reader_saturates(self, dq)
 
-    def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, q: ir.Node, dq: ir.Node) -> ir.Value:
         integers, zero_point = _quantized(op, q, dq_operand(dq))
         return op.DequantizeLinear(integers, dq.inputs[1], zero_point)
 
 
 def _quantized(op: Builder, q: ir.Node, grid: Operand) -> tuple[ir.Value, ir.Value]:
-    """What `q` writes, in uint8, and the zero point of the grid on which it is read."""
+    """The integers that `q` writes, in uint8, and the zero point of the grid on which they are read."""
     source = q_operand(q)
     zero_point = shifted_zero(op, source)
-    integers: ir.Value = op.QuantizeLinear(q.inputs[0], source.scale, zero_point)
-    integers.dtype, integers.shape = UINT8, source.q.shape
+    integers = described(op.QuantizeLinear(q.inputs[0], source.scale, zero_point), UINT8, source.q.shape)
     return integers, zero_point if grid.zero_point is source.zero_point else shifted_zero(op, grid)
 
 
 def _converted(op: Builder, q: ir.Value, grid: Operand) -> tuple[ir.Value, ir.Value]:
     """The integers of a grid in uint8, converted, and their zero point."""
     zero_point = shifted_zero(op, grid)
-    integers: ir.Value = op.QuantizeLinear(op.DequantizeLinear(q, grid.scale, grid.zero_point), grid.scale, zero_point)
-    integers.dtype, integers.shape = UINT8, q.shape
+    real = op.DequantizeLinear(q, grid.scale, grid.zero_point)
+    integers = described(op.QuantizeLinear(real, grid.scale, zero_point), UINT8, q.shape)
     return integers, zero_point
 
 
 def _reader_saturates(rule: SaturationRule, dq: ir.Node) -> str | None:
-    """Why a product that reads the activation may saturate once it is uint8."""
+    """Refuse where a product that reads the activation may saturate once it is uint8."""
     for user in query.consumers(dq.outputs[0]) if rule.saturates else ():
         producer = user.inputs[1].producer() if user.op_type in _LINEAR and user.inputs[1] is not None else None
         if producer is None or producer is dq or producer.op_type != "DequantizeLinear":
@@ -113,7 +111,7 @@ class UnsignMovedActivation(SaturationRule):
     exactness = EXACT
     is_local = False
 
-    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         move = op.node(_ORDERED, x, op.each(Var("rest", optional=True)), _name="move")
         return op.DequantizeLinear(move, s, z, _name="dq")
 
@@ -128,13 +126,11 @@ class UnsignMovedActivation(SaturationRule):
         grids = {"activation": grid} if q is None else {"source": q_operand(q), "activation": grid}
         return computes(move) or not_one_grid(**grids) or _reader_saturates(self, dq)
 
-    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: ir.Value, move: ir.Node, dq: ir.Node) -> ir.Value:
         q, grid = _quantizer(x), dq_operand(dq)
         turned, zero_point = _converted(op, x, grid) if q is None else _quantized(op, q, grid)
-        attributes: dict[str, Any] = dict(move.attributes)
         rest = _shifted_limits(op, move) if move.op_type == "Clip" else move.inputs[1:]
-        integers: ir.Value = op.node(move.op_type, turned, *rest, **attributes)
-        integers.dtype, integers.shape = UINT8, move.outputs[0].shape
+        integers = described(op.like(move, turned, *rest), UINT8, move.outputs[0].shape)
         return op.DequantizeLinear(integers, grid.scale, zero_point)
 
 
@@ -150,7 +146,7 @@ def _shifted_limits(op: Builder, clip: ir.Node) -> list[ir.Value | None]:
 
 
 def _was_quantized(x: ir.Value | None) -> bool:
-    """Whether integers come from a QuantizeLinear, perhaps through operators that keep their order."""
+    """True if integers come from a QuantizeLinear, perhaps through operators that keep their order."""
     producer = None if x is None else x.producer()
     while producer is not None and producer.op_type in _ORDERED and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
@@ -162,7 +158,7 @@ class UnsignConstant(Rule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns, c: Var, s: Var, z: Var) -> Any:
+    def pattern(self, op: Patterns, c: Var, s: Var, z: Var) -> Roots:
         return op.DequantizeLinear(op.constant(c), s, z, _name="dq")
 
     def check(self, dq: ir.Node) -> str | None:
@@ -174,7 +170,7 @@ class UnsignConstant(Rule):
             return "it does not stand beside an activation in uint8"
         return not_one_grid(constant=grid)
 
-    def rewrite(self, op: Builder, dq: ir.Node) -> Any:
+    def rewrite(self, op: Builder, dq: ir.Node) -> ir.Value:
         grid = dq_operand(dq)
         integers = op.constant(shifted(query.constant(grid.q)), "unsigned")
         return op.DequantizeLinear(integers, grid.scale, shifted_zero(op, grid))
@@ -189,7 +185,7 @@ def _reads_unsigned(node: ir.Node) -> bool:
 
 
 def not_shifted(before: Operand, after: Operand) -> str | None:
-    """Why two grids are not the same numbers in the other sign."""
+    """Refuse two grids that are not the same numbers in the other sign."""
     if {before.dtype, after.dtype} != {UINT8, INT8}:
         return "the types are not int8 and uint8"
     shift = 128 if after.dtype == UINT8 else -128
@@ -206,9 +202,8 @@ def shifted(integers: np.ndarray | None) -> np.ndarray:
 
 def shifted_zero(op: Builder, grid: Operand) -> ir.Value:
     """The zero point of the same grid in the other sign."""
-    assert grid.dtype is not None, "types are checked first"
     zeros = query.constant(grid.zero_point)
     if zeros is None:
         scale = query.constant(grid.scale)
-        zeros = np.zeros(() if scale is None else scale.shape, grid.dtype.numpy())
+        zeros = np.zeros(() if scale is None else scale.shape, grid.known_dtype.numpy())
     return op.constant(shifted(zeros), "zero_point")

@@ -30,7 +30,7 @@ def result_shape(a: ir.Value, b: Operand, last: ir.Node) -> Shape | None:
 
 
 def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = False) -> str | None:
-    """Why rows of `a` cannot be flattened to a matrix, and their product with `b` be brought to `shape`.
+    """Refuse rows of `a` that cannot be flattened to a matrix, or a product with `b` that is not of `shape`.
 
     At most one dimension may be unknown; a product that `is_moved` has been reshaped in between.
     """
@@ -46,14 +46,11 @@ def not_flat(a: ir.Value, b: Operand, shape: Shape | None, *, is_moved: bool = F
 
 def rows(op: Builder, a: ir.Value, b: Operand) -> ir.Value:
     """The rows of a stack as one matrix, for a product with the matrix `b`."""
-    depth = query.static_shape(b.q)
-    assert depth is not None, "shapes were checked"
-    flat: ir.Value = op.Reshape(a, op.constant(np.array([-1, depth[0]], np.int64), "rows"))
-    return flat
+    depth = query.known_shape(b.q)
+    return op.Reshape(a, op.constant(np.array([-1, depth[0]], np.int64), "rows"))
 
 
 def in_shape(op: Builder, product: ir.Value, shape: Shape) -> ir.Value:
     """A matrix in the shape of the stack that it is the product of."""
     wanted = np.array([-1 if size is None else size for size in shape], np.int64)
-    back: ir.Value = op.Reshape(product, op.constant(wanted, "shape"))
-    return back
+    return op.Reshape(product, op.constant(wanted, "shape"))

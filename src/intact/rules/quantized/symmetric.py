@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.occurrence import producer
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
 from intact.numbers.decibels import decibels
 from intact.numbers.integer_types import middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, not_one_grid
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, described, dq_operand
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
@@ -30,7 +32,7 @@ WEIGHT_SQNR = "intact.weight_sqnr_db"
 """Metadata key of an operator: the SQNR in dB of each channel of its weight, as JSON, after requantization."""
 
 LEAST_SQNR = 40.0
-"""What requantizing the weight of a layer must keep, in dB."""
+"""The SQNR in dB that requantizing the weight of a layer must keep."""
 
 _SIGNED = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 16: ir.DataType.INT16}
 
@@ -45,7 +47,7 @@ class SymmetryRule(TargetRule):
         return type(self)(forms.weight_zero_points)
 
     def taken(self, weight: Operand) -> str | None:
-        """Why the zero points of a weight may stay or have to: the target takes them, or they are computed."""
+        """Refuse a weight whose zero points may stay or have to: the target takes them, or they are computed."""
         if weight.zero_point is None or not query.is_constant(weight.zero_point):
             return "the weight has no zero point" if weight.zero_point is None else "its zero points are computed"
         if not query.is_constant(weight.q) or not query.is_constant(weight.scale):
@@ -63,7 +65,7 @@ class AbsorbDequantized(SymmetryRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.DequantizeLinear(op.constant(Var("q")), Var("s"), Var("z"), _name="w")
 
     def check(self, w: ir.Node) -> str | None:
@@ -76,22 +78,20 @@ class AbsorbDequantized(SymmetryRule):
         found = weight.centred()
         return None if _fits(weight) else f"w - zero_point reaches from {found.min()} to {found.max()}: a bit too many"
 
-    def rewrite(self, op: Builder, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, w: ir.Node) -> ir.Value:
         weight = dq_operand(w)
         return op.DequantizeLinear(*_symmetric(op, weight, weight.centred(), weight.scale), **w.attributes)
 
 
 def _fits(weight: Operand) -> bool:
-    assert weight.dtype is not None, "types are checked first"
-    return fits(weight.centred(), weight.dtype.bitwidth)
+    return fits(weight.centred(), weight.known_dtype.bitwidth)
 
 
 def _symmetric(
     op: Builder, weight: Operand, integers: np.ndarray, scale: ir.Value | None
 ) -> tuple[ir.Value, ir.Value | None, ir.Value]:
     """Integers, scale and zero points 0 in the signed type of as many bits."""
-    assert weight.dtype is not None, "types are checked first"
-    dtype = _SIGNED[weight.dtype.bitwidth].numpy()
+    dtype = _SIGNED[weight.known_dtype.bitwidth].numpy()
     zeros = np.zeros(weight.zeros().size, dtype)
     return op.constant(integers.astype(dtype), "weight"), scale, op.constant(zeros, "weight_zero_point")
 
@@ -124,7 +124,7 @@ def _layer(node: ir.Node, x: ir.Node, w: ir.Node) -> _Layer:
 class _LayerRule(SymmetryRule):
     """A rule for an operator that multiplies activations on one grid by a constant weight."""
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         operands = dequantized(op, "x"), dequantized(op, "w")
         biased = op.node(("Conv", "Gemm"), *operands, bias, _name="node")
         return op.any_of(biased, op.MatMul(*operands, _name="node"))
@@ -142,7 +142,7 @@ class _LayerRule(SymmetryRule):
         return self.doubt(layer)
 
     def doubt(self, layer: _Layer) -> str | None:
-        """Why the rule may not fire on a layer with constant weight."""
+        """Refuse a layer with constant weight on which the rule may not fire."""
         return None
 
 
@@ -162,17 +162,16 @@ class RequantizeWeight(_LayerRule):
         levels = integer_layers.bias_levels(layer.bias, steps, channels)
         return levels if isinstance(levels, str) else None
 
-    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> ir.Value:
         layer = _layer(node, x, w)
         integers, scales = requantized(layer.w, layer.channel_axis)
         weight = op.DequantizeLinear(
             *_symmetric(op, layer.w, integers, op.constant(scales, "weight_scale")), **w.attributes
         )
         added = _bias(op, layer, _bias_steps(layer))
-        attributes: dict[str, Any] = dict(node.attributes)
-        result = op.node(node.op_type, x.outputs[0], weight, added, **attributes)
+        result = op.like(node, x.outputs[0], weight, added)
         kept = [round(float(value), 2) for value in _sqnr(layer.w, layer.channel_axis)]
-        result.producer().metadata_props[WEIGHT_SQNR] = json.dumps(kept)
+        producer(result).metadata_props[WEIGHT_SQNR] = json.dumps(kept)
         return result
 
 
@@ -182,22 +181,19 @@ class DuplicateDequantizedInput(_LayerRule):
     exactness = BOUNDED
     exact_in_integers = True
 
-    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node, x: ir.Node, w: ir.Node) -> ir.Value:
         layer = _layer(node, x, w)
-        assert layer.w.dtype is not None, "types are checked first"
-        parts = split(layer.w.centred(), layer.w.dtype.bitwidth)
+        parts = split(layer.w.centred(), layer.w.known_dtype.bitwidth)
         copies = op.QuantizeLinear(_copies(op, layer, x, len(parts)), *layer.x.grid(op))
-        copies.dtype = layer.x.dtype
+        copies = described(copies, layer.x.dtype, None)
         data = op.DequantizeLinear(copies, *layer.x.grid(op))
         integers = _symmetric(op, layer.w, np.concatenate(parts, layer.w_axis), layer.w.scale)
         weight = op.DequantizeLinear(*integers, **w.attributes)
-        attributes: dict[str, Any] = dict(node.attributes)
-        return op.node(node.op_type, data, weight, layer.bias, **attributes)
+        return op.like(node, data, weight, layer.bias)
 
 
-def _copies(op: Builder, layer: _Layer, x: ir.Node, count: int) -> Any:
-    group, shape = query.int_(layer.node, "group", 1), query.static_shape(layer.w.q)
-    assert shape is not None, "a constant has a shape"
+def _copies(op: Builder, layer: _Layer, x: ir.Node, count: int) -> ir.Value:
+    group, shape = query.int_(layer.node, "group", 1), query.known_shape(layer.w.q)
     if group == 1:
         # Each operand of the Concat has a DQ of its own: a provider takes an operator together with its own.
         again = (op.DequantizeLinear(*x.inputs, **x.attributes) for _ in range(count))
@@ -211,8 +207,7 @@ def requantized(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
     An input that is about the same everywhere then finds about the same sum.
     """
-    assert weight.dtype is not None, "types are checked first"
-    greatest = 2 ** (weight.dtype.bitwidth - 1) - 1
+    greatest = 2 ** (weight.known_dtype.bitwidth - 1) - 1
     rows = _rows(weight.centred(), axis) * _scales(weight, axis)
     scales = (np.abs(rows).max(axis=1, initial=0) / greatest).astype(np.float32)
     scales[scales == 0] = weight.scales().max()
@@ -237,8 +232,7 @@ def _rows(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _scales(weight: Operand, axis: int) -> np.ndarray:
-    channels = integer_layers.channel_count(weight, axis)
-    assert channels is not None, "a constant has a shape"
+    channels = query.known_shape(weight.q)[axis]
     return np.asarray(np.broadcast_to(weight.scales().astype(np.float64), (channels,))[:, None])
 
 
@@ -251,7 +245,7 @@ def _noise(weight: Operand, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sqnr(weight: Operand, axis: int) -> np.ndarray:
-    """How far apart each channel of a weight and its symmetric form are, in dB; 200 where they are the same."""
+    """The SQNR in dB between each channel of a weight and its symmetric form; 200 where they are the same."""
     signal, noise = _noise(weight, axis)
     least = 1e-20 * signal.max()
     return np.asarray(decibels(np.maximum(signal, least) / np.maximum(noise, least)))
@@ -269,15 +263,12 @@ def _bias_steps(layer: _Layer) -> np.ndarray:
     return np.asarray(layer.x.scales()[0] * requantized(layer.w, layer.channel_axis)[1])
 
 
-def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> Any:
+def _bias(op: Builder, layer: _Layer, steps: np.ndarray) -> ir.Value | None:
     """The bias on the grid of the new accumulator; one in float stays."""
     producer = None if layer.bias is None else layer.bias.producer()
     if layer.bias is None or producer is None or producer.op_type != "DequantizeLinear":
         return layer.bias
-    channels = integer_layers.channel_count(layer.w, layer.channel_axis)
-    assert channels is not None, "a constant has a shape"
-    levels = integer_layers.bias_levels(layer.bias, steps, channels)
-    assert not isinstance(levels, str), f"the bias was checked: {levels}"
+    levels = integer_layers.known_levels(layer.bias, steps, layer.w, layer.channel_axis)
     integers = np.clip(np.rint(levels), -INT32_MAX, INT32_MAX).astype(np.int32)
-    zeros = op.constant(np.zeros(channels, np.int32), "bias_zero_point")
+    zeros = op.constant(np.zeros(len(integers), np.int32), "bias_zero_point")
     return op.DequantizeLinear(op.constant(integers, "bias"), op.constant(steps, "bias_scale"), zeros, axis=0)

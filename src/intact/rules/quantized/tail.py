@@ -1,4 +1,4 @@
-"""What follows a product of integers up to the next grid: as one affine map, and as its own kernels compute it."""
+"""The tail of a product of integers up to the next grid: as one affine map, and as its own kernels compute it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from intact.numbers import integer
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized import grid_relations as grid
 from intact.rules.quantized.affine import Affine
-from intact.rules.quantized.operand import Operand, dq_operand, input_operand, not_one_grid, output_operand, q_operand
+from intact.rules.quantized.grid_relations import not_one_grid
+from intact.rules.quantized.operand import Operand, dq_operand, input_operand, output_operand, q_operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """What follows a product: its integers (channels, n) go through `run` to the grid `output`."""
+    """The nodes that follow a product: its integers (channels, n) go through `run` to the grid `output`."""
 
     affine: Affine
     output: Operand
@@ -54,7 +55,7 @@ def of_operator(head: Head, last: ir.Node) -> Tail | str:
         column = numbers[:, None]
         pair = (levels, column) if is_first else (column, levels)
         compute = integer.qlinear_add if adds else integer.qlinear_mul
-        grids = [(np.float32(item.step), _zero_of(item)) for item in (a, b, c)]
+        grids = [(np.float32(item.step), item.zero_level) for item in (a, b, c)]
         return compute(pair[0], *grids[0], pair[1], *grids[1], *grids[2])
 
     return Tail(map_, c, run)
@@ -100,23 +101,16 @@ def _constant_map(real: np.ndarray, adds: bool) -> Affine | str:
 
 
 def _real(numbers: np.ndarray, k: Operand) -> np.ndarray:
-    assert k.step is not None, "grids are checked first"
-    return (numbers.astype(np.int64) - k.zero) * float(np.float32(k.step))
-
-
-def _zero_of(operand: Operand) -> np.ndarray:
-    assert operand.dtype is not None, "grids are checked first"
-    return np.asarray(operand.zero).astype(operand.dtype.numpy())
+    return (numbers.astype(np.int64) - k.zero) * float(np.float32(k.known_step))
 
 
 def _source(head: Head) -> Operand:
-    """What the DQ after the product reads."""
+    """The value that the DQ after the product reads."""
     (back,) = query.consumers(head.value)
     return dq_operand(back)
 
 
 def _as_read(head: Head, source: Operand) -> Affine:
-    """What a DQ on another grid than the product's makes of its values; on the same grid it leaves them."""
-    assert source.step is not None and head.grid.step is not None, "grids are checked first"
-    factor, shift = source.step / head.grid.step, (head.grid.zero - source.zero) * source.step
+    """The map of a DQ on another grid than the product's; on the same grid it leaves values as they are."""
+    factor, shift = source.known_step / head.grid.known_step, (head.grid.zero - source.zero) * source.known_step
     return Affine(np.full(head.channels, factor), np.full(head.channels, shift))

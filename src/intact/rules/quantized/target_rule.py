@@ -12,10 +12,10 @@ class TargetRule(LocalRule):
     """A rule that fits itself to what a target takes."""
 
     exact_in_integers: ClassVar[bool] = False
-    """Whether integer kernels find the same sums, though floats between DQ and Q may round otherwise."""
+    """True if integer kernels find the same sums, though floats between DQ and Q may round otherwise."""
 
     def is_needed(self, forms: Forms) -> bool:
-        """Whether the target, whose table names the rule, has any use for it: its version may do without."""
+        """True if the target, whose table names the rule, has any use for it: its version may do without."""
         return True
 
     def for_target(self, forms: Forms) -> Self:

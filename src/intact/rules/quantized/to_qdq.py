@@ -6,17 +6,17 @@ rounds a float32, so that a value close to the middle between two levels may fal
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns, Var
+from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, input_operand, output_operand
+from intact.rules.quantized.operand import MICROSOFT, Operand, as_scalar, described, input_operand, output_operand
 from intact.rules.quantized.to_qlinear import counts_beyond, softmax_of_one
 
 
@@ -27,7 +27,7 @@ class _FromQLinear(LocalRule):
     op_type: ClassVar[str]
     domain: ClassVar[str] = MICROSOFT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return op.node(self.op_type, op.each(Var("inputs", optional=True)), _domain=self.domain, _name="node")
 
 
@@ -41,7 +41,7 @@ class ConvToQdq(_FromQLinear):
         doubt = None if query.input_(node, 8) is None else _computed_scales(node, x, w)
         return doubt or integer_layers.lost_in_float(x, w, 0, output_operand(node, 6))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         x, w = input_operand(node, 0), input_operand(node, 3, axis=0)
         bias = query.input_(node, 8)
         added = None if bias is None else _bias(op, bias, _step(x, w))
@@ -59,7 +59,7 @@ class MatMulToQdq(_FromQLinear):
             input_operand(node, 0), input_operand(node, 3, axis=-1), -1, output_operand(node, 6)
         )
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         left, right = dequantize(op, input_operand(node, 0, axis=-2)), dequantize(op, input_operand(node, 3, axis=-1))
         return _quantize(op, op.MatMul(left, right), node, 6)
 
@@ -78,7 +78,7 @@ class GemmToQdq(_FromQLinear):
         doubt = None if query.input_(node, 6) is None else _computed_scales(node, a, b)
         return doubt or integer_layers.lost_in_float(a, b, axis, output_operand(node, 7))
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         a, b = input_operand(node, 0), input_operand(node, 3, axis=0 if query.int_(node, "transB", 0) else 1)
         bias = query.input_(node, 6)
         factor = np.float32(query.float_(node, "alpha", 1.0))
@@ -96,7 +96,7 @@ class MatMulToFloatToQdq(_FromQLinear):
     def check(self, node: ir.Node) -> str | None:
         return _not_along(node.inputs[3], -1)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         a, b = (
             Operand(q, scale, zero_point, q.dtype, axis)
             for q, scale, zero_point, axis in (
@@ -113,7 +113,7 @@ class MatMulToFloatToQdq(_FromQLinear):
 class _ElementwiseToQDQ(_FromQLinear):
     """Two operands and the grid of the output."""
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         operands = (dequantize(op, input_operand(node, index)) for index in (0, 3))
         return _quantize(op, op.node(self.op_type.removeprefix("QLinear"), *operands), node, 6)
 
@@ -144,13 +144,13 @@ class _UnaryToQDQ(_FromQLinear):
 
     dropped: ClassVar[tuple[str, ...]] = ()
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         return self._between(op, node, input_operand(node, 0), node.outputs[0].shape)
 
     def _between(self, op: Builder, node: ir.Node, x: Operand, shape: ir.Shape | None) -> ir.Value:
         """DQ → op → Q of `x`, with a result of this shape."""
-        kept: dict[str, Any] = {name: item for name, item in node.attributes.items() if name not in self.dropped}
-        result: ir.Value = op.node(self.op_type.removeprefix("QLinear"), dequantize(op, x), **kept)
+        kept = {name: item for name, item in node.attributes.items() if name not in self.dropped}
+        result = op.node(self.op_type.removeprefix("QLinear"), dequantize(op, x), _attrs=kept)
         integers = _quantize(op, result, node, 3)
         result.shape = shape
         return integers
@@ -183,7 +183,7 @@ class SoftmaxToQdq(_UnaryToQDQ):
 
 
 def _flattens(node: ir.Node) -> str | None:
-    """Why an operator with the meaning of opset 12 or older, which flattens to two dimensions, has no new form."""
+    """Refuse an operator with the meaning of opset 12 or older, which flattens to two dimensions."""
     axis, rank = query.int_(node, "axis", -1), query.rank(node.inputs[0])
     if query.int_(node, "opset", 13) >= 13 or axis == -1 or (rank is not None and axis == rank - 1):
         return None
@@ -200,11 +200,11 @@ class _Pool(_UnaryToQDQ):
             return "channels are last in a tensor of unknown rank"
         return counts_beyond(node)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         x, rank = input_operand(node, 0), query.rank(node.inputs[0])
         if not query.int_(node, "channels_last", 0) or rank is None:
             return super().rewrite(op, node)
-        first: ir.Value = op.Transpose(x.q, perm=[0, rank - 1, *range(1, rank - 1)])
+        first = op.Transpose(x.q, perm=[0, rank - 1, *range(1, rank - 1)])
         first.type = x.q.type
         pooled = self._between(op, node, x._replace(q=first), None)
         pooled.type = node.outputs[0].type
@@ -236,7 +236,7 @@ class ReduceMeanToQdq(_FromQLinear):
 
     op_type = "QLinearReduceMean"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         axes = query.ints(node, "axes")
         given = op.constant(np.array(axes, np.int64), "axes") if axes else None
         keepdims = query.int_(node, "keepdims", 1)
@@ -250,7 +250,7 @@ class ConcatToQdq(_FromQLinear):
     exactness = EXACT
     op_type = "QLinearConcat"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         operands = [dequantize(op, input_operand(node, index)) for index in range(2, len(node.inputs), 3)]
         return _quantize(op, op.Concat(*operands, **node.attributes), node, 0)
 
@@ -261,13 +261,13 @@ class WhereToQdq(_FromQLinear):
     exactness = EXACT
     op_type = "QLinearWhere"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         operands = (dequantize(op, input_operand(node, index)) for index in (1, 4))
         return _quantize(op, op.Where(node.inputs[0], *operands), node, 7)
 
 
 def _computed_scales(node: ir.Node, *operands: Operand) -> str | None:
-    """Why the grid of the bias is unknown."""
+    """Refuse a bias whose grid is unknown."""
     if all(query.is_constant(operand.scale) for operand in operands):
         return None
     return f"the bias of {node.op_type} is in steps of scales that are computed, not constant"
@@ -285,13 +285,12 @@ def _step(x: Operand, w: Operand) -> np.ndarray:
 
 def _bias(op: Builder, bias: ir.Value, step: np.ndarray) -> ir.Value:
     """An int32 bias as the floats that it stands for; its zero point is 0 by default."""
-    dequantized: ir.Value = op.DequantizeLinear(bias, op.constant(step, "bias_scale"), **_axis(step, -1))
-    dequantized.dtype, dequantized.shape = ir.DataType.FLOAT, bias.shape
-    return dequantized
+    real = op.DequantizeLinear(bias, op.constant(step, "bias_scale"), **_axis(step, -1))
+    return described(real, ir.DataType.FLOAT, bias.shape)
 
 
 def _not_along(scale: ir.Value | None, axis: int) -> str | None:
-    """Why scales are not one, a vector, or constants along one axis as a matrix has them."""
+    """Refuse scales that are not one, a vector, or constants along one axis as a matrix has them."""
     rank, array = query.rank(scale), query.constant(scale)
     if rank is None or rank < 2 or (array is not None and array.size in (1, array.shape[axis])):
         return None
@@ -301,11 +300,8 @@ def _not_along(scale: ir.Value | None, axis: int) -> str | None:
 def dequantize(op: Builder, operand: Operand) -> ir.Value:
     """The floats that integers on a grid stand for."""
     scale, zero_point = _alike(op, operand)
-    dequantized: ir.Value = op.DequantizeLinear(
-        operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis)
-    )
-    dequantized.dtype, dequantized.shape = ir.DataType.FLOAT, operand.q.shape
-    return dequantized
+    real = op.DequantizeLinear(operand.q, scale, zero_point, **_axis(query.constant(scale), operand.axis))
+    return described(real, ir.DataType.FLOAT, operand.q.shape)
 
 
 def _alike(op: Builder, operand: Operand) -> tuple[ir.Value | None, ir.Value | None]:
@@ -327,8 +323,7 @@ def _quantize(op: Builder, value: ir.Value, node: ir.Node, index: int) -> ir.Val
     output = output_operand(node, index)
     value.dtype, value.shape = ir.DataType.FLOAT, node.outputs[0].shape
     scale, zero_point = _scalar(op, output.scale, "scale"), _scalar(op, output.zero_point, "zero_point")
-    result: ir.Value = op.QuantizeLinear(value, scale, zero_point)
-    return result
+    return op.QuantizeLinear(value, scale, zero_point)
 
 
 def _axis(scale: np.ndarray | None, axis: int) -> dict[str, int]:

@@ -10,26 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, snake_case
 from intact.model import query
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import (
-    MICROSOFT,
-    Operand,
-    dequantized,
-    dq_operand,
-    not_one_grid,
-    not_one_type,
-    q_operand,
-    quantized,
-)
+from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
+from intact.rules.quantized.operand import MICROSOFT, Operand, dequantized, dq_operand, q_operand, quantized
 
 
 class ConvToQLinear(LocalRule):
@@ -38,22 +30,21 @@ class ConvToQLinear(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "QLinearConv"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         conv = op.Conv(dequantized(op, "x"), dequantized(op, "w"), bias, _name="conv")
         return quantized(op, conv, "y")
 
     def check(self, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> str | None:
         data, weight, output = dq_operand(x), dq_operand(w), q_operand(y)
         return (
-            not_one_type(input=data, output=output)
-            or not_one_grid(input=data, output=output)
-            or integer_layers.not_a_weight(data, weight, 0)
-            or integer_layers.lost_in_float(data, weight, 0, output)
+            integer_layers.not_a_product(data, weight, 0, output)
             or _slow_depthwise(weight, conv)
             or integer_layers.not_a_bias(bias, data, weight, output.step, 0)
         )
 
-    def rewrite(self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node) -> Any:
+    def rewrite(
+        self, op: Builder, x: ir.Node, w: ir.Node, y: ir.Node, bias: ir.Value | None, conv: ir.Node
+    ) -> ir.Value:
         data, weight = dq_operand(x), dq_operand(w)
         added = integer_layers.bias_constant(op, bias, data, weight, 0)
         operands = *data.triple(op), *weight.triple(op), *q_operand(y).grid(op)
@@ -61,7 +52,7 @@ class ConvToQLinear(LocalRule):
 
 
 def _slow_depthwise(weight: Operand, conv: ir.Node) -> str | None:
-    """Why a depthwise convolution would fall off the fast kernel, to one GEMM for each channel."""
+    """Refuse a depthwise convolution that would fall off the fast kernel, to one GEMM for each channel."""
     shape = query.static_shape(weight.q)
     if shape is None or shape[1] != 1 or query.int_(conv, "group", 1) == 1 or np.unique(weight.zeros()).size == 1:
         return None
@@ -74,20 +65,14 @@ class MatMulToQLinear(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = (("", "QLinearMatMul"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, op.MatMul(dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         left, right, output = dq_operand(a), dq_operand(b), q_operand(y)
-        return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or integer_layers.not_a_matrix(right)
-            or integer_layers.not_a_weight(left, right, -1)
-            or integer_layers.lost_in_float(left, right, -1, output)
-        )
+        return integer_layers.not_a_matrix(right) or integer_layers.not_a_product(left, right, -1, output)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         return op.QLinearMatMul(*dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op))
 
 
@@ -97,19 +82,15 @@ class GemmToQGemm(LocalRule):
     exactness = WITHIN_ONE_STEP
     creates = ((MICROSOFT, "QGemm"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return quantized(op, _plain_gemm(op, bias), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
-        left, output = dq_operand(a), q_operand(y)
-        return (
-            not_one_type(input=left, output=output)
-            or not_one_grid(input=left, output=output)
-            or _not_a_gemm(left, dq_operand(b), bias, output.step, gemm)
-            or integer_layers.lost_in_float(left, dq_operand(b), integer_layers.gemm_axis(gemm), output)
-        )
+        return _not_a_gemm(dq_operand(a), dq_operand(b), bias, gemm, q_operand(y))
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(
+        self, op: Builder, a: ir.Node, b: ir.Node, y: ir.Node, bias: ir.Value | None, gemm: ir.Node
+    ) -> ir.Value:
         return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm, *q_operand(y).grid(op))
 
 
@@ -119,33 +100,30 @@ class GemmToFloatQGemm(Rule):
     exactness = BOUNDED
     creates = ((MICROSOFT, "QGemm"),)
 
-    def pattern(self, op: Patterns, bias: Any = None) -> Any:
+    def pattern(self, op: Patterns, bias: Var | None = None) -> Roots:
         return _plain_gemm(op, bias)
 
     def check(self, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> str | None:
         user = query.only_consumer(gemm.outputs[0])
         if user is not None and user.op_type == "QuantizeLinear":
             return "its output goes to a grid: gemm_to_qgemm takes both"
-        left = dq_operand(a)
-        return (
-            not_one_type(input=left) or not_one_grid(input=left) or _not_a_gemm(left, dq_operand(b), bias, None, gemm)
-        )
+        return _not_a_gemm(dq_operand(a), dq_operand(b), bias, gemm)
 
-    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> Any:
+    def rewrite(self, op: Builder, a: ir.Node, b: ir.Node, bias: ir.Value | None, gemm: ir.Node) -> ir.Value:
         return _qgemm(op, dq_operand(a), dq_operand(b), bias, gemm)
 
 
-def _plain_gemm(op: Patterns, bias: Any) -> Any:
-    factors: dict[str, Any] = {"alpha": lambda found: found in (None, 1.0), "beta": lambda found: found in (None, 1.0)}
+def _plain_gemm(op: Patterns, bias: Var | None) -> Output:
+    factors = {"alpha": lambda found: found in (None, 1.0), "beta": lambda found: found in (None, 1.0)}
     return op.Gemm(dequantized(op, "a"), dequantized(op, "b"), bias, _attrs=factors, _name="gemm")
 
 
-def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, y_step: float | None, gemm: ir.Node) -> str | None:
-    axis = integer_layers.gemm_axis(gemm)
-    return integer_layers.not_a_weight(a, b, axis) or integer_layers.not_a_bias(bias, a, b, y_step, axis)
+def _not_a_gemm(a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, y: Operand | None = None) -> str | None:
+    axis, step = integer_layers.gemm_axis(gemm), None if y is None else y.step
+    return integer_layers.not_a_product(a, b, axis, y) or integer_layers.not_a_bias(bias, a, b, step, axis)
 
 
-def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> Any:
+def _qgemm(op: Builder, a: Operand, b: Operand, bias: ir.Value | None, gemm: ir.Node, *grid: ir.Value) -> ir.Value:
     added = integer_layers.bias_constant(op, bias, a, b, integer_layers.gemm_axis(gemm))
     kept = {name: gemm.attributes[name] for name in ("transA", "transB") if name in gemm.attributes}
     return op.QGemm(*a.triple(op), *b.triple(op), added, *grid, _domain=MICROSOFT, **kept)
@@ -194,7 +172,7 @@ def _wrong_softmax(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def softmax_of_one(node: ir.Node) -> str | None:
-    """Why the kernel is wrong: the one element along its axis is 1, whose 256 steps it turns into 0."""
+    """Refuse a Softmax that the kernel gets wrong: its one element is 1, whose 256 steps it turns into 0."""
     axis, value = query.int_(node, "axis", -1), node.inputs[0]
     sizes = None if value is None else value.shape
     alone = sizes is not None and -len(sizes) <= axis < len(sizes) and sizes[axis] == 1
@@ -209,7 +187,7 @@ def _other_pool(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def counts_beyond(node: ir.Node) -> str | None:
-    """Why the kernels for integers and floats differ: a last window that reaches beyond the padding."""
+    """Refuse a pool whose last window reaches beyond the padding: kernels for integers and floats differ."""
     if not (query.int_(node, "ceil_mode", 0) and query.int_(node, "count_include_pad", 0)):
         return None
     return "with ceil_mode 1 and count_include_pad 1 the kernels for integers and floats divide by other counts"
@@ -223,9 +201,8 @@ def _other_mean(node: ir.Node, x: Operand, y: Operand) -> str | None:
 
 
 def _out_of_proportion(input: Operand, output: Operand) -> str | None:
-    """Why the kernel stops: x_scale / (y_scale · elements) has to be from 2^-32 up and below 256."""
-    assert input.step is not None and output.step is not None, "grids are checked first"
-    shape, ratio = query.static_shape(input.q), input.step / output.step
+    """Refuse scales at which the kernel stops: x_scale / (y_scale · elements) is from 2^-32 up, below 256."""
+    shape, ratio = query.static_shape(input.q), input.known_step / output.known_step
     most = 2**24 if shape is None else math.prod(shape[2:])
     least = 1 if shape is None else most
     if ratio / most >= 2**-32 and ratio / least < 256:
@@ -263,7 +240,7 @@ class KernelToQLinear(LocalRule):
     def variants(cls) -> tuple[Self, ...]:
         return tuple(cls(row) for row in ROWS)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         operands = [dequantized(op, name) for name in self.row.operands]
         return quantized(op, op.node(self.row.op, *operands, _name="node"), "y")
 
@@ -274,14 +251,14 @@ class KernelToQLinear(LocalRule):
             not_one_type(**everything) or not_one_grid(**everything) or self.row.doubt(node, *operands.values(), output)
         )
 
-    def rewrite(self, op: Builder, node: ir.Node, y: ir.Node) -> Any:
-        kept: dict[str, Any] = {name: node.attributes[name] for name in self.row.attributes if name in node.attributes}
+    def rewrite(self, op: Builder, node: ir.Node, y: ir.Node) -> ir.Value:
+        kept = {name: node.attributes[name] for name in self.row.attributes if name in node.attributes}
         inputs = [value for operand in self._operands(node).values() for value in operand.triple(op)]
         grid = q_operand(y).grid(op)
-        return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, **{**kept, **self.row.fixed})
+        return op.node(f"QLinear{self.row.op}", *inputs, *grid, _domain=MICROSOFT, _attrs={**kept, **self.row.fixed})
 
     def _operands(self, node: ir.Node) -> dict[str, Operand]:
-        """What the node reads, by the names of the row."""
+        """The operands of the node, by the names of the row."""
         sources = [None if value is None else value.producer() for value in node.inputs]
         found = zip(self.row.operands, sources, strict=True)
         return {name: dq_operand(source) for name, source in found if source is not None}
@@ -293,14 +270,14 @@ class ConcatToQLinear(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "QLinearConcat"),)
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return quantized(op, op.Concat(op.each(dequantized(op, "x")), _name="concat"), "y")
 
     def check(self, x: tuple[ir.Node, ...], y: ir.Node) -> str | None:
         operands = {"output": q_operand(y), **{f"input {index}": dq_operand(node) for index, node in enumerate(x)}}
         return not_one_type(**operands) or not_one_grid(**operands)
 
-    def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> Any:
+    def rewrite(self, op: Builder, x: tuple[ir.Node, ...], y: ir.Node, concat: ir.Node) -> ir.Value:
         inputs = [value for node in x for value in dq_operand(node).triple(op)]
         return op.QLinearConcat(*q_operand(y).grid(op), *inputs, _domain=MICROSOFT, **concat.attributes)
 
@@ -311,13 +288,13 @@ class WhereToQLinear(LocalRule):
     exactness = EXACT
     creates = ((MICROSOFT, "QLinearWhere"),)
 
-    def pattern(self, op: Patterns, condition: Any) -> Any:
+    def pattern(self, op: Patterns, condition: Var) -> Roots:
         return quantized(op, op.Where(condition, dequantized(op, "a"), dequantized(op, "b")), "y")
 
     def check(self, a: ir.Node, b: ir.Node, y: ir.Node) -> str | None:
         operands = {"first": dq_operand(a), "second": dq_operand(b), "output": q_operand(y)}
         return not_one_type(**operands) or not_one_grid(**operands)
 
-    def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> Any:
+    def rewrite(self, op: Builder, condition: ir.Value, a: ir.Node, b: ir.Node, y: ir.Node) -> ir.Value:
         operands = *dq_operand(a).triple(op), *dq_operand(b).triple(op), *q_operand(y).grid(op)
         return op.QLinearWhere(condition, *operands, _domain=MICROSOFT)

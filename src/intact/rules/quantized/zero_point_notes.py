@@ -1,10 +1,10 @@
-"""What was done about zero points that differ by channel, what could not be, and what it cost: for whoever builds."""
+"""Notes for whoever builds about zero points that differ by channel: what was done, what not, and what it cost."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 import onnx_ir as ir
 
@@ -65,7 +65,7 @@ def warnings(rewritten: Rewritten, target: Target) -> list[str]:
 
 
 def _may_be_asymmetric(node: ir.Node, target: Target) -> bool:
-    """Whether a node has a weight behind a DequantizeLinear whose zero points differ by channel, or may."""
+    """True if a node has a weight behind a DequantizeLinear whose zero points differ by channel, or may."""
     source = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if node.op_type not in target.rewrite.makes_symmetric or source is None or source.op_type != "DequantizeLinear":
         return False
@@ -83,7 +83,7 @@ def _may_differ(node: ir.Node) -> bool:
 
 
 def _several(weight: Operand) -> bool:
-    """Whether a weight has zero points that differ, or may."""
+    """True if a weight has zero points that differ, or may."""
     if weight.zero_point is None:
         return False
     if query.is_constant(weight.zero_point):
@@ -92,7 +92,14 @@ def _several(weight: Operand) -> bool:
     return shape is None or any(size > 1 for size in shape)
 
 
-def requantized(model: ir.Model) -> list[dict[str, Any]]:
+class RequantizedWeight(TypedDict):
+    """A layer and the SQNR in dB of each channel of its weight after it got another grid."""
+
+    node: str
+    weight_sqnr_db: list[float]
+
+
+def requantized(model: ir.Model) -> list[RequantizedWeight]:
     """The layers whose weight was requantized, with the SQNR in dB that each of its channels keeps."""
     marked = ((node, node.metadata_props.get(WEIGHT_SQNR)) for node in query.all_nodes(model))
-    return [{"node": node.name, "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]
+    return [{"node": node.name or "", "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]

@@ -9,25 +9,15 @@ have no such kernel, they are the sum of four small ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Patterns
+from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT, LocalRule
 from intact.model import query
 from intact.rules.quantized.copies import fits
 from intact.rules.quantized.operand import INT8, UINT8, type_name
-from intact.rules.quantized.product import (
-    CONVOLUTIONS,
-    MATRICES,
-    Product,
-    centred,
-    matches,
-    not_distinct,
-    product,
-)
+from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, centred, matches, not_distinct, product
 from intact.rules.quantized.saturation import SaturationRule
 
 
@@ -36,7 +26,7 @@ class UniteZeroPoints(LocalRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, (("", "ConvInteger"),))
 
     def check(self, node: ir.Node) -> str | None:
@@ -45,11 +35,9 @@ class UniteZeroPoints(LocalRule):
             return "the weight has one zero point, or one that is computed, or none"
         return None if (zeros == zeros[0]).all() else "zero points differ by channel"
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
-        zeros = query.constant(node.inputs[3])
-        assert zeros is not None, "the check saw it"
-        attributes: dict[str, Any] = dict(node.attributes)
-        return op.ConvInteger(*node.inputs[:3], op.constant(zeros[0], "weight_zero_point"), **attributes)
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        zeros = query.known_constant(node.inputs[3])
+        return op.ConvInteger(*node.inputs[:3], op.constant(zeros[0], "weight_zero_point"), **node.attributes)
 
 
 class AbsorbZeroPoints(SaturationRule):
@@ -57,7 +45,7 @@ class AbsorbZeroPoints(SaturationRule):
 
     exactness = EXACT
 
-    def pattern(self, op: Patterns) -> Any:
+    def pattern(self, op: Patterns) -> Roots:
         return matches(op, CONVOLUTIONS + MATRICES)
 
     def check(self, node: ir.Node) -> str | None:
@@ -70,12 +58,12 @@ class AbsorbZeroPoints(SaturationRule):
             return f"w - zero_point reaches from {weight.min()} to {weight.max()}, beyond int8"
         return None if found.x.dtype == UINT8 else self.pairs_saturate(weight, found.w.axis)
 
-    def rewrite(self, op: Builder, node: ir.Node) -> Any:
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
         found = product(node)
         weight = centred(found)
         return found.with_weight(op, weight, unsigned=self.pairs_saturate(weight, found.w.axis) is not None)
 
 
 def not_activations(found: Product) -> str | None:
-    """Why the activations of a product are not of a type that its kernels take."""
-    return None if found.x.dtype in (UINT8, INT8) else f"activations are {type_name(found.x)}, not uint8 or int8"
+    """Refuse activations of a product that are not of a type that its kernels take."""
+    return None if found.x.dtype in (UINT8, INT8) else f"activations are {type_name(found.x.dtype)}, not uint8 or int8"
