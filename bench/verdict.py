@@ -49,7 +49,7 @@ BUILDERS = {
 EXAMPLES = ("digits_cnn", "digits_vit", "topics_bert")
 
 
-def saved(name: str, folder: Path, seed: int | None = None, rows: int = 32) -> tuple[Path, Path]:
+def saved(name: str, folder: Path, seed: int | None = None, rows: int = 96) -> tuple[Path, Path]:
     """A model of the zoo with these weights, and inputs for it, as files."""
     model = BUILDERS[name]() if seed is None else BUILDERS[name](seed=seed)
     path, inputs = folder / f"{name}_{seed}.onnx", folder / f"{name}_{seed}.npz"

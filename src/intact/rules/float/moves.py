@@ -55,7 +55,7 @@ class DropTranspose(DropRule):
         return op.Transpose(x, _name="root")
 
     def check(self, x: ir.Value, root: ir.Node) -> str | None:
-        perm = _perm(root)
+        perm = perm_of(root)
         if not perm or perm != tuple(range(len(perm))):
             return f"axes change places: {list(perm)}"
         return super().check(x, root)
@@ -70,10 +70,10 @@ class MergeTransposes(Rule):
         return op.Transpose(op.Transpose(x, _name="first"), _name="second")
 
     def check(self, first: ir.Node, second: ir.Node) -> str | None:
-        return None if _perm(first) and _perm(second) else "the rank is unknown"
+        return None if perm_of(first) and perm_of(second) else "the rank is unknown"
 
     def rewrite(self, op: Builder, x: ir.Value, first: ir.Node, second: ir.Node) -> ir.Value:
-        return op.Transpose(x, perm=[_perm(first)[axis] for axis in _perm(second)])
+        return op.Transpose(x, perm=[perm_of(first)[axis] for axis in perm_of(second)])
 
 
 class MergeReshapedTranspose(Rule):
@@ -218,7 +218,7 @@ def _expand(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     return op.Expand(x, op.constant(np.array(shape, np.int64), "shape"))
 
 
-def _perm(node: ir.Node) -> tuple[int, ...]:
+def perm_of(node: ir.Node) -> tuple[int, ...]:
     """The axes of the input in the order of the output; empty where the rank is unknown."""
     reversal = tuple(range(query.rank(node.inputs[0]) or 0))[::-1]
     return query.ints(node, "perm", reversal)
@@ -233,7 +233,7 @@ def _perm_through(x: ir.Value, first: ir.Node, transpose: ir.Node, root: ir.Node
         return None
     named = iter(axes)
     names = [None if size == 1 else next(named) for size in inside]
-    moved = [names[axis] for axis in _perm(transpose) if names[axis] is not None]
+    moved = [names[axis] for axis in perm_of(transpose) if names[axis] is not None]
     if [before[axis] for axis in moved if axis is not None] != [size for size in after if size != 1]:
         return None
     ones = iter(axis for axis, size in enumerate(before) if size == 1)

@@ -16,7 +16,7 @@ from intact.rules.float import constant_folding, duplicates
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
 ORDER = (
     *("identity", "space", "moves", "attention_mask", "indicator", "pads", "affine_folding", "scalar_factors"),
-    *("division", "linear", "normalization", "activation"),
+    *("commuting", "division", "linear", "normalization", "activation"),
 )
 
 _ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]

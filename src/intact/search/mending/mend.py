@@ -17,7 +17,7 @@ from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 
 # Places that are looked for one after the other, and the gain in dB that makes a form worth taking.
-MOST_PLACES = 8
+MOST_PLACES = 6
 LEAST_GAIN = 6.0
 
 
@@ -52,7 +52,7 @@ def mend(
 def _first_wrong(comparison: DeviceComparison) -> UnitError | None:
     """The first unit that is wrong alone, or else behind all that is before it."""
     alone = next((error for error in comparison.errors() if error.parted), None)
-    return comparison.together() or comparison.gradually() if alone is None else comparison.behind_all(alone.unit)
+    return comparison.together() if alone is None else comparison.behind_all(alone.unit)
 
 
 def _right_form(comparison: DeviceComparison, wrong: UnitError) -> _Form | None:

@@ -87,6 +87,69 @@ def drop_double_grids(site: Site) -> str | None:
     return f"{dropped[0]}{more}, a grid in front of another one, is left out"
 
 
+def crop_outside(site: Site) -> str | None:
+    """Let a ConvTranspose compute what its pads would cut off, and cut it off behind it."""
+    node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and n.outputs[0].name == site.tensor), None)
+    shape = None if node is None else query.static_shape(node.outputs[0])
+    if node is None or shape is None or "output_shape" in node.attributes:
+        return None
+    pads, spatial = query.ints(node, "pads"), len(shape) - 2
+    if not any(pads) or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
+        return None
+    whole = [*shape[:2], *(size + pads[i] + pads[i + spatial] for i, size in enumerate(shape[2:]))]
+    zeros = ir.AttrInt64s("pads", [0] * len(pads))
+    wide = ir.Node("", node.op_type, list(node.inputs), {**node.attributes, "pads": zeros}.values(), name=node.name)
+    ends = [pads[i] + size for i, size in enumerate(shape[2:])]
+    _cut_behind(site, node, wide, whole, (list(pads[:spatial]), ends, list(range(2, len(shape)))))
+    return f"{node.name} (ConvTranspose) computes what its pads leave out, and a Slice leaves it out"
+
+
+def pad_rows(site: Site, least: int = 32) -> str | None:
+    """Read longer rows from a constant table, and cut them behind the Gather."""
+    node = next((n for n in site.nodes if n.op_type == "Gather" and n.outputs[0].name == site.tensor), None)
+    table = None if node is None or node.inputs[0] is None else node.inputs[0].producer()
+    shape = None if node is None else query.static_shape(node.outputs[0])
+    integers = None if table is None or table.op_type != DEQUANTIZE else query.constant(table.inputs[0])
+    encoding = None if table is None else encoding_of(table)
+    if node is None or table is None or shape is None or integers is None or encoding is None:
+        return None
+    if integers.ndim != 2 or query.int_(node, "axis", 0) != 0 or integers.shape[1] >= least or encoding.scale.size != 1:
+        return None
+    more = least - integers.shape[1]
+    padded = np.pad(integers, [(0, 0), (0, more)], constant_values=int(encoding.zero_point))
+    names, graph = edit.Names(site.model), site.model.graph
+    constant = edit.add_initializer(graph, padded, names.take(f"{site.tensor}/table"))
+    read = ir.Node("", DEQUANTIZE, [constant, *table.inputs[1:]], name=names.take(f"{table.name}/padded"))
+    read.outputs[0].name = names.take(f"{site.tensor}/table/values")
+    graph.insert_before(node, read)
+    wide = ir.Node("", "Gather", [read.outputs[0], node.inputs[1]], node.attributes.values(), name=node.name)
+    last = len(shape) - 1
+    _cut_behind(site, node, wide, [*shape[:-1], least], ([0], [shape[-1]], [last]))
+    return f"the table of {node.name} (Gather) has rows of {least} numbers, and a Slice leaves out what was added"
+
+
+def _cut_behind(
+    site: Site, old: ir.Node, wide: ir.Node, shape: list[int], window: tuple[list[int], list[int], list[int]]
+) -> None:
+    """Put a wider node in the place of one, on the same grid, and behind it a Slice to starts, ends and axes."""
+    names, graph, value = edit.Names(site.model), site.model.graph, old.outputs[0]
+    quantize = next(node for node in value.consumers() if node.op_type == QUANTIZE)
+    wide.outputs[0].name = names.take(f"{site.tensor}/whole")
+    wide.outputs[0].type, wide.outputs[0].shape = value.type, ir.Shape(shape)
+    graph.insert_before(old, wide)
+    pair = _pair(wide.outputs[0], quantize.inputs[1], quantize.inputs[2], names)
+    numbers = [
+        edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{site.tensor}/{what}"))
+        for part, what in zip(window, ("starts", "ends", "axes"), strict=True)
+    ]
+    cut = ir.Node("", "Slice", [pair[-1].outputs[0], *numbers], name=names.take(f"{site.tensor}/Slice"))
+    graph.insert_before(old, [*pair, cut])
+    edit.replace_value(value, cut.outputs[0], names)
+    cut.outputs[0].type, cut.outputs[0].shape = value.type, value.shape
+    graph.remove(old, safe=True)
+    cut.outputs[0].name = site.tensor
+
+
 def widen_inputs(site: Site, factor: float = 16.0) -> str | None:
     """Give the 16-bit grids that a unit reads wider steps."""
     widened = []
@@ -141,7 +204,10 @@ def widen_more(site: Site) -> str | None:
     return widen_inputs(site, 256.0)
 
 
-REMEDIES: tuple[Remedy, ...] = (swap_operands, drop_double_grids, widen_inputs, separate, widen_more, other_width)
+REMEDIES: tuple[Remedy, ...] = (
+    *(swap_operands, drop_double_grids, widen_inputs, separate),
+    *(crop_outside, pad_rows, widen_more, other_width),
+)
 
 
 def _other(scale: float, zero: int, dtype: str) -> tuple[np.float32, int, str]:

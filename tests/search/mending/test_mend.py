@@ -1,0 +1,185 @@
+"""What a compiler gets wrong gets another form that computes the same; the one that the device confirms is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from intact.model import io, normalize, shapes
+from intact.pipeline import execution, stages
+from intact.pipeline.mending import shortfall
+from intact.pipeline.stages import BuildOptions
+from intact.results import Accuracy
+from intact.search.builds import build_any
+from intact.search.mending import mend as mending
+from intact.search.mending import remedies
+from intact.search.mending.remedies import Site
+from intact.settings.config import BuildConfig, CompileConfig
+from intact.targets.registry import load_target
+
+GRIDS = "<float s = {0.001}, uint16 z = {32768}, float t = {0.002}, uint16 u = {30000}"
+INPUT = "a = QuantizeLinear(x, s, z)\n b = DequantizeLinear(a, s, z)\n"
+OUTPUT = "q = QuantizeLinear(h, t, u)\n y = DequantizeLinear(q, t, u)"
+
+MODELS = {
+    "swap_operands": ("(float[1,4] x) => (float[1,4] y)", "c = Neg(b)\n h = Add(b, c)\n", ""),
+    "drop_double_grids": (
+        "(float[1,4] x) => (float[1,4] y)",
+        "g = Relu(b)\n e = QuantizeLinear(g, s, z)\n h = DequantizeLinear(e, s, z)\n",
+        "",
+    ),
+    "widen_inputs": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "separate": ("(float[1,4] x) => (float[1,4] y)", "h = Tanh(b)\n", ""),
+    "widen_more": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "other_width": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "crop_outside": (
+        "(float[1,2,5,6] x) => (float[1,3,10,9] y)",
+        "h = ConvTranspose <strides = [2,2], pads = [1,0,0,4]> (b, w)\n",
+        ", float[2,3,3,3] w = {" + ", ".join(f"{(i * 7 % 11 - 5) / 10}" for i in range(54)) + "}",
+    ),
+    "pad_rows": (
+        "(int64[3] x) => (float[3,4] y)",
+        "c = DequantizeLinear(table, s, z)\n h = Gather(c, x)\n",
+        ", uint16[5,4] table = {" + ", ".join(str(30000 + 311 * i) for i in range(20)) + "}",
+    ),
+}
+
+
+def model_of(name: str) -> ir.Model:
+    signature, body, constants = MODELS[name]
+    before = "" if name == "pad_rows" else INPUT
+    head = f'<ir_version: 10, opset_import: ["": 21]>\nagraph {signature}\n{GRIDS}{constants}>'
+    model = ir.from_onnx_text(f"{head}\n{{ {before}{body}{OUTPUT} }}")
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+    return model
+
+
+def rows_of(name: str) -> list[dict[str, np.ndarray]]:
+    if name == "pad_rows":
+        return [{"x": np.array([4, 0, 3])}]
+    shape = (1, 2, 5, 6) if name == "crop_outside" else (1, 4)
+    rng = np.random.default_rng(0)
+    return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
+
+
+class WrongAt:
+    """A simulator that runs models on the CPU, and forgets the result of those that a condition holds of."""
+
+    def __init__(self, is_wrong: Callable[[ir.Model], bool]) -> None:
+        self.is_wrong, self.runs = is_wrong, 0
+
+    def run(self, path, samples, device):
+        self.runs += 1
+        model = io.load(path)
+        found = execution.run(model, samples)
+        return [{n: np.zeros_like(v) for n, v in row.items()} for row in found] if self.is_wrong(model) else found
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestRemedies:
+    def test_each_computes_the_same_within_a_step_of_the_coarsest_grid(self, name):
+        model, rows = model_of(name), rows_of(name)
+        site = Site(model.clone(), "h")
+        done = getattr(remedies, name)(site)
+        assert done is not None
+        site.model.graph.sort()
+        step = {"widen_inputs": 0.016, "widen_more": 0.256, "other_width": 0.002 * 65535 / 255}.get(name, 0.004)
+        for before, after in zip(execution.run(model, rows), execution.run(site.model, rows), strict=True):
+            np.testing.assert_allclose(after["y"], before["y"], atol=step)
+
+    def test_it_changes_the_form(self, name):
+        model = model_of(name)
+        changed = Site(model.clone(), "h")
+        assert getattr(remedies, name)(changed)
+        assert ir.to_proto(changed.model).SerializeToString() != ir.to_proto(model).SerializeToString()
+
+    def test_all_remedies_are_tried(self, name):
+        assert getattr(remedies, name) in remedies.REMEDIES
+
+
+def found(name: str, is_wrong: Callable[[ir.Model], bool], monkeypatch):
+    simulator = WrongAt(is_wrong)
+    monkeypatch.setattr(mending, "simulator_of", lambda target: simulator)
+    return mending.mend(model_of(name), rows_of(name), load_target("qnn"), CompileConfig(device="qnn"))
+
+
+def has(op: str, **attributes: object) -> Callable[[ir.Model], bool]:
+    return lambda model: any(
+        node.op_type == op and all(node.attributes[key].value == value for key, value in attributes.items())
+        for node in model.graph
+    )
+
+
+def test_the_first_form_that_the_device_confirms_is_taken(monkeypatch):
+    mended = found("crop_outside", has("ConvTranspose", pads=(1, 0, 0, 4)), monkeypatch)
+    assert mended is not None and len(mended.done) == 1
+    assert "a Slice leaves it out" in mended.done[0] and "0.0 dB" in mended.done[0]
+    assert [node.op_type for node in mended.model.graph].count("Slice") == 1
+
+
+def test_a_right_model_is_left_as_it_is(monkeypatch):
+    assert found("crop_outside", lambda model: False, monkeypatch) is None
+
+
+def test_where_nothing_helps_nothing_is_taken(monkeypatch):
+    assert found("widen_inputs", has("Sigmoid"), monkeypatch) is None
+
+
+def row(form: str, db: float | None, output: str = "y") -> Accuracy:
+    return Accuracy(form, "here", output, db, db is None, 1.0, 0.1, 0.01, elements=100)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row("quantized", 40.0), row("compiled", 34.0)], 0.0),
+        ([row("quantized", 40.0), row("compiled", 32.0)], 1.0),
+        ([row("quantized", 25.0), row("compiled", 22.0)], 0.0),
+        ([row("quantized", 25.0), row("compiled", 20.0)], 2.0),
+        ([row("quantized", None), row("compiled", None)], 0.0),
+        ([row("quantized", 40.0), row("compiled", 39.0), row("quantized", 50.0, "z"), row("compiled", 3.0, "z")], 30.0),
+    ],
+)
+def test_the_shortfall_is_counted_from_what_a_device_can_keep(rows, expected):
+    assert shortfall(rows) == pytest.approx(expected)
+
+
+def deconvolution(path):
+    weight = np.random.default_rng(1).standard_normal((2, 3, 3, 3, 3)).astype(np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 5, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 7, 6])
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], "deconvolve", pads=[1, 0, 1, 1, 0, 1])
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    io.save(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)), path)
+    return path
+
+
+@pytest.mark.qnn
+def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
+    path = deconvolution(tmp_path / "m.onnx")
+    rng = np.random.default_rng(2)
+    np.savez(tmp_path / "d.npz", x=rng.standard_normal((24, 2, 4, 5, 6)).astype(np.float32))
+    config = BuildConfig.from_dict(
+        {
+            "precision": "w8a16",
+            "compile": {"device": "qnn"},
+            "quant": {"load_path": str(tmp_path / "d.npz"), "effort": "fast"},
+        }
+    )
+    plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
+    built = build_any(path, config, tmp_path / "mended")
+
+    compiled = {
+        name: next(a.sqnr_db for a in b.accuracy if a.form == "compiled") for name, b in (("p", plain), ("m", built))
+    }
+    assert plain.verdict == "broken" and compiled["p"] < 6
+    assert built.verdict == "good" and compiled["m"] > 33
+    (told,) = [stage for stage in built.stages if stage.name == "mend"]
+    assert "deconvolve" in told.details["done"][0]
+    assert [stage.name for stage in built.stages].count("verify") == 1
+    assert built.placement.npu_percent == 100
