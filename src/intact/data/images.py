@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Preparation:
     height: int
     width: int
     layout: Literal["nchw", "nhwc"]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     settings: ImageConfig
 
     @property
@@ -78,7 +78,7 @@ class ImageRows:
         return (len(self.files), *self.preparation.shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.generic]:
         return self.preparation.dtype
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:

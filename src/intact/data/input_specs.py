@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +19,7 @@ class InputSpec:
     """One input of a model; a free dimension is its name, or None where it has none."""
 
     name: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     shape: tuple[int | str | None, ...]
 
     def __str__(self) -> str:
@@ -72,7 +71,7 @@ def check_names(specs: tuple[InputSpec, ...], names: Iterable[str], where: str) 
         )
 
 
-def check_dtype(spec: InputSpec, dtype: np.dtype[Any], where: str) -> None:
+def check_dtype(spec: InputSpec, dtype: np.dtype[np.generic], where: str) -> None:
     """Raise unless `dtype` is the very type of the input: values are never converted in silence."""
     if dtype.hasobject:
         raise DataError(
@@ -90,7 +89,7 @@ def check_dtype(spec: InputSpec, dtype: np.dtype[Any], where: str) -> None:
         )
 
 
-def check_feed(specs: tuple[InputSpec, ...], arrays: Mapping[str, Any], where: str) -> Feeds:
+def check_feed(specs: tuple[InputSpec, ...], arrays: Mapping[str, object], where: str) -> Feeds:
     """One sample as it is fed to the model: every array has the type and the whole shape of its input."""
     check_names(specs, arrays, where)
     feed = {spec.name: np.asarray(arrays[spec.name]) for spec in specs}

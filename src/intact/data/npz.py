@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -49,7 +49,7 @@ class StoredArray:
     member: str | None
     offset: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize

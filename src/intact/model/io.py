@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -134,7 +134,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(file: Path) -> Any:
+def _parse(file: Path) -> onnx.ModelProto:
     content = _read(file)
     proto = onnx.ModelProto()
     try:
@@ -186,7 +186,7 @@ def _newest_opsets() -> dict[str, int]:
     return newest
 
 
-def _complete_imports(proto: Any) -> None:
+def _complete_imports(proto: onnx.ModelProto) -> None:
     """Import every domain that nodes use; only the default domain must have been imported by the file itself."""
     for holder, nodes in [(proto, proto.graph.node), *((function, function.node) for function in proto.functions)]:
         versions = proto_check.imports_of(holder.opset_import)
@@ -203,7 +203,7 @@ def _complete_imports(proto: Any) -> None:
             holder.opset_import.add(domain=domain, version=version)
 
 
-def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
+def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:
     """Check the data of every tensor; return the folder of each weight file, by the name that tensors now give it."""
     roots: dict[str, Path] = {}
     located: dict[str, external.Located] = {}
@@ -225,11 +225,11 @@ def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
     return roots
 
 
-def _entries(tensor: Any) -> list[tuple[str, str]]:
+def _entries(tensor: onnx.TensorProto) -> list[tuple[str, str]]:
     return [(entry.key, entry.value) for entry in tensor.external_data]
 
 
-def _deserialize(proto: Any) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, NotImplementedError) as problem:

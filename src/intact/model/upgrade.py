@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -107,7 +106,7 @@ def _name_of(value: ir.Value) -> str:
     return "unknown" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
 
 
-def schema_of(op: str, opset: int) -> Any | None:
+def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """The definition that `opset` of the default domain has for `op`, or None."""
     try:
         return onnx.defs.get_schema(op, opset, "")

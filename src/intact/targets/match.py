@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from intact.targets import predicates
 from intact.targets.operands import NodeOperand, Use, describe
-from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Signature, Slot, Target
+from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Requirement, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
 Kind = Literal[
@@ -61,9 +61,10 @@ def mismatches(use: Use, signature: Signature, spec: OpSpec, target: Target) -> 
     return found
 
 
-def _kind(rule: Mapping[str, Any], use: Use) -> Kind:
+def _kind(rule: Requirement, use: Use) -> Kind:
     """The kind of a requirement that is not met: where it is about a weight in blocks, it is about their form."""
-    operand = use.inputs[rule["index"]] if rule.get("index", len(use.inputs)) < len(use.inputs) else None
+    index = rule.get("index")
+    operand = use.inputs[index] if isinstance(index, int) and index < len(use.inputs) else None
     return "form" if operand is not None and operand.granularity == "block" else "check"
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from intact.errors import SettingsError
 
@@ -27,6 +27,8 @@ QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2
 UNQUANTIZED = ("float", "real", "index", "bool", "any")
 MADE_FLOAT = ("uint8", "int8", "uint16", "int16", "uint4", "int4")
 GRANULARITIES = ("tensor", "channel", "block")
+# A predicate as `check`, and its arguments (see `predicates`).
+Requirement = Mapping[str, object]
 # The type of a value that no shape inference could tell.
 UNKNOWN = "unknown"
 
@@ -74,7 +76,7 @@ class Signature:
     repeats: bool
     arch: int
     source: str
-    require: tuple[Mapping[str, Any], ...] = ()
+    require: tuple[Requirement, ...] = ()
     runs: Literal["integer", "float"] = "integer"
 
     def input(self, index: int) -> Slot | None:
@@ -127,7 +129,7 @@ class OpSpec:
     weight_axis: Axis
     channel_rank: int | None
     fixed: Mapping[str, tuple[float, int]]
-    require: tuple[Mapping[str, Any], ...]
+    require: tuple[Requirement, ...]
     source: str
     must_share: bool = True
     must_fix: Mapping[str, str] = field(default_factory=dict)
@@ -136,8 +138,12 @@ class OpSpec:
 
     def must_have_fixed(self, dtype: str) -> bool:
         """Whether a grid that is shared with other tensors may not take the place of the fixed one."""
-        held = [rule for rule in self.require if rule["check"] == "output_grid_holds" and dtype in rule["types"]]
-        return dtype in self.fixed and (dtype in self.must_fix or bool(held))
+        return dtype in self.fixed and (dtype in self.must_fix or any(_holds(rule, dtype) for rule in self.require))
+
+
+def _holds(rule: Requirement, dtype: str) -> bool:
+    types = rule.get("types")
+    return rule["check"] == "output_grid_holds" and isinstance(types, list) and dtype in types
 
 
 @dataclass(frozen=True, slots=True)

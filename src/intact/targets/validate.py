@@ -193,8 +193,8 @@ def _checked(use: Use, spec: OpSpec) -> Iterator[Violation]:
     for rule in spec.require:
         failed = predicates.check(use.node, rule)
         if failed is not None:
-            fix = rule.get("fix", f"change the operator; {_LENIENT}")
-            yield _violation(use, CHECKED, failed[0], failed[1], rule.get("source", spec.source), fix)
+            source, fix = rule.get("source", spec.source), rule.get("fix", f"change the operator; {_LENIENT}")
+            yield _violation(use, CHECKED, failed[0], failed[1], str(source), str(fix))
 
 
 def _fixed(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ columns out of an activation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -76,7 +76,7 @@ class Convolution:
         windows = windows[(slice(None), slice(None), *steps, *taps)]
         places = windows.shape[2 : 2 + spatial]
         chosen = np.unravel_index(_spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
-        index: tuple[Any, ...] = (chosen[0], slice(None), *chosen[1:])
+        index: tuple[np.ndarray | slice, ...] = (chosen[0], slice(None), *chosen[1:])
         patches = windows[index]
         return np.moveaxis(patches.reshape(len(patches), self.groups, -1), 1, 0)
 
