@@ -63,7 +63,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows become samples: `rows` of them make one; `whole` drops the axis that held the samples."""
+    """The rule from rows to samples: `rows` of them make one; `whole` drops the axis that held the samples."""
 
     rows: int
     whole: bool

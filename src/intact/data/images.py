@@ -36,7 +36,7 @@ _AXES = {"nchw": (0, 1, 2), "nhwc": (2, 0, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How an image becomes an array of one input."""
+    """The way from an image to an array of one input."""
 
     channels: Literal[1, 3]
     height: int
@@ -121,7 +121,7 @@ def _some(names: list[str]) -> str:
 
 
 def prepare(spec: InputSpec, settings: ImageConfig) -> Preparation:
-    """What the shape and type of an input, and the settings where the input leaves it open, say about preparation."""
+    """The preparation for an input: its shape and type decide, and the settings where these leave it open."""
     if len(spec.shape) not in (3, 4):
         raise _not_an_image(spec, "has no room for an image", "rank 3 or 4: channels, height and width, a batch")
     layout = settings.layout or _layout(spec)

@@ -1,4 +1,4 @@
-"""What a model takes: the name, type and shape of each input, and the check that arrays fit them."""
+"""The name, type and shape of each input of a model, and the check that arrays fit them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InputSpec:
         return f"{self.dtype}{shape_text(self.shape)}"
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape can be fed as it is."""
+        """True if an array of this shape can be fed as it is."""
         return fits(self.shape, shape)
 
 
@@ -42,7 +42,7 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
 
 
 def fits(wanted: tuple[int | str | None, ...], found: tuple[int, ...]) -> bool:
-    """Whether ranks agree, and sizes wherever a size is wanted."""
+    """True if ranks agree, and sizes wherever a size is wanted."""
     return len(wanted) == len(found) and all(
         want == size for want, size in zip(wanted, found, strict=True) if isinstance(want, int)
     )

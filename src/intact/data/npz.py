@@ -62,7 +62,7 @@ class StoredArray:
 
 
 def is_array_file(path: Path) -> bool:
-    """Whether the content is that of an .npz or .npy file."""
+    """True if the content is that of an .npz or .npy file."""
     return _is_npy(path) or zipfile.is_zipfile(path)
 
 
@@ -106,7 +106,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Stor
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member begin: the local header's own lengths decide, not the directory's."""
+    """The position of the first byte of a stored member: the local header's own lengths decide, not the directory's."""
     with path.open("rb") as stream:
         stream.seek(info.header_offset)
         name_bytes, extra_bytes = struct.unpack("<26xHH", stream.read(_LOCAL_HEADER_BYTES))

@@ -1,4 +1,4 @@
-"""What the graph does with each of its inputs, read from its structure alone.
+"""The role of each input of a graph, read from the graph's structure alone.
 
 An input is followed through ops that pass values on, to the nodes that use them. Integers that index a table are
 ids; integers and bools that index nothing are masks, unless the type is so narrow (8 or 16 bits) that they are
@@ -151,7 +151,7 @@ def _meetings(value: ir.Value) -> Iterator[Meeting]:
 
 
 def _shift_after(node: ir.Node, slot: int, value: ir.Value) -> int | None:
-    """What the node adds to the values that it passes on, or None where it makes new ones of them."""
+    """The number that a node adds to the values that it passes on, or None where it makes new ones of them."""
     if node.op_type in _PASSES_ON:
         slots = _PASSES_ON[node.op_type]
         return 0 if (slots is None or slot in slots) and not _casts_to_bool(node) else None
@@ -219,7 +219,7 @@ def _masks_floats(meeting: Meeting) -> bool:
 
 
 def _hides_zeros(node: ir.Node, slot: int) -> bool:
-    """Whether the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
+    """True if the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
     sign = 1.0 if slot == 1 else -1.0
     for user, place in node.outputs[0].uses():
         if _casts_to_bool(user) or user.op_type in _LOGIC:

@@ -66,7 +66,7 @@ def replace_value(old: ir.Value, new: ir.Value, names: Names) -> None:
 
 
 def can_be_renamed(value: ir.Value, graph: ir.Graph) -> bool:
-    """Whether the value may take the name of an output of the graph: it has no name that others rely on."""
+    """True if the value may take the name of an output of the graph: it has no name that others rely on."""
     return value.producer() is not None and value.graph is graph and not value.is_graph_output()
 
 
@@ -162,7 +162,7 @@ class Remains:
         return released
 
     def _is_dead(self, node: ir.Node) -> bool:
-        """Whether nothing but what was added uses an output of the node."""
+        """True if nothing but the added nodes uses an output of the node."""
         for output in node.outputs:
             if output.is_graph_output():
                 return False

@@ -260,7 +260,7 @@ def _is_large(tensor: ir.TensorProtocol) -> bool:
 
 
 def _is_plain(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor is of a type that numpy has itself."""
+    """True if a tensor is of a type that numpy has itself."""
     if tensor.dtype == ir.DataType.STRING:
         return False
     dtype = tensor.dtype.numpy()

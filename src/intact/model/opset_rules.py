@@ -1,4 +1,4 @@
-"""How each op is written since its definition changed in a way that a reader of the old form would get wrong.
+"""Rules that rewrite ops whose definition changed so that a reader of the old form would get them wrong.
 
 One function for each op, from any older form since opset 7 straight to a form that holds from opset 21 on. An op
 that is not here has only been extended: its old form still says the same.

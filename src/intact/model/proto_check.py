@@ -1,4 +1,4 @@
-"""Whether a parsed file is a model at all: versions, names, tensors. Nothing here changes the model."""
+"""Check that a parsed file is a model: versions, names, tensors. Nothing here changes it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def check_no_sparse(proto: onnx.ModelProto) -> None:
 
 
 def bytes_needed(name: str, tensor: onnx.TensorProto) -> int:
-    """How many bytes the data of `tensor` has by its shape and type."""
+    """The number of bytes that the data of `tensor` has by its shape and type."""
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError("M112", f"{name}: its shape is {list(tensor.dims)}", allowed="dimensions from 0 up")
     return _packed(math.prod(tensor.dims), _dtype(name, tensor))
@@ -172,7 +172,7 @@ def check_tensor(name: str, tensor: onnx.TensorProto) -> None:
 
 
 def _entries(tensor: onnx.TensorProto, dtype: ir.DataType, field: str) -> int:
-    """How many entries of the typed `field` hold the data of `tensor`."""
+    """The number of entries of the typed `field` that hold the data of `tensor`."""
     count: int = math.prod(tensor.dims)
     if dtype.name.startswith("COMPLEX"):
         return 2 * count
@@ -246,7 +246,7 @@ def _too_new(found: str, newest: str) -> ModelError:
 
 
 def _key(proto: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
-    """What identifies a function, or the function that a node calls."""
+    """The key of a function, or of the function that a node calls."""
     return (proto.domain, getattr(proto, "op_type", None) or proto.name, proto.overload)
 
 

@@ -22,7 +22,7 @@ _CONSTANT_DTYPES = {
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether the value is an initializer that no input overrides, or comes from a Constant node."""
+    """True if the value is an initializer that no input overrides, or comes from a Constant node."""
     if value is None:
         return False
     if value.is_initializer():
@@ -72,13 +72,13 @@ def scalar(value: ir.Value | None) -> float | int | None:
 
 
 def is_scalar(value: ir.Value | None) -> bool:
-    """Whether the value is a constant of one element, of any rank."""
+    """True if the value is a constant of one element, of any rank."""
     tensor = constant_tensor(value)
     return tensor is not None and tensor.size == 1
 
 
 def same_constant(left: ir.Value | None, right: ir.Value | None) -> bool:
-    """Whether both are constants of one dtype and equal elements; one element counts as a scalar of any rank."""
+    """True if both are constants of one dtype and equal elements; one element counts as a scalar of any rank."""
     a, b = constant_tensor(left), constant_tensor(right)
     if a is None or b is None:
         return False
@@ -137,17 +137,17 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def same_shape(left: ir.Value, right: ir.Value) -> bool:
-    """Whether both shapes are known and equal; a named dimension equals itself."""
+    """True if both shapes are known and equal; a named dimension equals itself."""
     return left.shape is not None and left.shape == right.shape
 
 
 def is_float(value: ir.Value | None) -> bool:
-    """Whether the elements are floats of any width."""
+    """True if the elements are floats of any width."""
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
 def is_quantized(value: ir.Value | None) -> bool:
-    """Whether the elements are integers of 16 bits or fewer: a grid, not an index."""
+    """True if the elements are integers of 16 bits or fewer: a grid, not an index."""
     return value is not None and value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth <= 16
 
 
@@ -157,7 +157,7 @@ def consumers(value: ir.Value) -> tuple[ir.Node, ...]:
 
 
 def is_unused(value: ir.Value) -> bool:
-    """Whether neither a node nor a graph output uses the value."""
+    """True if neither a node nor a graph output uses the value."""
     return not value.uses() and not value.is_graph_output()
 
 
@@ -207,7 +207,7 @@ def origin(node: ir.Node) -> tuple[str, ...]:
 
 
 def describe(value: ir.Value | None) -> str:
-    """What the value is, in words for a message."""
+    """Describe the value in words for a message."""
     if value is None:
         return "nothing"
     if is_constant(value):

@@ -1,4 +1,4 @@
-"""Whether every node is written as its op is defined, by ONNX or by a function of the model."""
+"""Check every node against the definition of its op, by ONNX or by a function of the model."""
 
 from __future__ import annotations
 

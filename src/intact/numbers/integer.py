@@ -55,7 +55,7 @@ def requantize(accumulator: np.ndarray, multiplier: ArrayLike, zero_point: np.nd
 
 
 def multiplier(x_scale: ArrayLike, w_scale: ArrayLike, y_scale: ArrayLike) -> np.ndarray:
-    """What takes an accumulator to the grid of the output, rounded to float32 twice as kernels do."""
+    """The factor from an accumulator to the grid of the output, rounded to float32 twice as kernels do."""
     product = np.asarray(x_scale, np.float32) * np.asarray(w_scale, np.float32)
     return np.asarray(product / np.asarray(y_scale, np.float32), np.float32)
 
@@ -214,7 +214,7 @@ def paddings(
     pads: Sequence[int] = (),
     auto_pad: str = "NOTSET",
 ) -> list[tuple[int, int]]:
-    """How many elements a convolution or a pooling adds before and after each spatial dimension."""
+    """The numbers of elements that a convolution or a pooling adds before and after each spatial dimension."""
     count = len(kernel)
     if auto_pad == "NOTSET":
         given = tuple(pads) or (0,) * 2 * count

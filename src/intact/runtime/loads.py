@@ -27,7 +27,7 @@ def refusal(path: Path, problem: str) -> ModelError:
 
 
 def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
-    """Why ONNX Runtime does not load each of these models; those that it loads are left out."""
+    """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out."""
     if not paths:
         return {}
     try:

@@ -69,7 +69,7 @@ def _kind(rule: Requirement, use: Use) -> Kind:
 
 
 def _is_of_floats(signature: Signature) -> bool:
-    """Whether a row is for floats; one that names the types of a grid takes them as they are grouped."""
+    """True if a row is for floats; one that names the types of a grid takes them as they are grouped."""
     return bool(signature.inputs) and signature.inputs[0].types[0] in UNQUANTIZED
 
 
@@ -83,7 +83,7 @@ def nearest(use: Use, spec: OpSpec, target: Target) -> tuple[Signature, list[Mis
 
 
 def _grouped(use: Use, spec: OpSpec) -> bool:
-    """Whether the device takes the node together with its Q/DQ nodes, as one piece."""
+    """True if the device takes the node together with its Q/DQ nodes, as one piece."""
     outputs = {operand.type for operand in use.outputs if operand.on_grid}
     if spec.group == "never" or len(outputs) != 1 or not use.inputs:
         return False
@@ -122,7 +122,7 @@ def _against(operand: NodeOperand, slot: Slot, place: str, axis: int | None, spe
 
 
 def _is_real(operand: NodeOperand) -> bool:
-    """Whether the operand is a float, or what a device can make one: not int32, and not a scale per channel."""
+    """True if the operand is a float, or can be made one by a device: not int32, and not a scale per channel."""
     if not operand.on_grid:
         return operand.type == "float"
     return operand.type in MADE_FLOAT and operand.granularity == "tensor"

@@ -27,14 +27,14 @@ def predicate(function: Predicate) -> Predicate:
 
 
 def check(node: ir.Node, rule: Requirement) -> tuple[str, str] | None:
-    """What `node` is required to be and what it is, where it does not meet `rule`; None where it does."""
+    """Return the requirement and the finding where `node` does not meet `rule`; None where it does."""
     function, arguments = find(rule)
     found = function(node, **arguments)
     return None if found is None else (requirement(rule), found)
 
 
 def meets(node: ir.Node, rules: Iterable[Requirement]) -> bool:
-    """Whether `node` meets every rule."""
+    """True if `node` meets every rule."""
     return all(check(node, rule) is None for rule in rules)
 
 
@@ -126,7 +126,7 @@ def computed_input(node: ir.Node, *, index: int) -> str | None:
 
 
 def _blocked(node: ir.Node, index: int) -> ir.Node | None:
-    """What dequantizes an input in blocks, or None where it has none."""
+    """The node that dequantizes an input in blocks, or None if it has none."""
     value = query.input_(node, index)
     weight = value.producer() if value is not None else None
     is_blocked = weight is not None and weight.op_type == "DequantizeLinear" and query.int_(weight, "block_size", 0)

@@ -37,7 +37,7 @@ def place(
     reasons: Mapping[str, str],
     partitions: int,
 ) -> Placement:
-    """Where the nodes in `ops` run, given what each provider was assigned.
+    """The placement of the nodes in `ops`, given the subgraphs that each provider was assigned.
 
     A node that nobody was assigned was absorbed: the layout pass cancels Transposes and moves conversions. It
     counts for the NPU, unless nothing at all is there.

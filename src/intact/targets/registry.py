@@ -203,7 +203,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _lacks_vnni(assumed: bool | None) -> bool:
-    """What the user says of the machine that will run the model, or what is true of this one."""
+    """True if kernels without VNNI will run the model: as the user says, or else as on this machine."""
     if assumed is not None:
         return not assumed
     from intact.runtime import host_cpu as cpu

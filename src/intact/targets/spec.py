@@ -1,4 +1,4 @@
-"""What a target says about operators: signatures of types, grids, gates. Plain values, read from a table.
+"""The content of a target's table: signatures of types, grids, gates. Plain values.
 
 A *signature* lists, for each input and output of an operator, what may stand there. A slot is written as words:
 
@@ -35,7 +35,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one input or output of an operator may be."""
+    """The values that one input or output of an operator takes."""
 
     types: tuple[str, ...]
     constant: bool = False
@@ -137,7 +137,7 @@ class OpSpec:
     group: Literal["all", "first", "never"] = "all"
 
     def must_have_fixed(self, dtype: str) -> bool:
-        """Whether a grid that is shared with other tensors may not take the place of the fixed one."""
+        """True if a grid that is shared with other tensors may not take the place of the fixed one."""
         return dtype in self.fixed and (dtype in self.must_fix or any(_holds(rule, dtype) for rule in self.require))
 
 
@@ -228,7 +228,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What computing costs on a target, as multiples of one multiply-add of 8 bits.
+    """The costs of computing on a target, as multiples of one multiply-add of 8 bits.
 
     `levels` are the precisions to choose from, cheapest first; `byte` is the price of moving one byte.
     """
@@ -264,11 +264,11 @@ class Target:
     ort_fuses: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
-        """What the target says about an operator, or None if it does not know it."""
+        """The facts about an operator, or None if the target does not know it."""
         return self.ops.get((domain, op_type))
 
     def has(self, domain: str, op_type: str) -> bool:
-        """Whether the target lists an operator."""
+        """True if the target lists an operator."""
         return (domain, op_type) in self.ops
 
     @property

@@ -105,7 +105,7 @@ def node_types(model: ir.Model, given: Mapping[str, GivenGrid], default: str) ->
 
 
 def _weight_overrides(draft: QuantPlan, given: Mapping[str, GivenGrid], source: str) -> dict[str, TensorOverride]:
-    """What has to change in the plan of weights so that they have the types and the granularity of `given`."""
+    """The overrides by which weights get the types and the granularity of `given`."""
     found: dict[str, TensorOverride] = {}
     for weight in draft.weights:
         entry = given.get(weight.tensor)

@@ -1,4 +1,4 @@
-"""Which nodes stay in float32, and why: what half precision cannot hold is seen in the data and in the constants."""
+"""Find nodes that have to stay in float32: their data or constants are beyond what half precision holds."""
 
 from __future__ import annotations
 

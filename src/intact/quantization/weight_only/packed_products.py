@@ -50,7 +50,7 @@ class Weight:
 
     @property
     def is_centred(self) -> bool:
-        """Whether every zero point is the middle, which MatMulNBits takes for granted."""
+        """True if every zero point is the middle, which MatMulNBits takes for granted."""
         return bool((self.zero_points == 2 ** (self.bits - 1)).all())
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def _check(packing: Packing | None, target: Target, config: QuantConfig) -> None
 
 
 def _refusal(node: ir.Node, config: QuantConfig) -> str | None:
-    """Why the weight of a MatMul or Gemm stays as it is, or None if it is packed."""
+    """Return the reason against packing the weight of a MatMul or Gemm, or None if there is none."""
     activation, weight = node.inputs[0], node.inputs[1]
     if not wanted_by(node, config):
         return "excluded"
