@@ -145,8 +145,4 @@ def _spec(value: ir.Value) -> InputSpec:
         dtype = value.type.dtype.numpy()
     except TypeError:
         raise ModelError("M182", f"input {name}: numpy has no type for {value.type.dtype}") from None
-    return InputSpec(name, dtype, tuple(_dimension(dim) for dim in value.shape))
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
+    return InputSpec(name, dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))

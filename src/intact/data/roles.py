@@ -114,7 +114,7 @@ def role(value: ir.Value) -> Role:
     if spans:
         low = max(span.low for span in spans)
         return TableIndex(low, max(low + 1, min(span.high for span in spans)), all(span.known for span in spans))
-    if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
+    if dtype in _NARROW and not any(_masks_floats(one) or one.node.op_type in _COMPARISONS for one in meetings):
         return Signal()
     return Mask()
 
@@ -205,10 +205,6 @@ def _size(value: ir.Value | None, axis: int) -> int | None:
         return None
     size = value.shape[axis]
     return size if isinstance(size, int) else None
-
-
-def _masks_integers(meeting: Meeting) -> bool:
-    return _masks_floats(meeting) or meeting.node.op_type in _COMPARISONS
 
 
 def _masks_floats(meeting: Meeting) -> bool:

@@ -91,7 +91,8 @@ def to_bytes(model: ir.Model) -> bytes:
 def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
     found = [(value, value.const_value) for value in model.graph.initializers.values()]
-    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_large(tensor)]
+    plain = [(value, tensor) for value, tensor in found if tensor is not None and _is_plain(tensor)]
+    large = [(value, tensor) for value, tensor in plain if tensor.nbytes >= EXTERNAL_MIN_BYTES]
     hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
     arrays = {
         value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
@@ -121,7 +122,7 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     file = Path(path)
     proto = _parse(file)
     locations = {
-        external.reference(name, _entries(tensor)).location: name
+        external.reference(name, ((entry.key, entry.value) for entry in tensor.external_data)).location: name
         for name, tensor in proto_check.tensors_of(proto)
         if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
@@ -211,7 +212,7 @@ def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             proto_check.check_tensor(name, tensor)
             continue
-        found = external.reference(name, _entries(tensor))
+        found = external.reference(name, ((entry.key, entry.value) for entry in tensor.external_data))
         needed = proto_check.bytes_needed(name, tensor)
         if found.location not in located:
             located[found.location] = external.locate(file, found.location, name)
@@ -223,10 +224,6 @@ def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:
         for key, value in (("location", target.name), ("offset", found.offset), ("length", needed)):
             tensor.external_data.add(key=key, value=str(value))
     return roots
-
-
-def _entries(tensor: onnx.TensorProto) -> list[tuple[str, str]]:
-    return [(entry.key, entry.value) for entry in tensor.external_data]
 
 
 def _deserialize(proto: onnx.ModelProto) -> ir.Model:
@@ -253,10 +250,6 @@ def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(
         tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
     )
-
-
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    return _is_plain(tensor) and tensor.nbytes >= EXTERNAL_MIN_BYTES
 
 
 def _is_plain(tensor: ir.TensorProtocol) -> bool:

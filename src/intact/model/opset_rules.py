@@ -263,13 +263,12 @@ def dropout(patch: Patch) -> None:
 def _spell_out_mask(patch: Patch, data: ir.Value) -> None:
     """Dropout that returns its mask = Identity, and zeros of the same shape."""
     zeros = patch.add("ConstantOfShape", [patch.add("Shape", [data], "Shape")], "zeros")
-    mask = patch.add("CastLike", [zeros, data], "mask") if patch.opset < 10 else _as_bool(patch, zeros)
+    if patch.opset < 10:
+        mask = patch.add("CastLike", [zeros, data], "mask")
+    else:
+        mask = patch.add("Cast", [zeros], "mask", {"to": int(ir.DataType.BOOL)})
     patch.move_output(1, mask)
     patch.become("Identity", [data])
-
-
-def _as_bool(patch: Patch, value: ir.Value) -> ir.Value:
-    return patch.add("Cast", [value], "mask", {"to": int(ir.DataType.BOOL)})
 
 
 @below(11, "Scatter")

@@ -52,12 +52,12 @@ class IntegerIO:
 
 def to_integers(feeds: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
     """Values as integers on the grids that are there for them; others as they are."""
-    return {name: _to_integers(value, grids.get(name)) for name, value in feeds.items()}
+    return {n: arithmetic.quantize(v, grids[n]) if n in grids else v for n, v in feeds.items()}
 
 
 def to_floats(outputs: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
     """Integers as what they stand for on the grids that are there for them; others as they are."""
-    return {name: _to_floats(value, grids.get(name)) for name, value in outputs.items()}
+    return {n: arithmetic.dequantize(v, grids[n]) if n in grids else v for n, v in outputs.items()}
 
 
 def grids(ports: Iterable[Port], direction: Direction) -> dict[str, Encoding]:
@@ -122,14 +122,6 @@ def _encoding(node: ir.Node) -> Encoding | None:
     if found is None or found.scale.size != 1:
         return None
     return Encoding(found.dtype, found.scale.reshape(()), found.zero_point.reshape(()))
-
-
-def _to_integers(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else arithmetic.quantize(value, encoding)
-
-
-def _to_floats(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else arithmetic.dequantize(value, encoding)
 
 
 def _port(direction: Direction, value: ir.Value, grids: Mapping[str, Encoding]) -> Port:

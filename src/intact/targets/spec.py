@@ -157,18 +157,6 @@ class Soc:
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A documented fact that a probe contradicts: what it is about, both sides, and the case that shows it."""
-
-    what: str
-    documented: str
-    probed: str
-    case: str
-    arch: int
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
 class Forms:
     """The forms of quantized operators that a target takes: what `rewrite` brings a model to.
 

@@ -238,8 +238,8 @@ class SocSection(TableSection):
     source: str = ""
 
 
-class DisagreementRow(TableSection):
-    """`[[disagreement]]`: see `spec.Disagreement`."""
+class Disagreement(TableSection):
+    """`[[disagreement]]`: a documented fact that a probe contradicts, and the case that shows it."""
 
     what: str
     documented: str
@@ -263,7 +263,7 @@ class TargetTable(TableSection):
     weight_only: WeightOnlySection | None = None
     cost: CostSection | None = None
     soc: SocSection | None = None
-    disagreement: list[DisagreementRow] = []
+    disagreement: list[Disagreement] = []
 
     @model_validator(mode="after")
     def _groups_are_there(self) -> TargetTable:

@@ -15,20 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from intact.numbers.integer_types import limits
+from intact.quantization.encodings import parse as read
 from intact.quantization.encodings.given import GivenGrid
-from intact.quantization.encodings.parse import (
-    Entry,
-    axis_of,
-    bits_of,
-    dtype_of,
-    entry_of,
-    field,
-    flag,
-    grid,
-    list_of,
-    numbers,
-    wrong,
-)
+from intact.quantization.encodings.parse import Entry, wrong
 
 VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 
@@ -66,55 +55,57 @@ def _entries(content: Entry, path: str) -> Iterator[tuple[str, GivenGrid]]:
 def _named(content: Entry, part: str, path: str) -> Iterator[tuple[str, Entry]]:
     """The entries of a part that is a list, by the names that they bear."""
     where = f"{path}: an entry of {part}"
-    for value in list_of(content.get(part, []), f"{path}: {part}"):
-        entry = entry_of(value, where)
-        yield str(field(entry, "name", where)), entry
+    for value in read.list_of(content.get(part, []), f"{path}: {part}"):
+        entry = read.entry_of(value, where)
+        yield str(read.field(entry, "name", where)), entry
 
 
 def _legacy(channels: object, where: str) -> GivenGrid:
     """A list of one object, or of one per channel."""
-    entries = [entry_of(channel, where) for channel in list_of(channels, where)]
+    entries = [read.entry_of(channel, where) for channel in read.list_of(channels, where)]
     if not entries:
         raise wrong(where, "an empty list")
     _refuse_float(entries[0].get("dtype", "int"), where)
-    widths = {bits_of(field(entry, "bitwidth", where), where) for entry in entries}
+    widths = {read.bits_of(read.field(entry, "bitwidth", where), where) for entry in entries}
     if len(widths) > 1:
         raise wrong(where, f"channels of {' and '.join(map(str, sorted(widths)))} bits", "one bit width per tensor")
     (bits,) = widths
-    symmetric = flag(entries[0].get("is_symmetric", False), where)
-    scales, offsets = ([_one(field(entry, key, where), key, where) for entry in entries] for key in ("scale", "offset"))
-    return grid(bits, scales, _zero_points(offsets, bits, symmetric), where)
+    symmetric = read.flag(entries[0].get("is_symmetric", False), where)
+    scales, offsets = (
+        [_one(read.field(entry, key, where), key, where) for entry in entries] for key in ("scale", "offset")
+    )
+    return read.grid(bits, scales, _zero_points(offsets, bits, symmetric), where)
 
 
 def _one(value: object, name: str, where: str) -> float:
-    (number,) = numbers(value, name, where) if not isinstance(value, list) else numbers(None, name, where)
+    (number,) = read.numbers(value, name, where) if not isinstance(value, list) else read.numbers(None, name, where)
     return number
 
 
 def _first(entry: Entry, where: str) -> GivenGrid:
     """An entry of version 1.0.0."""
-    _refuse_float(field(entry, "dtype", where), where)
+    _refuse_float(read.field(entry, "dtype", where), where)
     kind = entry.get("enc_type", "PER_TENSOR")
     if kind not in ("PER_TENSOR", "PER_CHANNEL"):
         raise wrong(where, f"enc_type {kind}", "PER_TENSOR, PER_CHANNEL")
-    bits = bits_of(field(entry, "bw", where), where)
-    scales, offsets = (numbers(field(entry, key, where), key, where) for key in ("scale", "offset"))
-    zero_points = _zero_points(offsets, bits, flag(entry.get("is_sym", False), where))
-    return grid(bits, scales, zero_points, where)
+    bits = read.bits_of(read.field(entry, "bw", where), where)
+    scales, offsets = (read.numbers(read.field(entry, key, where), key, where) for key in ("scale", "offset"))
+    zero_points = _zero_points(offsets, bits, read.flag(entry.get("is_sym", False), where))
+    return read.grid(bits, scales, zero_points, where)
 
 
 def _second(entry: Entry, where: str) -> GivenGrid:
     """An entry of version 2.0.0; it does not say whether the tensor is a weight."""
     if "per_block_int_scale" in entry or entry.get("block_size"):
         raise wrong(where, "scales per block", "one scale per tensor or per channel")
-    dtype = dtype_of(field(entry, "output_dtype", where), where)
+    dtype = read.dtype_of(read.field(entry, "output_dtype", where), where)
     first, last = limits(dtype)
-    scales = numbers(field(entry, "y_scale", where), "y_scale", where)
+    scales = read.numbers(read.field(entry, "y_scale", where), "y_scale", where)
     stored = entry.get("y_zero_point")
-    zeros = numbers(0 if stored is None else stored, "y_zero_point", where)
+    zeros = read.numbers(0 if stored is None else stored, "y_zero_point", where)
     bits = (last - first).bit_length()
-    axis = None if entry.get("axis") is None else axis_of(entry["axis"], where)
-    return replace(grid(bits, scales, [zero - first for zero in zeros], where), dtype=dtype, axis=axis)
+    axis = None if entry.get("axis") is None else read.axis_of(entry["axis"], where)
+    return replace(read.grid(bits, scales, [zero - first for zero in zeros], where), dtype=dtype, axis=axis)
 
 
 def _refuse_float(dtype: object, where: str) -> None:

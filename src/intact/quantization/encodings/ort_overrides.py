@@ -15,19 +15,9 @@ import numpy as np
 
 from intact.numbers.encoding import encode
 from intact.numbers.integer_types import limits
+from intact.quantization.encodings import parse as read
 from intact.quantization.encodings.given import GivenGrid
-from intact.quantization.encodings.parse import (
-    Entry,
-    axis_of,
-    dtype_of,
-    entry_of,
-    field,
-    flag,
-    grid,
-    list_of,
-    numbers,
-    wrong,
-)
+from intact.quantization.encodings.parse import Entry, wrong
 
 _NAMES = {
     f"{'u' if unsigned else ''}int{bits}": f"Q{'U' if unsigned else ''}Int{bits}"
@@ -60,12 +50,12 @@ def parse(content: Overrides, path: str) -> dict[str, GivenGrid]:
 def _one(entries: Sequence[Entry], where: str) -> GivenGrid:
     if len(entries) > 1:
         raise wrong(where, f"{len(entries)} objects without an axis", "an axis for grids per channel")
-    return _grid(entries[0], dtype_of(field(entries[0], "quant_type", where), where), where)
+    return _grid(entries[0], read.dtype_of(read.field(entries[0], "quant_type", where), where), where)
 
 
 def _per_channel(entries: Sequence[Entry], where: str) -> GivenGrid:
     """One grid of all channels; what the first object says of type and axis holds for those that do not say it."""
-    dtype = dtype_of(field(entries[0], "quant_type", where), where)
+    dtype = read.dtype_of(read.field(entries[0], "quant_type", where), where)
     for key in ("axis", "quant_type"):
         if any(entry.get(key, entries[0][key]) != entries[0][key] for entry in entries):
             raise wrong(where, f"channels differ in {key}")
@@ -74,7 +64,7 @@ def _per_channel(entries: Sequence[Entry], where: str) -> GivenGrid:
         parts[0],
         scale=np.concatenate([part.scale for part in parts]),
         zero_point=np.concatenate([part.zero_point for part in parts]),
-        axis=axis_of(entries[0]["axis"], where),
+        axis=read.axis_of(entries[0]["axis"], where),
         constant=True,
     )
 
@@ -82,26 +72,26 @@ def _per_channel(entries: Sequence[Entry], where: str) -> GivenGrid:
 def _grid(entry: Entry, dtype: str, where: str) -> GivenGrid:
     first, last = limits(dtype)
     if "scale" in entry:
-        scale, zero = (numbers(field(entry, key, where), key, where) for key in ("scale", "zero_point"))
-        found = grid((last - first).bit_length(), scale, [number - first for number in zero], where)
+        scale, zero = (read.numbers(read.field(entry, key, where), key, where) for key in ("scale", "zero_point"))
+        found = read.grid((last - first).bit_length(), scale, [number - first for number in zero], where)
         return replace(found, dtype=dtype)
-    if flag(entry.get("reduce_range", False), where):
+    if read.flag(entry.get("reduce_range", False), where):
         raise wrong(where, "reduce_range with rmin and rmax", "scale and zero_point for a reduced range")
     if "rmin" not in entry or "rmax" not in entry:
         raise wrong(where, f"only {', '.join(entry)}", "scale and zero_point, or rmin and rmax")
-    low, high = (numbers(entry[key], key, where)[0] for key in ("rmin", "rmax"))
+    low, high = (read.numbers(entry[key], key, where)[0] for key in ("rmin", "rmax"))
     if not low <= high:
         raise wrong(where, f"rmin {low} above rmax {high}")
-    return GivenGrid.of(encode(low, high, dtype, symmetric=flag(entry.get("symmetric", False), where)))
+    return GivenGrid.of(encode(low, high, dtype, symmetric=read.flag(entry.get("symmetric", False), where)))
 
 
 def _converted(entry: Entry, where: str) -> Iterator[GivenGrid]:
     if "convert" not in entry:
         return
     where = f"{where}: convert"
-    second = entry_of(entry["convert"], where)
-    given = _grid(second, dtype_of(field(second, "quant_type", where), where), where)
-    yield replace(given, readers=tuple(map(str, list_of(second.get("recv_nodes", []), where))))
+    second = read.entry_of(entry["convert"], where)
+    given = _grid(second, read.dtype_of(read.field(second, "quant_type", where), where), where)
+    yield replace(given, readers=tuple(map(str, read.list_of(second.get("recv_nodes", []), where))))
 
 
 def render(given: Mapping[str, GivenGrid]) -> Overrides:

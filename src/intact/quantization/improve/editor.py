@@ -31,11 +31,7 @@ class Editor:
         node = ir.node("Mul", [source, reciprocals], name=self.names.take(f"{name}_smooth"))
         node.outputs[0].name = self.names.take(f"{name}_smoothed")
         edit.describe_as(node.outputs[0], source)
-        producer = source.producer()
-        if producer is not None:
-            self.graph.insert_after(producer, node)
-        else:
-            self.graph.insert_before(self.graph[0], node)
+        edit.place(self.graph, node, source.producer())
         return node.outputs[0]
 
     def replace(self, node: ir.Node, index: int, array: np.ndarray) -> None:
