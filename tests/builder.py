@@ -1,4 +1,4 @@
-"""The one builder of models for tests and benches: inputs, constants, nodes and Q/DQ pairs, one call each."""
+"""The one builder of models for tests and benches: from text, or inputs, constants, nodes and Q/DQ pairs by calls."""
 
 from __future__ import annotations
 
@@ -8,9 +8,24 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from intact.model import normalize
+
+
+def from_text(
+    signature: str, body: str, *, constants: str = "", opset: int = 21, weights: Mapping[str, np.ndarray] | None = None
+) -> ir.Model:
+    """A model from ONNX text, with constants as text or as arrays; each node is named after its first output."""
+    declared = f"<{constants}>" if constants else ""
+    header = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    proto = parser.parse_model(f"{header} main {signature} {declared} {{ {body} }}")
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in (weights or {}).items())
+    result = ir.from_proto(proto)
+    for graph in result.graphs():
+        for node in graph:
+            node.name = node.outputs[0].name
+    return result
 
 
 class Net:
