@@ -11,6 +11,7 @@ import onnx_ir as ir
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from intact.errors import ModelError
+from intact.model import query
 
 DEFAULT_DOMAIN = ""
 DOMAIN_ALIAS = "ai.onnx"
@@ -104,21 +105,10 @@ def check_function_names(function: onnx.FunctionProto) -> None:
 def check_no_recursion(functions: Iterable[onnx.FunctionProto]) -> None:
     """No function calls itself, directly or through others: it could not be inlined."""
     calls = {_key(function): [_key(node) for node in nodes_of(function.node)] for function in functions}
-    finished: set[tuple[str, str, str]] = set()
-    for start in calls:
-        stack = [(start, iter(calls[start]))]
-        active = [start]
-        while stack:
-            callee = next((key for key in stack[-1][1] if key in calls and key not in finished), None)
-            if callee is None:
-                finished.add(active.pop())
-                stack.pop()
-            elif callee in active:
-                loop = " → ".join(name for _, name, _ in [*active[active.index(callee) :], callee])
-                raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
-            else:
-                active.append(callee)
-                stack.append((callee, iter(calls[callee])))
+    circle = query.cycle(calls, lambda key: [callee for callee in calls[key] if callee in calls])
+    if circle:
+        loop = " → ".join(name for _, name, _ in circle)
+        raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
+
+T = TypeVar("T", bound=Hashable)
 
 ORIGIN = "intact.origin"
 """Metadata key of a node: the names, as JSON, of the nodes of the given model that it came from."""
@@ -196,6 +199,25 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
             if node.attributes.data:
                 inner += bodies(node)
         pending += reversed(inner)
+
+
+def cycle(starts: Iterable[T], followers: Callable[[T], Iterable[T]]) -> list[T]:
+    """A way from an item back to itself, which stands at both ends; nothing where there is no such way."""
+    finished: set[T] = set()
+    for start in starts:
+        path = [] if start in finished else [start]
+        waiting = [iter(followers(item)) for item in path]
+        while path:
+            item = next((item for item in waiting[-1] if item not in finished), None)
+            if item is None:
+                finished.add(path.pop())
+                waiting.pop()
+            elif item in path:
+                return [*path[path.index(item) :], item]
+            else:
+                path.append(item)
+                waiting.append(iter(followers(item)))
+    return []
 
 
 def origin(node: ir.Node) -> tuple[str, ...]:

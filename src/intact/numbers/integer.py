@@ -8,6 +8,7 @@ A requantization is `m = float32(float32(x_scale · w_scale) / y_scale)` and the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -60,6 +61,16 @@ def multiplier(x_scale: ArrayLike, w_scale: ArrayLike, y_scale: ArrayLike) -> np
     return np.asarray(product / np.asarray(y_scale, np.float32), np.float32)
 
 
+class ConvAttributes(TypedDict, total=False):
+    """The attributes of a convolution, with the defaults of ONNX."""
+
+    group: int
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+    auto_pad: str
+
+
 def conv_integer(
     x: np.ndarray,
     w: np.ndarray,
@@ -98,26 +109,10 @@ def qlinear_conv(
     y_scale: ArrayLike,
     y_zero_point: np.ndarray,
     bias: np.ndarray | None = None,
-    *,
-    group: int = 1,
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    auto_pad: str = "NOTSET",
+    **attributes: Unpack[ConvAttributes],
 ) -> np.ndarray:
     """QLinearConv: the integer convolution, requantized to the grid of the output."""
-    accumulator = conv_integer(
-        x,
-        w,
-        x_zero_point,
-        w_zero_point,
-        bias,
-        group=group,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-    )
+    accumulator = conv_integer(x, w, x_zero_point, w_zero_point, bias, **attributes)
     factor = along(multiplier(x_scale, w_scale, y_scale).reshape(-1), accumulator.shape, axis=1)
     return requantize(accumulator, factor, np.reshape(y_zero_point, ()))
 
