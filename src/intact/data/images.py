@@ -22,7 +22,7 @@ import numpy as np
 
 from intact.data.arrays import ArraySource
 from intact.data.input_specs import InputSpec
-from intact.errors import DataError, NotAvailable
+from intact.errors import DataError, NotAvailable, some
 from intact.settings.config import ImageConfig
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def open_images(folder: Path, specs: tuple[InputSpec, ...], settings: ImageConfi
         )
     rows = ImageRows(files, prepare(specs[0], settings))
     source = ArraySource(specs, {specs[0].name: rows}, "images", str(folder))
-    source.warnings += (f"{folder}: {_some(others)} left out, not an image by name",) if others else ()
+    source.warnings += (f"{folder}: {some(others, 3)} left out, not an image by name",) if others else ()
     return source
 
 
@@ -114,10 +114,6 @@ def _files(folder: Path) -> tuple[tuple[Path, ...], list[str]]:
             "D109", f"{folder}: no images", allowed=", ".join(SUFFIXES), fix="give the folder that holds the images"
         )
     return images, [path.name for path in ordered if path.suffix.lower() not in SUFFIXES]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def prepare(spec: InputSpec, settings: ImageConfig) -> Preparation:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-from intact.errors import ModelError
+from intact.errors import ModelError, some
 from intact.model import query
 
 DEFAULT_DOMAIN = ""
@@ -222,8 +222,7 @@ def _check_defined(where: str, who: str, names: Iterable[str], visible: frozense
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+    return some([repr(name) for name in names], SHOWN)
 
 
 def _too_new(found: str, newest: str) -> ModelError:
