@@ -36,7 +36,7 @@ from intact.runtime import ort_cpu  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
 from tests.zoo import ZOO, data  # noqa: E402
-from tests.zoo.net import Net  # noqa: E402
+from tests.zoo.net import SeededNet  # noqa: E402
 
 ROUNDS = 21
 SECONDS_A_TIMING = 0.004
@@ -54,7 +54,7 @@ MOST_SECONDS, MOST_GROWTH, LEAST_GAIN_OVER_ONNXSCRIPT = 2.0, 13, 5.0
 
 def large_residual_cnn() -> onnx.ModelProto:
     """Six residual blocks of 64 channels on 56 x 56: sums of a size at which kernels, not calls, take the time."""
-    net = Net("large_residual_cnn", 0)
+    net = SeededNet("large_residual_cnn", 0)
     x = net.input("image", (1, 64, 56, 56))
     for _ in range(6):
         y = x
@@ -64,18 +64,18 @@ def large_residual_cnn() -> onnx.ModelProto:
             y = y if last else net.op("Relu", y)
         x = net.op("Relu", net.op("Add", x, y))
     net.output(net.op("GlobalAveragePool", x), "pooled", (1, 64, 1, 1))
-    return net.model()
+    return net.checked()
 
 
 def large_encoder() -> onnx.ModelProto:
     """The feed-forward half of two layers of BERT-base, 128 tokens."""
-    net = Net("large_encoder", 0)
+    net = SeededNet("large_encoder", 0)
     x = net.input("tokens", (1, 128, 768))
     for _ in range(2):
         hidden = net.op("Relu", net.linear(x, 768, 3072))
         x = net.op("Add", x, net.linear(hidden, 3072, 768, 0.5))
     net.output(x, "hidden", (1, 128, 768))
-    return net.model()
+    return net.checked()
 
 
 def speed() -> bool:

@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT))
 from intact.rules.quantized import families  # noqa: E402
 from intact.runtime import ort_cpu  # noqa: E402
 from intact.targets.registry import load_target  # noqa: E402
-from tests.rules.proof.harness import Net, integers  # noqa: E402
+from tests.builder import Net  # noqa: E402
+from tests.rules.proof.harness import integers  # noqa: E402
 
 ROUNDS = 31
 KINDS = ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))

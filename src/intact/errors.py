@@ -18,6 +18,8 @@ and three digits. Codes are stable: they are never reused for something else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class IntactError(Exception):
     """An error that says where, what was found, what is allowed and what to do."""
@@ -89,3 +91,9 @@ class ToolchainError(IntactError):
 
 class NotAvailable(ToolchainError):
     """Something that is not installed, or that cannot work on this machine."""
+
+
+def some(items: Sequence[str], most: int, between: str = ", ") -> str:
+    """A list for a message: its first items, and the number of those that are left out."""
+    shown = between.join(items[:most])
+    return shown if len(items) <= most else f"{shown}{between.rstrip(', ')} and {len(items) - most} more"

@@ -15,8 +15,9 @@ from intact.errors import SettingsError
 from intact.model import io
 from intact.rules.quantized.families import conversion
 from intact.runtime import ort_cpu
+from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import Net, integers
+from tests.rules.proof.harness import integers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact.data import doctor, load
+from intact.data import Reading, doctor, load
 from intact.settings.config import ImageConfig
 from tests.data.models import model
 from tests.zoo import ZOO
@@ -342,7 +342,7 @@ def test_a_mean_of_bytes_is_named_where_pixels_are_scaled_before_it_is_subtracte
         image.fromarray(pixels.transpose(1, 2, 0)).save(tmp_path / f"{index}.png")
     for mean, std, kinds in (((123.7,), (58.4,), ["range"]), ((0.485,), (0.229,), [])):
         images = ImageConfig(mean=mean, std=std)
-        loaded = load(PLAIN, str(tmp_path), samples=8, images=images)
+        loaded = load(PLAIN, str(tmp_path), samples=8, reading=Reading(images))
         found = doctor.examine(PLAIN, loaded.calibration, loaded.test, images=images)
         assert [symptom.kind for symptom in found] == kinds
 
@@ -369,7 +369,7 @@ class TestSoundData:
     @pytest.mark.parametrize("distribution", ["normal", "uniform"])
     def test_is_what_inputs_are_that_were_made_up(self, name, distribution):
         given = ir.from_proto(ZOO[name]() if name in ZOO else VARIANTS[name.removeprefix("variant of ")]())
-        loaded = load(given, None, samples=16, distribution=distribution)
+        loaded = load(given, None, samples=16, reading=Reading(distribution=distribution))
         assert doctor.examine(given, loaded.calibration, loaded.test) == ()
 
     @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from intact.data import images, load
+from intact.data import Reading, images, load
 from intact.errors import DataError, NotAvailable, SettingsError
 from intact.settings.config import BuildConfig, ImageConfig
 from tests.data.models import model
@@ -28,14 +28,14 @@ def picture(path, height, width, *, mode="RGB", seed=0):
 
 def first(given, folder, **settings):
     """What the model is fed for the first image."""
-    parts = load(given, str(folder), samples=1, images=ImageConfig.from_dict(settings))
+    parts = load(given, str(folder), samples=1, reading=Reading(ImageConfig.from_dict(settings)))
     assert parts.calibration.kind == "images"
     return next(iter(parts.calibration))["x"]
 
 
 def refusal(given, folder, **settings):
     with pytest.raises(DataError) as caught:
-        load(given, str(folder), samples=8, images=ImageConfig.from_dict(settings))
+        load(given, str(folder), samples=8, reading=Reading(ImageConfig.from_dict(settings)))
     return caught.value
 
 
@@ -137,7 +137,7 @@ def test_the_digest_is_of_what_the_model_is_fed(tmp_path):
     for folder in ("one", "two"):
         picture(tmp_path / folder / "a.png", 4, 6)
     same = [load(NHWC, str(tmp_path / folder), samples=4).calibration.sha256 for folder in ("one", "two")]
-    other = load(NHWC, str(tmp_path / "one"), samples=4, images=ImageConfig(order="bgr")).calibration.sha256
+    other = load(NHWC, str(tmp_path / "one"), samples=4, reading=Reading(ImageConfig(order="bgr"))).calibration.sha256
     assert same[0] == same[1] != other
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from intact.data import load
+from intact.data import Reading, load
 from intact.data.roles import Mask, Real, Signal, TableIndex, roles
 from intact.errors import DataError
 from tests.data.models import IMAGE, model
@@ -124,7 +124,9 @@ def test_masks_are_ones_then_zeros_with_at_least_one_live_key(declared, longest)
     ("distribution", "deviation", "limit"), [("normal", 1.0, np.inf), ("uniform", np.sqrt(1 / 3), 1.0)]
 )
 def test_floats_follow_the_distribution(distribution, deviation, limit):
-    parts = load(model("float[1, 1000] x", "y = Relu (x)"), None, samples=20, distribution=distribution)
+    parts = load(
+        model("float[1, 1000] x", "y = Relu (x)"), None, samples=20, reading=Reading(distribution=distribution)
+    )
     values = np.concatenate([feed["x"] for feed in parts.calibration])
     assert values.dtype == np.float32
     assert abs(values.mean()) < 0.03
@@ -152,7 +154,7 @@ def test_strings_cannot_be_made_up():
 
 
 def test_the_kind_is_synthetic_and_a_warning_says_so():
-    parts = load(IMAGE, None, samples=128, seed=3)
+    parts = load(IMAGE, None, samples=128, reading=Reading(seed=3))
     assert (parts.calibration.kind, parts.calibration.rows, parts.test.rows) == ("synthetic", 128, 16)
     assert "inputs are synthetic (normal, seed 3)" in parts.warnings[0]
 
@@ -175,7 +177,7 @@ def test_a_row_depends_on_the_seed_and_its_position_but_not_on_how_many_are_aske
     few, many = (list(load(bert, None, samples=count).calibration) for count in (8, 40))
     for short, long in zip(few, many, strict=False):
         assert all(np.array_equal(short[name], long[name]) for name in short)
-    other = next(iter(load(bert, None, samples=8, seed=1).calibration))
+    other = next(iter(load(bert, None, samples=8, reading=Reading(seed=1)).calibration))
     assert not np.array_equal(other["input_ids"], few[0]["input_ids"])
     assert not np.array_equal(few[0]["input_ids"], few[1]["input_ids"])
 

@@ -331,7 +331,7 @@ def test_images_are_prepared_as_the_model_says_and_built_whole_for_the_npu(vit, 
 
 @needs_hf
 def test_lines_become_padded_ids(bert, exported, sentences):
-    loaded = data.load(io.load(exported), str(sentences), samples=8, tokenizer=str(bert))
+    loaded = data.load(io.load(exported), str(sentences), samples=8, reading=data.Reading(tokenizer=str(bert)))
     first = next(iter(loaded.calibration))
     live = [2, WORDS.index("w1"), WORDS.index("w2"), WORDS.index("w3"), 3]
     np.testing.assert_array_equal(first["input_ids"], [live + [0] * 19])

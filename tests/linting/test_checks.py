@@ -16,7 +16,7 @@ from intact.linting import linter, repairs
 from intact.model import io
 from intact.pipeline import loading
 from intact.runtime import ort_cpu
-from tests.linting.qdq import INT4, Graph
+from tests.builder import Net
 from tests.linting.wrong import CASES as WRONG
 from tests.linting.wrong import feeds, s8, s32, u8, weight
 
@@ -25,126 +25,126 @@ LARGEST = 2**31 - 1
 
 def conv_with_bias(stored: int, *, kernel: int = 1) -> ir.Model:
     """A Conv whose weights are `kernel` in each of 9 places, and whose input is up to 128 from its zero point."""
-    g = Graph()
-    w = g.dq(g.constant(np.full((1, 1, 3, 3), kernel, s8)), 2.0**-10, s8(0))
-    b = g.dq(g.constant(np.array([stored], s32)), 2.0**-15, s32(0))
-    y = g.op("Conv", g.qdq(g.input([1, 1, 8, 8]), 2.0**-5, u8(128)), w, b)
-    return g.model(g.qdq(y, 512.0, u8(128)))
+    g = Net()
+    w = g.dequantize(g.constant(np.full((1, 1, 3, 3), kernel, s8)), 2.0**-10, s8(0))
+    b = g.dequantize(g.constant(np.array([stored], s32)), 2.0**-15, s32(0))
+    y = g.op("Conv", g.qdq(g.input("x", [1, 1, 8, 8]), 2.0**-5, u8(128)), w, b)
+    return g.normalized(g.qdq(y, 512.0, u8(128)))
 
 
 def qlinear_conv(stored: int) -> ir.Model:
-    g = Graph()
-    x = g.q(g.input([1, 1, 8, 8]), 0.1, u8(0))
+    g = Net()
+    x = g.quantize(g.input("x", [1, 1, 8, 8]), 0.1, u8(0))
     w = g.constant(np.ones((1, 1, 3, 3), s8))
     one = g.constant(np.float32(0.1))
     inputs = [x, one, g.constant(u8(0)), w, one, g.constant(s8(0)), one, g.constant(u8(0))]
     y = g.op("QLinearConv", *inputs, g.constant(np.array([stored], s32)))
-    return g.model(g.dq(y, 0.1, u8(0)))
+    return g.normalized(g.dequantize(y, 0.1, u8(0)))
 
 
 def shared_bias(second: float, *, one: bool = False) -> ir.Model:
     """Two Convs with one bias, behind one DequantizeLinear grid or each behind its own."""
-    g = Graph()
-    w, stored = g.dq(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0)), g.constant(np.arange(4).astype(s32))
-    x = g.qdq(g.input([1, 4, 4, 4]), 2.0**-5, u8(128))
+    g = Net()
+    w, stored = g.dequantize(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0)), g.constant(np.arange(4).astype(s32))
+    x = g.qdq(g.input("x", [1, 4, 4, 4]), 2.0**-5, u8(128))
     for scale, after in ((2.0**-5, second), (second, 1.0)):
-        bias = g.dq(stored, (2.0**-5 if one else scale) * 2.0**-7, s32(0))
+        bias = g.dequantize(stored, (2.0**-5 if one else scale) * 2.0**-7, s32(0))
         x = g.qdq(g.op("Conv", x, w, bias), after, u8(128))
-    return g.model(x)
+    return g.normalized(x)
 
 
 def scaled(scale: float) -> ir.Model:
-    g = Graph()
-    return g.model(g.qdq(g.input([4]), scale, u8(0)))
+    g = Net()
+    return g.normalized(g.qdq(g.input("x", [4]), scale, u8(0)))
 
 
 def chain(*, middle: bool, between: tuple[str, ...] = ()) -> ir.Model:
     """Two quantized Convs, with a Q/DQ pair on the tensor between them or not."""
-    g = Graph()
-    w = g.dq(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0))
-    x = g.op("Conv", g.qdq(g.input([1, 4, 4, 4]), 2.0**-5, u8(128)), w)
+    g = Net()
+    w = g.dequantize(g.constant(weight(4, 4, 1, 1)), 2.0**-7, s8(0))
+    x = g.op("Conv", g.qdq(g.input("x", [1, 4, 4, 4]), 2.0**-5, u8(128)), w)
     for op in between:
         x = g.op(op, x)
     x = g.qdq(x, 2.0**-3, u8(128)) if middle else x
-    return g.model(g.qdq(g.op("Conv", x, w), 1.0, u8(128)))
+    return g.normalized(g.qdq(g.op("Conv", x, w), 1.0, u8(128)))
 
 
 def read_in_float(*, result: bool, weights: int = 1, before: str | None = None) -> ir.Model:
     """Products of a float tensor and of quantized weights, perhaps quantized, perhaps behind a quantized operator."""
-    g = Graph()
-    x = g.input([4, 16])
+    g = Net()
+    x = g.input("x", [4, 16])
     x = x if before is None else g.op(before, g.qdq(x, 2.0**-5, u8(128)))
     for _ in range(weights):
-        x = g.op("MatMul", x, g.dq(g.constant(weight(16, 16)), 2.0**-7, s8(0)))
-    return g.model(g.qdq(x, 1.0, u8(128)) if result else x)
+        x = g.op("MatMul", x, g.dequantize(g.constant(weight(16, 16)), 2.0**-7, s8(0)))
+    return g.normalized(g.qdq(x, 1.0, u8(128)) if result else x)
 
 
 def scaled_in_kernel(op: str) -> ir.Model:
     """An operator on integers with a scale of zero, the last that it has."""
-    g = Graph()
-    x, one, zero = g.q(g.input([2, 16]), 0.1, u8(0)), g.constant(np.float32(0.1)), g.constant(u8(0))
+    g = Net()
+    x, one, zero = g.quantize(g.input("x", [2, 16]), 0.1, u8(0)), g.constant(np.float32(0.1)), g.constant(u8(0))
     bad = g.constant(np.float32(0))
     if op == "QLinearConcat":
-        y = g.op(op, one, zero, x, one, zero, x, bad, zero, domain="com.microsoft", axis=1)
+        y = g.op(op, one, zero, x, one, zero, x, bad, zero, _domain="com.microsoft", axis=1)
     else:
         everywhere = g.constant(np.ones((2, 16), bool))
-        y = g.op(op, everywhere, x, one, zero, x, one, zero, bad, zero, domain="com.microsoft")
-    return g.model(g.dq(y, 0.1, u8(0)))
+        y = g.op(op, everywhere, x, one, zero, x, one, zero, bad, zero, _domain="com.microsoft")
+    return g.normalized(g.dequantize(y, 0.1, u8(0)))
 
 
 def softmax_kernel(scale: float, *, opset: int = 13) -> ir.Model:
-    g = Graph()
-    x, grid = g.q(g.input([2, 5, 6]), 0.1, u8(128)), (g.constant(np.float32(0.1)), g.constant(u8(128)))
+    g = Net()
+    x, grid = g.quantize(g.input("x", [2, 5, 6]), 0.1, u8(128)), (g.constant(np.float32(0.1)), g.constant(u8(128)))
     output = g.constant(np.float32(scale)), g.constant(u8(0))
-    y = g.op("QLinearSoftmax", x, *grid, *output, domain="com.microsoft", axis=1, opset=opset)
-    return g.model(g.dq(y, scale, u8(0)))
+    y = g.op("QLinearSoftmax", x, *grid, *output, _domain="com.microsoft", axis=1, opset=opset)
+    return g.normalized(g.dequantize(y, scale, u8(0)))
 
 
 def where(zero: str, *, kernel: bool) -> ir.Model:
     """A choice between integers; the zero point of the first is of the kind `zero`."""
-    g = Graph()
-    x, y = g.q(g.input([2, 16]), 0.1, u8(3)), g.q("x", 0.2, u8(5))
+    g = Net()
+    x, y = g.quantize(g.input("x", [2, 16]), 0.1, u8(3)), g.quantize("x", 0.2, u8(5))
     scales = [g.constant(np.float32(scale)) for scale in (0.1, 0.2, 0.15)]
     zeros = [g.constant(u8(number)) for number in (3, 5, 7)]
     condition = g.op("Greater", "x", g.constant(np.float32(1)))
     if zero == "overridden":
         g.inputs.append(helper.make_tensor_value_info(zeros[0], TensorProto.UINT8, []))
     if zero == "input":
-        zeros[0] = g.input([], "z")
+        zeros[0] = g.input("z", [])
         g.inputs[-1].type.tensor_type.elem_type = TensorProto.UINT8
     if zero == "folded":
         zeros[0] = g.op("Cast", g.constant(np.float32(3)), to=TensorProto.UINT8)
     operands = x, scales[0], zeros[0], y, scales[1], zeros[1]
     if kernel:
-        result = g.op("QLinearWhere", condition, *operands, scales[2], zeros[2], domain="com.microsoft")
+        result = g.op("QLinearWhere", condition, *operands, scales[2], zeros[2], _domain="com.microsoft")
     else:
         first, second = (g.op("DequantizeLinear", *operands[at : at + 3]) for at in (0, 3))
         result = g.op("QuantizeLinear", g.op("Where", condition, first, second), scales[2], zeros[2])
-    return g.model(g.dq(result, 0.15, u8(7)))
+    return g.normalized(g.dequantize(result, 0.15, u8(7)))
 
 
 def zero_among_scales() -> ir.Model:
     """A weight beside float activations, of which one column has a scale of zero."""
-    g = Graph()
-    w = g.dq(g.constant(weight(64, 2)), np.array([0.1, 0.0]), np.zeros(2, s8), axis=1)
-    return g.model(g.op("MatMul", g.input([4, 64]), w))
+    g = Net()
+    w = g.dequantize(g.constant(weight(64, 2)), np.array([0.1, 0.0]), np.zeros(2, s8), axis=1)
+    return g.normalized(g.op("MatMul", g.input("x", [4, 64]), w))
 
 
 def unused(*, pair: bool) -> ir.Model:
-    g = Graph()
-    x = g.input([4])
-    quantized = g.q(x, 0.1, u8(128))
+    g = Net()
+    x = g.input("x", [4])
+    quantized = g.quantize(x, 0.1, u8(128))
     if pair:
-        g.dq(quantized, 0.1, u8(128))
-    return g.model(g.op("Relu", x))
+        g.dequantize(quantized, 0.1, u8(128))
+    return g.normalized(g.op("Relu", x))
 
 
 def float_stored(kind: int | None) -> ir.Model:
-    g = Graph()
+    g = Net()
     values = np.linspace(-1, 1, 16 * 8, dtype=np.float32).reshape(16, 8)
     zeros = np.zeros(8, s8) if kind is None else np.zeros(8)
     w = g.qdq(g.constant(values), np.full(8, 1 / 7 if kind else 1 / 127), zeros, kind, axis=1)
-    return g.model(g.op("MatMul", g.qdq(g.input([4, 16]), 2.0**-12, np.uint16(32768)), w))
+    return g.normalized(g.op("MatMul", g.qdq(g.input("x", [4, 16]), 2.0**-12, np.uint16(32768)), w))
 
 
 def codes(model: ir.Model) -> set[str]:
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Callable[[], ir.Model], set[str]]] = {
     "a QuantizeLinear that nothing uses": (lambda: unused(pair=False), {"Q116"}),
     "a pair that nothing uses": (lambda: unused(pair=True), {"Q116"}),
     "a weight stored as float": (lambda: float_stored(None), {"Q117"}),
-    "a 4-bit weight stored as float": (lambda: float_stored(INT4), {"Q117"}),
+    "a 4-bit weight stored as float": (lambda: float_stored(TensorProto.INT4), {"Q117"}),
 }
 
 
@@ -241,9 +241,9 @@ def test_a_where_whose_zero_point_is_not_constant_runs_after_the_repair(zero: st
 
 
 def test_requantizing_to_the_same_grid_is_removed() -> None:
-    g = Graph()
-    same = g.qdq(g.qdq(g.input([4]), 0.1, u8(128)), 0.1, u8(128))
-    model = g.model(g.op("Relu", same))
+    g = Net()
+    same = g.qdq(g.qdq(g.input("x", [4]), 0.1, u8(128)), 0.1, u8(128))
+    model = g.normalized(g.op("Relu", same))
     assert codes(model) == {"Q116"}
     kept = [node.op_type for node in repairs.repair(model).model.graph]
     assert kept == ["QuantizeLinear", "DequantizeLinear", "Relu"]
@@ -256,7 +256,7 @@ def test_an_unused_pair_is_removed_and_recorded() -> None:
 
 
 def test_a_stored_weight_keeps_its_type_and_gets_its_integers() -> None:
-    repaired = repairs.repair(float_stored(INT4)).model
+    repaired = repairs.repair(float_stored(TensorProto.INT4)).model
     stored = next(
         node
         for node in repaired.graph
@@ -285,10 +285,10 @@ def test_a_bias_behind_one_grid_for_two_scales_is_split() -> None:
 
 
 def test_the_worst_findings_come_first() -> None:
-    g = Graph()
-    x = g.q(g.input([4]), 0.0, u8(0))
-    g.q(g.dq(x, 0.0, u8(0)), 0.1, u8(0))
-    found = linter.findings(g.model(g.dq(x, 1e-39, u8(0))))
+    g = Net()
+    x = g.quantize(g.input("x", [4]), 0.0, u8(0))
+    g.quantize(g.dequantize(x, 0.0, u8(0)), 0.1, u8(0))
+    found = linter.findings(g.normalized(g.dequantize(x, 1e-39, u8(0))))
     assert [finding.severity for finding in found] == sorted(
         (finding.severity for finding in found), key=list(linter.Severity).index
     )
@@ -319,14 +319,14 @@ def test_what_newer_opsets_alone_suffer_from_is_not_found_in_an_older_file() -> 
 
 
 def test_between_grids_of_float16_nothing_is_fused_and_nothing_is_wrong() -> None:
-    half, g = np.float16, Graph()
+    half, g = np.float16, Net()
     scale, zero = g.constant(half(0.125)), g.constant(u8(128))
     grid = g.constant(np.array([0.5, 0.25], half)), g.constant(np.zeros(2, s8))
-    x = g.input([3, 2])
+    x = g.input("x", [3, 2])
     g.inputs[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     w = g.op("DequantizeLinear", g.constant(np.array([[9, -8], [7, -6]], s8)), *grid, axis=0)
     y = g.op("MatMul", g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero), w)
-    model = g.model(g.op("DequantizeLinear", g.op("QuantizeLinear", y, scale, zero), scale, zero))
+    model = g.normalized(g.op("DequantizeLinear", g.op("QuantizeLinear", y, scale, zero), scale, zero))
     assert not linter.findings(model) and not repairs.repair(model).applications
     row = {"x": np.array([[1, 2], [-3, 4], [5, -6]], half)}
     (plain,), (optimized,) = (ort_cpu.run(model, row, optimize=optimize).values() for optimize in (False, True))

@@ -9,9 +9,8 @@ import pytest
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.runtime import host_cpu, ort_cpu
-from tests.linting.qdq import Graph
+from tests.builder import Net
 from tests.linting.wrong import X, s8, u8
-from tests.rules.proof.harness import Net
 from tests.rules.proof.interpreter import evaluate
 
 LARGE = 127
@@ -35,14 +34,14 @@ def product(
     op: str = "Conv", data: type = u8, most: int = LARGE, *, last: bool = True, per_channel: bool = True
 ) -> ir.Model:
     """A product between grids, as quantizers write it."""
-    g = Graph()
+    g = Net()
     shape, kernel = ([1, 4, 6, 6], (8, 4, 3, 3)) if op == "Conv" else ([9, 16], (16, 8))
-    x = g.qdq(g.input(shape), X, data(3))
+    x = g.qdq(g.input("x", shape), X, data(3))
     stored = weight(*kernel, most=most) if op == "Conv" else np.ascontiguousarray(weight(8, 16, most=most).T)
     count = (8,) if per_channel else ()
     axis = {"axis": 0 if op == "Conv" else 1} if per_channel else {}
-    y = g.op(op, x, g.dq(g.constant(stored), np.full(count, 2.0**-7), np.zeros(count, s8), **axis))
-    return g.model(g.qdq(y, 0.25, data(3)) if last else y)
+    y = g.op(op, x, g.dequantize(g.constant(stored), np.full(count, 2.0**-7), np.zeros(count, s8), **axis))
+    return g.normalized(g.qdq(y, 0.25, data(3)) if last else y)
 
 
 def kernel(op: str) -> ir.Model:
@@ -120,10 +119,10 @@ def test_a_convolution_that_writes_floats_is_computed_in_float() -> None:
 
 
 def test_products_that_share_a_weight_share_it_after_the_repair() -> None:
-    g = Graph()
-    x = g.qdq(g.input([9, 16]), X, u8(3))
-    w = g.dq(g.constant(np.ascontiguousarray(weight(16, 16).T)), 2.0**-7, s8(0))
+    g = Net()
+    x = g.qdq(g.input("x", [9, 16]), X, u8(3))
+    w = g.dequantize(g.constant(np.ascontiguousarray(weight(16, 16).T)), 2.0**-7, s8(0))
     y = g.op("MatMul", g.qdq(g.op("MatMul", x, w), 0.25, u8(3)), w)
-    repaired = repairs.repair(g.model(g.qdq(y, 0.25, u8(3))), Purpose.MULTIPLY, saturates=True)
+    repaired = repairs.repair(g.normalized(g.qdq(y, 0.25, u8(3))), Purpose.MULTIPLY, saturates=True)
     weights = [node for node in repaired.model.graph if node.inputs[0].const_value is not None]
     assert [node.inputs[0].dtype for node in weights] == [ir.DataType.UINT8] and len(repaired.applications) == 1

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx import TensorProto
 
-from tests.linting.qdq import INT4, UINT4, Graph
+from tests.builder import Net
 
 u8, s8, u16, s32 = np.uint8, np.int8, np.uint16, np.int32
 X, Y = 2.0**-5, 0.5
@@ -41,87 +42,89 @@ def conv(
     activation_axis: int | None = None,
     biased: bool = False,
 ) -> ir.Model:
-    g = Graph()
-    x = g.input([1, channels, 8, 8])
+    g = Net()
+    x = g.input("x", [1, channels, 8, 8])
     if activation_axis is None:
         x = g.qdq(x, X, u8(128))
     else:
         x = g.qdq(x, scales(channels), np.full(channels, 128, u8), axis=activation_axis)
     w = weight(out, channels // group, 3, 3)
     number = w.shape[axis]
-    w = g.dq(
+    w = g.dequantize(
         g.constant(w),
         scales(number) if activation_axis is None else np.full(number, X),
         np.zeros(number, s8),
         axis=axis,
     )
     bias = [g.constant(np.ones(out, np.float32))] if biased else []
-    return g.model(g.qdq(g.op("Conv", x, w, *bias, group=group, pads=[1] * 4), Y, u8(128)))
+    return g.normalized(g.qdq(g.op("Conv", x, w, *bias, group=group, pads=[1] * 4), Y, u8(128)))
 
 
 def biased_conv(ratio: float, *, channels: int = 1, x: float = 2.0**-11, w: float = 2.0**-10) -> ir.Model:
     """A Conv whose bias scale is `ratio` times what it should be, small enough for ORT's absolute tolerance."""
-    g = Graph()
+    g = Net()
     one = channels == 1
     grid, zeros = (w, s8(0)) if one else (np.full(8, w), np.zeros(8, s8))
-    kernel = g.dq(g.constant(weight(8, 8, 3, 3)), grid, zeros, axis=0)
+    kernel = g.dequantize(g.constant(weight(8, 8, 3, 3)), grid, zeros, axis=0)
     stored = g.constant((1 + np.arange(8)).astype(s32) * 10_001)
-    bias = g.dq(
+    bias = g.dequantize(
         stored, x * w * ratio if one else np.full(8, x * w * ratio), s32(0) if one else np.zeros(8, s32), axis=0
     )
-    y = g.op("Conv", g.qdq(g.input([1, 8, 8, 8]), x, u8(128)), kernel, bias, pads=[1] * 4)
-    return g.model(g.qdq(y, 2.0**-11, u8(128)))
+    y = g.op("Conv", g.qdq(g.input("x", [1, 8, 8, 8]), x, u8(128)), kernel, bias, pads=[1] * 4)
+    return g.normalized(g.qdq(y, 2.0**-11, u8(128)))
 
 
 def matmul(left: list[int], right: list[int], axis: int, *, rows: int | None = None, last: bool = True) -> ir.Model:
-    g = Graph()
-    x = g.input(left)
+    g = Net()
+    x = g.input("x", left)
     several = None if rows is None else (scales(left[rows]), np.full(left[rows], 128, u8))
     x = g.qdq(x, X, u8(128)) if several is None else g.qdq(x, *several, axis=rows)
-    w = g.dq(g.constant(weight(*right)), scales(right[axis]), np.zeros(right[axis], s8), axis=axis)
+    w = g.dequantize(g.constant(weight(*right)), scales(right[axis]), np.zeros(right[axis], s8), axis=axis)
     y = g.op("MatMul", x, w)
-    return g.model(g.qdq(y, Y, u8(128)) if last else y)
+    return g.normalized(g.qdq(y, Y, u8(128)) if last else y)
 
 
 def blocks() -> ir.Model:
-    g = Graph()
-    w = g.dq(g.constant(weight(64, 32)), scales(64).reshape(2, 32), np.zeros((2, 32), s8), axis=0, block_size=32)
-    return g.model(g.qdq(g.op("MatMul", g.qdq(g.input([4, 64]), X, u8(128)), w), Y, u8(128)))
+    g = Net()
+    w = g.dequantize(
+        g.constant(weight(64, 32)), scales(64).reshape(2, 32), np.zeros((2, 32), s8), axis=0, block_size=32
+    )
+    return g.normalized(g.qdq(g.op("MatMul", g.qdq(g.input("x", [4, 64]), X, u8(128)), w), Y, u8(128)))
 
 
 def gemm(axis: int, **attributes: Any) -> ir.Model:
-    g = Graph()
-    w = g.dq(g.constant(weight(16, 16)), scales(16), np.zeros(16, s8), axis=axis)
-    return g.model(g.qdq(g.op("Gemm", g.qdq(g.input([4, 16]), X, u8(128)), w, **attributes), Y, u8(128)))
+    g = Net()
+    w = g.dequantize(g.constant(weight(16, 16)), scales(16), np.zeros(16, s8), axis=axis)
+    return g.normalized(g.qdq(g.op("Gemm", g.qdq(g.input("x", [4, 16]), X, u8(128)), w, **attributes), Y, u8(128)))
 
 
 def transposed(op: str, axis: int) -> ir.Model:
     """A weight that is transposed behind its DequantizeLinear, with scales along an axis of what is stored."""
-    g = Graph()
+    g = Net()
     shape, kernel = ([1, 8, 8, 8], (8, 8, 3, 3)) if op == "Conv" else ([4, 16], (16, 16))
     stored = weight(*kernel)
-    w = g.dq(g.constant(stored), scales(kernel[axis]), np.zeros(kernel[axis], s8), axis=axis)
+    w = g.dequantize(g.constant(stored), scales(kernel[axis]), np.zeros(kernel[axis], s8), axis=axis)
     w = g.op("Transpose", w, perm=[1, 0, *range(2, stored.ndim)])
-    return g.model(g.qdq(g.op(op, g.qdq(g.input(shape), X, u8(128)), w), Y, u8(128)))
+    return g.normalized(g.qdq(g.op(op, g.qdq(g.input("x", shape), X, u8(128)), w), Y, u8(128)))
 
 
 def biased_gemm(ratio: float, zero: int = 0, *, last: bool = True) -> ir.Model:
-    g = Graph()
-    w = g.dq(g.constant(weight(16, 8)), 2.0**-5, s8(0))
-    bias = g.dq(g.constant(np.arange(8).astype(s32) * 501), X * 2.0**-5 * ratio, s32(zero))
-    y = g.op("Gemm", g.qdq(g.input([4, 16]), X, u8(128)), w, bias)
-    return g.model(g.qdq(y, Y, u8(128)) if last else y)
+    g = Net()
+    w = g.dequantize(g.constant(weight(16, 8)), 2.0**-5, s8(0))
+    bias = g.dequantize(g.constant(np.arange(8).astype(s32) * 501), X * 2.0**-5 * ratio, s32(zero))
+    y = g.op("Gemm", g.qdq(g.input("x", [4, 16]), X, u8(128)), w, bias)
+    return g.normalized(g.qdq(y, Y, u8(128)) if last else y)
 
 
 def relu(kind: int, zero: Any, scale: Any = 0.25) -> ir.Model:
-    g = Graph()
-    return g.model(g.qdq(g.op("Relu", g.input([4, 16])), scale, zero, kind))
+    g = Net()
+    return g.normalized(g.qdq(g.op("Relu", g.input("x", [4, 16])), scale, zero, kind))
 
 
 def pointwise(op: str, *, several: str = "in", last: bool = True, kind: type = u8, **attributes: Any) -> ir.Model:
     """An operator with one scale for each channel on its first input (`in`) or on its output (`out`), if it has one."""
-    g = Graph()
-    x = g.input([1, 4, 8, 8])
+    g = Net()
+    x = g.input("x", [1, 4, 8, 8])
     middle = kind(0 if kind is s8 else 128)
     channels = scales(4), np.full(4, middle, kind)
     inputs = [g.qdq(x, *channels, axis=1) if several == "in" else g.qdq(x, X, middle)]
@@ -131,49 +134,49 @@ def pointwise(op: str, *, several: str = "in", last: bool = True, kind: type = u
         inputs.insert(0, g.constant(rng().random((1, 4, 8, 8)) > 0.5))
     y = g.op(op, *inputs, **attributes)
     if not last:
-        return g.model(y)
-    return g.model(g.qdq(y, *channels, axis=1) if several == "out" else g.qdq(y, X, middle))
+        return g.normalized(y)
+    return g.normalized(g.qdq(y, *channels, axis=1) if several == "out" else g.qdq(y, X, middle))
 
 
 def softmax(scale: float, zero: Any) -> ir.Model:
-    g = Graph()
+    g = Net()
     middle = zero.dtype.type(0 if zero.dtype == s8 else 128)
-    return g.model(g.qdq(g.op("Softmax", g.qdq(g.input([64, 16]), 0.1, middle)), scale, zero))
+    return g.normalized(g.qdq(g.op("Softmax", g.qdq(g.input("x", [64, 16]), 0.1, middle)), scale, zero))
 
 
 def pool(size: int = 8, *, clipped: bool = False, **attributes: Any) -> ir.Model:
     """An AveragePool of 3 x 3 windows whose last one reaches beyond the padding where the size is even."""
-    g = Graph()
-    x = g.qdq(g.input([1, 4, size, size]), X, u8(20))
+    g = Net()
+    x = g.qdq(g.input("x", [1, 4, size, size]), X, u8(20))
     given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1, "count_include_pad": 1}
     y = g.op("AveragePool", x, **{**given, **attributes})
-    return g.model(g.qdq(g.op("Relu", y), X, u8(0)) if clipped else g.qdq(y, X, u8(20)))
+    return g.normalized(g.qdq(g.op("Relu", y), X, u8(0)) if clipped else g.qdq(y, X, u8(20)))
 
 
 def scaled(op: str, x: float, y: float, *, then: str | None = None, **attributes: Any) -> ir.Model:
     """An operator between grids of which one may be much finer than the other."""
-    g = Graph()
-    value = g.qdq(g.input([1, 8, 16, 16]), x, u8(128))
+    g = Net()
+    value = g.qdq(g.input("x", [1, 8, 16, 16]), x, u8(128))
     inputs = [value, g.qdq("x", x, u8(100))] if op in ("Add", "Mul") else [value]
     result = g.op(op, *inputs, **attributes)
-    return g.model(g.qdq(result if then is None else g.op(then, result), y, u8(0 if then else 20)))
+    return g.normalized(g.qdq(result if then is None else g.op(then, result), y, u8(0 if then else 20)))
 
 
 def short_softmax(elements: int, scale: float) -> ir.Model:
-    g = Graph()
-    return g.model(g.qdq(g.op("Softmax", g.qdq(g.input([16, elements]), 0.1, u8(128))), scale, u8(0)))
+    g = Net()
+    return g.normalized(g.qdq(g.op("Softmax", g.qdq(g.input("x", [16, elements]), 0.1, u8(128))), scale, u8(0)))
 
 
 def weight_only(kind: int | None, per: str) -> ir.Model:
-    g = Graph()
-    integers = rng().integers(-8, 8, (64, 24)) if kind == INT4 else rng().integers(0, 16, (64, 24))
+    g = Net()
+    integers = rng().integers(-8, 8, (64, 24)) if kind == TensorProto.INT4 else rng().integers(0, 16, (64, 24))
     w = g.constant(weight(64, 24)) if kind is None else g.constant(integers, kind)
     sizes = {"tensor": (), "column": (24,), "block": (2, 24)}[per]
-    zero = np.full(sizes, 0 if kind != UINT4 else 7)
+    zero = np.full(sizes, 0 if kind != TensorProto.UINT4 else 7)
     attributes = {"tensor": {}, "column": {"axis": 1}, "block": {"axis": 0, "block_size": 32}}[per]
     grid = np.asarray(0.01 + 0.01 * rng().random(sizes))
-    w = g.dq(w, grid, zero.astype(s8) if kind is None else zero, kind, **attributes)
-    return g.model(g.op("MatMul", g.input([5, 64]), w))
+    w = g.dequantize(w, grid, zero.astype(s8) if kind is None else zero, kind, **attributes)
+    return g.normalized(g.op("MatMul", g.input("x", [5, 64]), w))
 
 
 def requantized(
@@ -184,94 +187,98 @@ def requantized(
     domain: str = "",
     between: str | None = None,
 ) -> ir.Model:
-    g = Graph()
-    x = g.qdq(g.input([64, 16]), *first, kind, domain=domain)
+    g = Net()
+    x = g.qdq(g.input("x", [64, 16]), *first, kind, _domain=domain)
     x = x if between is None else g.op(between, x)
-    return g.model(g.qdq(x, *second, kind, domain=domain))
+    return g.normalized(g.qdq(x, *second, kind, _domain=domain))
 
 
 def computed_batch() -> ir.Model:
     """Two computed operands in the domain of ONNX Runtime, whose shapes nobody infers; the second per column."""
-    g, own = Graph(), {"domain": "com.microsoft"}
-    x = g.input([2, 8, 8])
+    g, own = Net(), {"_domain": "com.microsoft"}
+    x = g.input("x", [2, 8, 8])
     left, right = g.qdq(x, X, u8(128), **own), g.qdq(x, scales(8), np.full(8, 128, u8), axis=2, **own)
-    return g.model(g.qdq(g.op("MatMul", left, right), Y, u8(128), **own))
+    return g.normalized(g.qdq(g.op("MatMul", left, right), Y, u8(128), **own))
 
 
 def passed_conv() -> ir.Model:
-    g = Graph()
-    w = g.op("Identity", g.dq(g.op("Identity", g.constant(weight(8, 8, 3, 3))), scales(8), np.zeros(8, s8), axis=1))
-    x = g.op("Identity", g.qdq(g.input([1, 8, 8, 8]), X, u8(128)))
-    return g.model(g.qdq(g.op("Identity", g.op("Conv", x, w)), Y, u8(128)))
+    g = Net()
+    w = g.op(
+        "Identity", g.dequantize(g.op("Identity", g.constant(weight(8, 8, 3, 3))), scales(8), np.zeros(8, s8), axis=1)
+    )
+    x = g.op("Identity", g.qdq(g.input("x", [1, 8, 8, 8]), X, u8(128)))
+    return g.normalized(g.qdq(g.op("Identity", g.op("Conv", x, w)), Y, u8(128)))
 
 
 def overflowing(op: str) -> ir.Model:
     """A float bias of 1.7e11 units of x_scale · w_scale."""
-    g = Graph()
+    g = Net()
     shape, kernel = ([1, 4, 8, 8], (4, 4, 3, 3)) if op == "Conv" else ([4, 16], (16, 4))
-    w = g.dq(g.constant(weight(*kernel)), 2.0**-20, s8(0))
-    y = g.op(op, g.qdq(g.input(shape), X, u8(128)), w, g.constant(np.full(4, 5000, np.float32)))
-    return g.model(g.qdq(y, 128.0, u8(128)))
+    w = g.dequantize(g.constant(weight(*kernel)), 2.0**-20, s8(0))
+    y = g.op(op, g.qdq(g.input("x", shape), X, u8(128)), w, g.constant(np.full(4, 5000, np.float32)))
+    return g.normalized(g.qdq(y, 128.0, u8(128)))
 
 
 def float_weight(op: str) -> ir.Model:
-    g = Graph()
+    g = Net()
     shape, kernel = ([1, 4, 8, 8], (4, 4, 3, 3)) if op == "Conv" else ([4, 16], (16, 4))
     spread = scales(4).reshape((4, 1, 1, 1) if op == "Conv" else (1, 4)) ** 2
     w = g.constant((weight(*kernel) * spread).astype(np.float32))
-    y = g.op("Relu", g.op(op, g.qdq(g.input(shape), X, u8(128)), w))
-    return g.model(g.qdq(y, 2.0**-8, u8(0)))
+    y = g.op("Relu", g.op(op, g.qdq(g.input("x", shape), X, u8(128)), w))
+    return g.normalized(g.qdq(y, 2.0**-8, u8(0)))
 
 
 def moved(op: str, *rest: Any, then: str | None = "Exp", zero: Any = ZERO, **attributes: Any) -> ir.Model:
     """A dequantized tensor that is moved, and read by an operator that has no integers."""
-    g = Graph()
-    x = g.op(op, g.qdq(g.input([1, 4, 8]), X, zero), *(g.constant(np.asarray(item)) for item in rest), **attributes)
-    return g.model(x if then is None else g.op(then, x))
+    g = Net()
+    x = g.op(
+        op, g.qdq(g.input("x", [1, 4, 8]), X, zero), *(g.constant(np.asarray(item)) for item in rest), **attributes
+    )
+    return g.normalized(x if then is None else g.op(then, x))
 
 
 def moved_twice() -> ir.Model:
-    g = Graph()
-    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
-    return g.model(g.op("Exp", g.op("Reshape", x, g.constant(np.array([4, 8])))))
+    g = Net()
+    x = g.op("Transpose", g.qdq(g.input("x", [1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.normalized(g.op("Exp", g.op("Reshape", x, g.constant(np.array([4, 8])))))
 
 
 def moved_to(*readers: str) -> ir.Model:
-    g = Graph()
-    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
-    return g.model(*(g.qdq(x, X, ZERO) if op == "Q" else g.op(op, x) for op in readers))
+    g = Net()
+    x = g.op("Transpose", g.qdq(g.input("x", [1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.normalized(*(g.qdq(x, X, ZERO) if op == "Q" else g.op(op, x) for op in readers))
 
 
 def moved_to_gelu() -> ir.Model:
-    g = Graph()
-    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    g = Net()
+    x = g.op("Transpose", g.qdq(g.input("x", [1, 4, 8]), X, ZERO), perm=[0, 2, 1])
     two, one, half = (g.constant(np.float32(number)) for number in (2**0.5, 1.0, 0.5))
-    return g.model(g.op("Mul", g.op("Mul", x, g.op("Add", g.op("Erf", g.op("Div", x, two)), one)), half))
+    return g.normalized(g.op("Mul", g.op("Mul", x, g.op("Add", g.op("Erf", g.op("Div", x, two)), one)), half))
 
 
 def moved_on() -> ir.Model:
     """A tensor that is turned by its halves, as embeddings of positions are."""
-    g = Graph()
-    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    g = Net()
+    x = g.op("Transpose", g.qdq(g.input("x", [1, 4, 8]), X, ZERO), perm=[0, 2, 1])
     ends = [[g.constant(np.array([end])) for end in part] for part in ((0, 2, 2), (2, 4, 2))]
     first, second = (g.op("Slice", x, *part) for part in ends)
     turned = g.op("Concat", g.op("Neg", second), first, axis=2)
-    return g.model(g.op("Add", turned, g.op("Mul", x, g.constant(np.float32(0.5)))))
+    return g.normalized(g.op("Add", turned, g.op("Mul", x, g.constant(np.float32(0.5)))))
 
 
 def moved_to_twins() -> ir.Model:
-    g = Graph()
-    x = g.op("Transpose", g.qdq(g.input([1, 4, 8]), X, ZERO), perm=[0, 2, 1])
-    return g.model(g.op("Add", g.op("Exp", x), g.op("Exp", x)))
+    g = Net()
+    x = g.op("Transpose", g.qdq(g.input("x", [1, 4, 8]), X, ZERO), perm=[0, 2, 1])
+    return g.normalized(g.op("Add", g.op("Exp", x), g.op("Exp", x)))
 
 
 def linear(shape: list[int], vector: Any, *, zero: Any = ZERO, first: bool = False) -> ir.Model:
     """A MatMul of quantized numbers by quantized weights, and the Add of a constant."""
-    g = Graph()
-    w = g.dq(g.constant(weight(16, 8)), 2.0**-5, s8(0))
-    product = g.op("MatMul", g.qdq(g.input(shape), X, zero), w)
+    g = Net()
+    w = g.dequantize(g.constant(weight(16, 8)), 2.0**-5, s8(0))
+    product = g.op("MatMul", g.qdq(g.input("x", shape), X, zero), w)
     added = g.constant(np.asarray(vector, np.float32))
-    return g.model(g.op("Add", *((added, product) if first else (product, added))))
+    return g.normalized(g.op("Add", *((added, product) if first else (product, added))))
 
 
 VECTOR = 2.0**-4 * np.arange(8)
@@ -302,8 +309,8 @@ CASES: dict[str, Case] = {
     "a Gemm bias at 0.75 times its scale": ("Q105", lambda: biased_gemm(0.75)),
     "a Gemm bias with a zero point": ("Q105", lambda: biased_gemm(1.0, 900)),
     "a Gemm bias at the wrong scale, without Q": ("Q105", lambda: biased_gemm(2.0, last=False)),
-    "a Relu before int4 around zero": ("Q106", lambda: relu(INT4, 0)),
-    "a Relu before uint4 with zero point 3": ("Q106", lambda: relu(UINT4, 3)),
+    "a Relu before int4 around zero": ("Q106", lambda: relu(TensorProto.INT4, 0)),
+    "a Relu before uint4 with zero point 3": ("Q106", lambda: relu(TensorProto.UINT4, 3)),
     "Sigmoid per channel": ("Q107", lambda: pointwise("Sigmoid")),
     "Add per channel": ("Q107", lambda: pointwise("Add")),
     "Mul per channel": ("Q107", lambda: pointwise("Mul")),
@@ -330,8 +337,8 @@ CASES: dict[str, Case] = {
     "a Softmax of one element": ("Q123", lambda: short_softmax(1, 1 / 256)),
     "a Softmax of two elements below 1/297": ("Q123", lambda: short_softmax(2, 1 / 320)),
     "an int8 weight beside float activations": ("Q109", lambda: weight_only(None, "column")),
-    "an int4 weight beside float activations": ("Q109", lambda: weight_only(INT4, "tensor")),
-    "a uint4 weight in blocks beside float activations": ("Q109", lambda: weight_only(UINT4, "block")),
+    "an int4 weight beside float activations": ("Q109", lambda: weight_only(TensorProto.INT4, "tensor")),
+    "a uint4 weight in blocks beside float activations": ("Q109", lambda: weight_only(TensorProto.UINT4, "block")),
     "two grids of different scales": ("Q110", lambda: requantized((0.1, u8(128)), (0.05, u8(128)))),
     "two grids of different zero points": ("Q110", lambda: requantized((0.1, u8(128)), (0.1, u8(120)))),
     "two grids of int8": ("Q110", lambda: requantized((0.1, s8(0)), (0.07, s8(3)))),
@@ -382,15 +389,15 @@ SOUND: dict[str, Callable[[], ir.Model]] = {
     "a Conv bias at its scale": lambda: biased_conv(1.0),
     "a Conv bias whose scale was rounded otherwise": lambda: biased_conv(1.0 + 2.0**-24, x=0.0123, w=0.00456),
     "a Gemm bias at its scale": lambda: biased_gemm(1.0),
-    "a Relu before int4 from zero": lambda: relu(INT4, -8),
-    "a Relu before uint4 from zero": lambda: relu(UINT4, 0),
-    "a Relu before int4 per channel": lambda: relu(INT4, np.zeros(16), np.full(16, 0.25)),
+    "a Relu before int4 from zero": lambda: relu(TensorProto.INT4, -8),
+    "a Relu before uint4 from zero": lambda: relu(TensorProto.UINT4, 0),
+    "a Relu before int4 per channel": lambda: relu(TensorProto.INT4, np.zeros(16), np.full(16, 0.25)),
     "a MatMul weight along its rows, then transposed": lambda: transposed("MatMul", 0),
     "Add per channel, int8": lambda: pointwise("Add", kind=s8),
     "Sigmoid to a grid per channel, int8": lambda: pointwise("Sigmoid", several="out", kind=s8),
     "a biased depthwise Conv of activations per channel": lambda: conv(group=8, axis=0, activation_axis=1, biased=True),
     "Add per channel, in float": lambda: pointwise("Add", last=False),
-    "two grids of 4 bits": lambda: requantized((0.5, 0), (0.25, 0), kind=INT4),
+    "two grids of 4 bits": lambda: requantized((0.5, 0), (0.25, 0), kind=TensorProto.INT4),
     "MaxPool per channel": lambda: pointwise("MaxPool", kernel_shape=[2, 2]),
     "Softmax at 1/256": lambda: softmax(1 / 256, u8(0)),
     "Softmax at 1/100": lambda: softmax(1 / 100, u8(0)),

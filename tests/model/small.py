@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-HEADER = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>'
+from tests.builder import from_text
 
 
 def model(body: str, signature: str = "(float[4] x) => (float[4] y)", constants: str = "") -> ir.Model:
-    """A model whose nodes are named after their first outputs."""
-    declared = f"<{constants}>" if constants else ""
-    result = ir.from_onnx_text(f"{HEADER}\nmain {signature}\n{declared}\n{{\n{body}\n}}")
-    for graph in result.graphs():
-        for node in graph:
-            node.name = node.outputs[0].name
-    return result
+    """A model with one input and one output, unless the signature says otherwise."""
+    return from_text(signature, body, constants=constants)
 
 
 def ops(result: ir.Model) -> list[str]:

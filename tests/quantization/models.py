@@ -7,23 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper, parser
 
 from intact.model import normalize, query
 from intact.quantization import quantizing
 from intact.quantization.quantizing import QuantizedModel
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
+from tests.builder import from_text
 
 
 def model(inputs: str, outputs: str, body: str, *, opset: int = 21, **weights: np.ndarray) -> ir.Model:
     """A normalised model; `weights` become initializers. A node is named after its first output."""
-    text = f'<ir_version: 10, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}'
-    proto = parser.parse_model(text)
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items())
-    for node in proto.graph.node:
-        node.name = node.output[0]
-    return normalize.normalize(ir.from_proto(proto))
+    return normalize.normalize(from_text(f"({inputs}) => ({outputs})", body, opset=opset, weights=weights))
 
 
 def rows(shapes: dict[str, tuple[int, ...]], count: int = 4, seed: int = 0) -> list[dict[str, np.ndarray]]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from tests.zoo.net import Net
+from tests.zoo.net import SeededNet
 
 
 def residual_cnn(seed: int = 0) -> onnx.ModelProto:
     """A ResNet in miniature: stem with MaxPool, an identity block, a strided block, a classifier."""
-    net = Net("residual_cnn", seed)
+    net = SeededNet("residual_cnn", seed)
     x = net.input("image", (1, 3, 32, 32))
     x = net.op("Relu", _conv_bn(net, x, 3, 16, stride=2))
     x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     x = _residual_block(net, x, 16, 16, stride=1)
     x = _residual_block(net, x, 16, 32, stride=2)
     net.output(_classifier(net, x, 32, 10), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 def depthwise_cnn(seed: int = 1) -> onnx.ModelProto:
     """A MobileNet in miniature: depthwise-separable blocks, ReLU6, HardSwish, both forms of squeeze-excite."""
-    net = Net("depthwise_cnn", seed)
+    net = SeededNet("depthwise_cnn", seed)
     x = net.input("image", (1, 3, 32, 32))
     x = net.op("HardSwish", _conv_bn(net, x, 3, 16, stride=2))
 
@@ -37,12 +37,12 @@ def depthwise_cnn(seed: int = 1) -> onnx.ModelProto:
 
     x = _relu6(net, _conv_bn(net, x, 16, 32, stride=2, power=5.0))
     net.output(_classifier(net, x, 32, 10), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 def inverted_residual_cnn(seed: int = 4) -> onnx.ModelProto:
     """A MobileNetV2 in miniature: blocks that widen, filter by channel and narrow, with and without a shortcut."""
-    net = Net("inverted_residual_cnn", seed)
+    net = SeededNet("inverted_residual_cnn", seed)
     x = net.input("image", (1, 3, 32, 32))
     x = _relu6(net, _conv_bn(net, x, 3, 16, stride=2))
     for cin, cout, stride in ((16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 32, 2)):
@@ -51,11 +51,19 @@ def inverted_residual_cnn(seed: int = 4) -> onnx.ModelProto:
         narrow = _conv_bn(net, wide, 4 * cin, cout, kernel=1)
         x = narrow if stride != 1 or cin != cout else net.op("Add", x, narrow)
     net.output(_classifier(net, x, 32, 10), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 def _conv_bn(
-    net: Net, x: str, cin: int, cout: int, *, kernel: int = 3, stride: int = 1, groups: int = 1, power: float = 1.2
+    net: SeededNet,
+    x: str,
+    cin: int,
+    cout: int,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    power: float = 1.2,
 ) -> str:
     """Convolution without bias, then BatchNormalization with statistics that fit it.
 
@@ -81,7 +89,7 @@ def _conv_bn(
     return net.op("BatchNormalization", y, gamma, beta, mean, variance, epsilon=1e-5)
 
 
-def _residual_block(net: Net, x: str, cin: int, cout: int, *, stride: int) -> str:
+def _residual_block(net: SeededNet, x: str, cin: int, cout: int, *, stride: int) -> str:
     y = net.op("Relu", _conv_bn(net, x, cin, cout, stride=stride))
     y = _conv_bn(net, y, cout, cout)
     changes_shape = stride != 1 or cin != cout
@@ -89,21 +97,21 @@ def _residual_block(net: Net, x: str, cin: int, cout: int, *, stride: int) -> st
     return net.op("Relu", net.op("Add", y, shortcut))
 
 
-def _relu6(net: Net, x: str) -> str:
+def _relu6(net: SeededNet, x: str) -> str:
     return net.op("Clip", x, net.const(0.0), net.const(6.0))
 
 
-def _squeeze_excite(net: Net, x: str, channels: int, gate: str, **attributes: float) -> str:
+def _squeeze_excite(net: SeededNet, x: str, channels: int, gate: str, **attributes: float) -> str:
     squeezed = net.op("GlobalAveragePool", x)
     hidden = net.op("Relu", _pointwise(net, squeezed, channels, channels // 4))
     weights = net.op(gate, _pointwise(net, hidden, channels // 4, channels), **attributes)
     return net.op("Mul", weights, x)
 
 
-def _pointwise(net: Net, x: str, cin: int, cout: int) -> str:
+def _pointwise(net: SeededNet, x: str, cin: int, cout: int) -> str:
     weight = net.normal((cout, cin, 1, 1), net.spread(cout)[:, None, None, None] * np.sqrt(2 / cin))
     return net.op("Conv", x, weight, net.normal((cout,), 0.1), kernel_shape=[1, 1])
 
 
-def _classifier(net: Net, x: str, channels: int, classes: int) -> str:
+def _classifier(net: SeededNet, x: str, channels: int, classes: int) -> str:
     return net.gemm(net.op("Flatten", net.op("GlobalAveragePool", x), axis=1), channels, classes)

@@ -1,45 +1,39 @@
-"""A float ONNX graph that grows node by node, with seeded weights."""
+"""Float networks as exporters write them, grown node by node with seeded weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-OPSET = 17
-IR_VERSION = 8
+from tests.builder import Net
 
 
-class Net:
-    """Collects nodes, weights, inputs and outputs, and turns them into a checked model."""
+class SeededNet(Net):
+    """A network whose values have an exporter's names, and whose weights are drawn."""
+
+    node_name: ClassVar[str] = "/{op}_{number}"
+    output_name: ClassVar[str] = "/{op}_{number}_output_0"
+    constant_name: ClassVar[str] = "const_{number}"
+    opsets: ClassVar[Mapping[str, int]] = {"": 17}
+    ir_version: ClassVar[int] = 8
 
     def __init__(self, name: str, seed: int) -> None:
-        self.name = name
+        super().__init__(name)
         self.rng = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
 
-    def input(self, name: str, shape: tuple[int, ...], dtype: int = TensorProto.FLOAT) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
-        return name
-
-    def output(self, value: str, name: str, shape: tuple[int, ...]) -> None:
+    def output(self, value: str, name: str, shape: Sequence[int]) -> None:
+        """An output of the graph, which has a name of its own."""
         self.nodes.append(helper.make_node("Identity", [value], [name], name=f"/{name}"))
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def const(self, values: object, dtype: type = np.float32) -> str:
         """An initializer with these values."""
-        name = f"const_{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.asarray(values, dtype), name))
-        return name
-
-    def op(self, op_type: str, *inputs: str, **attributes: object) -> str:
-        """A node with one output, whose name it returns."""
-        name = f"/{op_type}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_output_0"], name=name, **attributes))
-        return f"{name}_output_0"
+        return self.constant(np.asarray(values, dtype))
 
     def normal(self, shape: tuple[int, ...], scale: object = 1.0, mean: float = 0.0) -> str:
         """A weight drawn from a normal distribution."""
@@ -61,9 +55,9 @@ class Net:
         weight = self.normal((width_out, width_in), scale)
         return self.op("Gemm", x, weight, self.normal((width_out,), 0.1), alpha=1.0, beta=1.0, transB=1)
 
-    def model(self) -> onnx.ModelProto:
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
-        opset = helper.make_opsetid("", OPSET)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="zoo")
+    def checked(self) -> onnx.ModelProto:
+        """The model, after ONNX has checked it."""
+        model = self.proto(self.inputs, self.outputs)
+        model.producer_name = "zoo"
         onnx.checker.check_model(model, full_check=True)
         return model

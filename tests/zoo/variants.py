@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.zoo import data
-from tests.zoo.net import Net
+from tests.zoo.net import SeededNet
 
 WIDTH, HEADS, TOKENS, VOCABULARY = 32, 4, 8, 48
 PATCH, IMAGE = 8, 32
@@ -23,7 +23,7 @@ MEANS, DEVIATIONS = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 def residual_cnn(seed: int = 4) -> onnx.ModelProto:
     """A ResNeXt as TensorFlow and Caffe write it: Sub and Pad in front, BN and BiasAdd apart, groups by Split."""
-    net = Net("residual_cnn", seed)
+    net = SeededNet("residual_cnn", seed)
     x = net.op("Sub", net.input("image", (1, 3, IMAGE, IMAGE)), net.const(128.0))
     x = _norm(net, _conv(net, _padded(net, x), 3, 16, stride=2, pad=0, gain=1 / 64), 16)
     x = net.op("LeakyRelu", x, alpha=0.1)
@@ -36,12 +36,12 @@ def residual_cnn(seed: int = 4) -> onnx.ModelProto:
     x = net.op("Relu", net.op("Add", _norm(net, _conv(net, y, 16, 16), 16), x))
     pooled = net.op("ReduceMean", x, axes=[2, 3], keepdims=0)
     net.output(_dense(net, pooled, 16, 10), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 def depthwise_cnn(seed: int = 5) -> onnx.ModelProto:
     """A ShuffleNet with MobileOne's blocks: channels split and shuffled, scale branches, ReLU6, a factor in Gemm."""
-    net = Net("depthwise_cnn", seed)
+    net = SeededNet("depthwise_cnn", seed)
     x = _centred(net, net.input("image", (1, 3, IMAGE, IMAGE)))
     x = net.op("Mul", x, net.const(1 / np.array(DEVIATIONS).reshape(1, 3, 1, 1)))
     x = _relu6(net, _norm(net, _conv(net, x, 3, 16, stride=2, gain=8.0), 16))
@@ -56,12 +56,12 @@ def depthwise_cnn(seed: int = 5) -> onnx.ModelProto:
     x = net.op("Mul", x, _gate(net, x, 24))
     x = net.op("Flatten", net.op("GlobalAveragePool", x), axis=1)
     net.output(_gemm(net, x, 24, 10, alpha=0.5, beta=2.0, transB=1), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 def bert(seed: int = 6) -> onnx.ModelProto:
     """A MobileBERT: a bottleneck, one product for Q, K and V, scores masked by Where, tanh by sigmoid, tied words."""
-    net = Net("bert", seed)
+    net = SeededNet("bert", seed)
     ids = net.input("input_ids", (1, TOKENS), TensorProto.INT64)
     mask = net.input("attention_mask", (1, TOKENS), TensorProto.INT64)
     table = net.normal((VOCABULARY, WIDTH), 0.6)
@@ -76,12 +76,12 @@ def bert(seed: int = 6) -> onnx.ModelProto:
     words = net.op("MatMul", x, net.op("Transpose", table, perm=[1, 0]))
     net.output(words, "words", (1, TOKENS, VOCABULARY))
     net.output(_dense(net, pooled, WIDTH, 4), "logits", (1, 4))
-    return net.model()
+    return net.checked()
 
 
 def vit(seed: int = 7) -> onnx.ModelProto:
     """A vision transformer with colours last: YCbCr by a matrix, gated layers, tokens mixed by a transposed Gemm."""
-    net = Net("vit", seed)
+    net = SeededNet("vit", seed)
     side, count = IMAGE // PATCH, (IMAGE // PATCH) ** 2
     x = _luma_and_chroma(net, net.input("image", (1, IMAGE, IMAGE, 3)))
     x = net.op("Div", x, net.const(64.0))
@@ -95,7 +95,7 @@ def vit(seed: int = 7) -> onnx.ModelProto:
     x = net.op("Sub", x, net.op("ReduceMean", x, axes=[2], keepdims=1))
     mixed = _gemm(net, _reshape(net, x, count, WIDTH), count, 4, transA=1, alpha=0.25)
     net.output(_dense(net, _reshape(net, net.op("Relu", mixed), 1, 4 * WIDTH), 4 * WIDTH, 10), "logits", (1, 10))
-    return net.model()
+    return net.checked()
 
 
 VARIANTS: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -122,18 +122,18 @@ def _pixels(count: int, channels_last: bool) -> np.ndarray:
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)) if channels_last else pixels
 
 
-def _centred(net: Net, x: str) -> str:
+def _centred(net: SeededNet, x: str) -> str:
     """Pixels minus the mean of their channel, as a convolution of every channel by itself."""
     weight, bias = net.const(np.ones((3, 1, 1, 1))), net.const(-np.array(MEANS))
     return net.op("Conv", x, weight, bias, group=3, kernel_shape=[1, 1])
 
 
-def _factors(net: Net, x: str, channels: int) -> str:
+def _factors(net: SeededNet, x: str, channels: int) -> str:
     """A factor for each channel, as a convolution of every channel by itself."""
     return net.op("Conv", x, net.const(net.rng.uniform(0.5, 1.5, (channels, 1, 1, 1))), group=channels)
 
 
-def _luma_and_chroma(net: Net, x: str) -> str:
+def _luma_and_chroma(net: SeededNet, x: str) -> str:
     """RGB to YCbCr (ITU-R BT.601): a matrix and an offset."""
     matrix = [[0.299, -0.168736, 0.5], [0.587, -0.331264, -0.418688], [0.114, 0.5, -0.081312]]
     colours = net.op("MatMul", _reshape(net, x, IMAGE * IMAGE, 3), net.const(matrix))
@@ -141,7 +141,7 @@ def _luma_and_chroma(net: Net, x: str) -> str:
 
 
 def _conv(
-    net: Net,
+    net: SeededNet,
     x: str,
     cin: int,
     cout: int,
@@ -162,58 +162,58 @@ def _conv(
     )
 
 
-def _padded(net: Net, x: str) -> str:
+def _padded(net: SeededNet, x: str) -> str:
     """Padding below and on the right, as TensorFlow has it before a convolution of stride 2."""
     return net.op("Pad", x, net.const([0, 0, 0, 0, 0, 0, 1, 1], np.int64))
 
 
-def _norm(net: Net, x: str, channels: int) -> str:
+def _norm(net: SeededNet, x: str, channels: int) -> str:
     gamma, beta = net.const(net.rng.uniform(0.6, 1.4, channels)), net.normal((channels,), 0.2)
     mean, variance = net.normal((channels,), 0.1), net.const(net.rng.uniform(0.7, 1.4, channels))
     return net.op("BatchNormalization", x, gamma, beta, mean, variance, epsilon=1e-5)
 
 
-def _bias_add(net: Net, x: str, channels: int) -> str:
+def _bias_add(net: SeededNet, x: str, channels: int) -> str:
     """A bias in a node of its own, as TensorFlow has it."""
     return net.op("Add", x, net.normal((1, channels, 1, 1), 0.2))
 
 
-def _relu6(net: Net, x: str) -> str:
+def _relu6(net: SeededNet, x: str) -> str:
     return net.op("Clip", x, net.const(0.0), net.const(6.0))
 
 
-def _split(net: Net, x: str, parts: int, axis: int = 1) -> list[str]:
+def _split(net: SeededNet, x: str, parts: int, axis: int = 1) -> list[str]:
     name = f"/Split_{len(net.nodes)}"
     outputs = [f"{name}_output_{index}" for index in range(parts)]
     net.nodes.append(helper.make_node("Split", [x], outputs, name=name, axis=axis))
     return outputs
 
 
-def _shuffle(net: Net, x: str, channels: int, size: int) -> str:
+def _shuffle(net: SeededNet, x: str, channels: int, size: int) -> str:
     """Channels of two groups, interleaved."""
     x = _reshape(net, x, 1, 2, channels // 2, size, size)
     return _reshape(net, net.op("Transpose", x, perm=[0, 2, 1, 3, 4]), 1, channels, size, size)
 
 
-def _gate(net: Net, x: str, channels: int) -> str:
+def _gate(net: SeededNet, x: str, channels: int) -> str:
     """Squeeze-excite with matrices, as Keras writes it."""
     squeezed = net.op("ReduceMean", x, axes=[2, 3], keepdims=0)
     hidden = net.op("Relu", _dense(net, squeezed, channels, 8))
     return _reshape(net, net.op("Sigmoid", _dense(net, hidden, 8, channels)), 1, channels, 1, 1)
 
 
-def _dense(net: Net, x: str, width_in: int, width_out: int) -> str:
+def _dense(net: SeededNet, x: str, width_in: int, width_out: int) -> str:
     """x · W + b on matrices, as TensorFlow and Keras write it."""
     product = net.op("MatMul", x, net.normal((width_in, width_out), net.spread(width_out) / np.sqrt(width_in)))
     return net.op("Add", product, net.normal((width_out,), 0.1))
 
 
-def _gemm(net: Net, x: str, width_in: int, width_out: int, **attributes: float) -> str:
+def _gemm(net: SeededNet, x: str, width_in: int, width_out: int, **attributes: float) -> str:
     shape = (width_out, width_in) if attributes.get("transB") else (width_in, width_out)
     return net.op("Gemm", x, net.normal(shape, 1 / np.sqrt(width_in)), net.normal((width_out,), 0.1), **attributes)
 
 
-def _attention(net: Net, x: str, tokens: int, width: int, live: str | None = None) -> str:
+def _attention(net: SeededNet, x: str, tokens: int, width: int, live: str | None = None) -> str:
     """Attention with one projection, Split in three; where tokens are masked, their scores are set low."""
     parts = _split(net, net.linear(x, width, 3 * WIDTH), 3, axis=2)
     query, keys, values = (_reshape(net, part, 1, tokens, HEADS, WIDTH // HEADS) for part in parts)
@@ -227,16 +227,16 @@ def _attention(net: Net, x: str, tokens: int, width: int, live: str | None = Non
     return net.linear(merged, WIDTH, WIDTH)
 
 
-def _tanh(net: Net, x: str) -> str:
+def _tanh(net: SeededNet, x: str) -> str:
     """tanh(x) = 2 · sigmoid(2x) - 1, for runtimes that have no Tanh."""
     doubled = net.op("Sigmoid", net.op("Mul", x, net.const(2.0)))
     return net.op("Sub", net.op("Mul", doubled, net.const(2.0)), net.const(1.0))
 
 
-def _layer_norm(net: Net, x: str) -> str:
+def _layer_norm(net: SeededNet, x: str) -> str:
     scale, bias = net.const(net.rng.uniform(0.6, 1.4, WIDTH)), net.normal((WIDTH,), 0.1)
     return net.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
 
-def _reshape(net: Net, x: str, *shape: int) -> str:
+def _reshape(net: SeededNet, x: str, *shape: int) -> str:
     return net.op("Reshape", x, net.const(shape, np.int64))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +26,27 @@ from intact.data.text import SUFFIX, open_text
 from intact.errors import DataError
 from intact.settings.config import Distribution, ImageConfig
 
-__all__ = ["CalibrationAndTest", "Dataset", "Feeds", "InputSpec", "Source", "held_back", "input_specs", "load"]
+__all__ = [
+    "CalibrationAndTest",
+    "Dataset",
+    "Feeds",
+    "InputSpec",
+    "Reading",
+    "Source",
+    "held_back",
+    "input_specs",
+    "load",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Settings of single sources: the preparation of images, the tokenizer of text, the drawing of synthetic inputs."""
+
+    images: ImageConfig = field(default_factory=ImageConfig)
+    tokenizer: str | None = None
+    distribution: Distribution = "normal"
+    seed: int = 0
 
 
 def load(
@@ -34,40 +55,35 @@ def load(
     *,
     samples: int,
     test_source: str | None = None,
-    distribution: Distribution = "normal",
-    seed: int = 0,
-    images: ImageConfig | None = None,
-    tokenizer: str | None = None,
+    reading: Reading | None = None,
 ) -> CalibrationAndTest:
     """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
 
-    `source` is an .npz or .npy file, a folder of images, a .txt file for `tokenizer`, `module:function`, or None for
+    `source` is an .npz or .npy file, a folder of images, a .txt file for a tokenizer, `module:function`, or None for
     synthetic inputs. Without `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them,
     or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first `samples + 16` rows count.
     """
     limit = samples + MOST_HELD_BACK
     specs = input_specs(model)
-    images = images or ImageConfig()
-    opened = partial(_open, specs=specs, limit=limit, images=images, tokenizer=tokenizer)
-    rows = SyntheticSource(model, limit, distribution, seed) if source is None else opened(source)
+    reading = reading or Reading()
+    opened = partial(_open, specs=specs, limit=limit, reading=reading)
+    rows = SyntheticSource(model, limit, reading.distribution, reading.seed) if source is None else opened(source)
     test = None if test_source is None else opened(test_source)
-    if images != ImageConfig() and "images" not in (rows.kind, test.kind if test is not None else None):
+    if reading.images != ImageConfig() and "images" not in (rows.kind, test.kind if test is not None else None):
         raise DataError(
             "D128", "image settings have no effect: the inputs are no folder of images", fix="leave them out"
         )
     return split(rows, samples, test)
 
 
-def _open(
-    source: str, *, specs: tuple[InputSpec, ...], limit: int, images: ImageConfig, tokenizer: str | None
-) -> Source:
+def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     if is_lent(source):
         return open_lent(source, specs, limit)
     path = Path(source)
     if path.is_file():
-        return _open_file(path, specs, limit, tokenizer)
+        return _open_file(path, specs, limit, reading.tokenizer)
     if path.is_dir():
-        return open_images(path, specs, images)
+        return open_images(path, specs, reading.images)
     if REFERENCE.fullmatch(source):
         return CallableSource(source, specs, limit)
     raise _unknown("D101", f"{source}: there is no such file")

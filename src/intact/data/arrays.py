@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class ArrayRows(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[np.generic]: ...
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         """Rows `start` to `stop`, `size` at a time."""
@@ -54,7 +54,7 @@ class InMemory:
         return self.array.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.generic]:
         return self.array.dtype
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
@@ -63,7 +63,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows become samples: `rows` of them make one; `whole` drops the axis that held the samples."""
+    """The rule from rows to samples: `rows` of them make one; `whole` drops the axis that held the samples."""
 
     rows: int
     whole: bool

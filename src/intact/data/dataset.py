@@ -19,7 +19,7 @@ MOST_HELD_BACK = 16
 
 
 class Source(ABC):
-    """Where samples come from. It holds no samples: every `read` fetches them anew, one at a time."""
+    """A source of samples. It holds none: every `read` fetches them anew, one at a time."""
 
     kind: Kind
     rows: int
@@ -73,7 +73,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationAndTest:
-    """What ranges are measured on, what the result is verified on, and what the user should know of both."""
+    """Rows to measure ranges on, rows to verify the result on, and warnings about both."""
 
     calibration: Dataset
     test: Dataset
@@ -87,7 +87,7 @@ class CalibrationAndTest:
 
 
 def held_back(rows: int) -> int:
-    """How many of `rows` are kept for verification: the last quarter, 4 to 16 of them, none of fewer than 8."""
+    """The number of `rows` kept for verification: the last quarter, 4 to 16 of them, none of fewer than 8."""
     if rows < FEWEST_TO_SPLIT:
         return 0
     return min(MOST_HELD_BACK, max(FEWEST_HELD_BACK, rows // 4))

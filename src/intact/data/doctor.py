@@ -81,7 +81,7 @@ class GivenData:
 def examine(
     model: ir.Model, calibration: Dataset, test: Dataset | None = None, *, images: ImageConfig | None = None
 ) -> tuple[Symptom, ...]:
-    """What is wrong with these inputs, each kind once for each input; `test` is None for rows that stand alone.
+    """Find symptoms of wrong inputs, each kind once for each input; `test` is None for rows that stand alone.
 
     Inputs that were made up are as they should be, and are left out.
     """

@@ -34,7 +34,7 @@ _KEEPS_VALUES = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsquee
 
 
 def doubts(value: ir.Value, model: ir.Model, rows: Dataset) -> Iterator[Symptom]:
-    """What the first layers of the model say against these rows of one of its data inputs."""
+    """Find symptoms in the first layers of the model, fed with these rows of one of its data inputs."""
     extent = rows.profile.extents[value.name or ""]
     yield from _grid_doubts(value, extent, rows.source.where)
     yield from _normalization_doubts(value, extent, rows.source.where)

@@ -16,13 +16,13 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from intact.data.arrays import ArraySource
 from intact.data.input_specs import InputSpec
-from intact.errors import DataError, NotAvailable
+from intact.errors import DataError, NotAvailable, some
 from intact.settings.config import ImageConfig
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ _AXES = {"nchw": (0, 1, 2), "nhwc": (2, 0, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How an image becomes an array of one input."""
+    """The way from an image to an array of one input."""
 
     channels: Literal[1, 3]
     height: int
     width: int
     layout: Literal["nchw", "nhwc"]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     settings: ImageConfig
 
     @property
@@ -78,7 +78,7 @@ class ImageRows:
         return (len(self.files), *self.preparation.shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.generic]:
         return self.preparation.dtype
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
@@ -100,7 +100,7 @@ def open_images(folder: Path, specs: tuple[InputSpec, ...], settings: ImageConfi
         )
     rows = ImageRows(files, prepare(specs[0], settings))
     source = ArraySource(specs, {specs[0].name: rows}, "images", str(folder))
-    source.warnings += (f"{folder}: {_some(others)} left out, not an image by name",) if others else ()
+    source.warnings += (f"{folder}: {some(others, 3)} left out, not an image by name",) if others else ()
     return source
 
 
@@ -116,12 +116,8 @@ def _files(folder: Path) -> tuple[tuple[Path, ...], list[str]]:
     return images, [path.name for path in ordered if path.suffix.lower() not in SUFFIXES]
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def prepare(spec: InputSpec, settings: ImageConfig) -> Preparation:
-    """What the shape and type of an input, and the settings where the input leaves it open, say about preparation."""
+    """The preparation for an input: its shape and type decide, and the settings where these leave it open."""
     if len(spec.shape) not in (3, 4):
         raise _not_an_image(spec, "has no room for an image", "rank 3 or 4: channels, height and width, a batch")
     layout = settings.layout or _layout(spec)

@@ -1,10 +1,9 @@
-"""What a model takes: the name, type and shape of each input, and the check that arrays fit them."""
+"""The name, type and shape of each input of a model, and the check that arrays fit them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,14 +19,14 @@ class InputSpec:
     """One input of a model; a free dimension is its name, or None where it has none."""
 
     name: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     shape: tuple[int | str | None, ...]
 
     def __str__(self) -> str:
         return f"{self.dtype}{shape_text(self.shape)}"
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape can be fed as it is."""
+        """True if an array of this shape can be fed as it is."""
         return fits(self.shape, shape)
 
 
@@ -43,7 +42,7 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
 
 
 def fits(wanted: tuple[int | str | None, ...], found: tuple[int, ...]) -> bool:
-    """Whether ranks agree, and sizes wherever a size is wanted."""
+    """True if ranks agree, and sizes wherever a size is wanted."""
     return len(wanted) == len(found) and all(
         want == size for want, size in zip(wanted, found, strict=True) if isinstance(want, int)
     )
@@ -72,7 +71,7 @@ def check_names(specs: tuple[InputSpec, ...], names: Iterable[str], where: str) 
         )
 
 
-def check_dtype(spec: InputSpec, dtype: np.dtype[Any], where: str) -> None:
+def check_dtype(spec: InputSpec, dtype: np.dtype[np.generic], where: str) -> None:
     """Raise unless `dtype` is the very type of the input: values are never converted in silence."""
     if dtype.hasobject:
         raise DataError(
@@ -90,7 +89,7 @@ def check_dtype(spec: InputSpec, dtype: np.dtype[Any], where: str) -> None:
         )
 
 
-def check_feed(specs: tuple[InputSpec, ...], arrays: Mapping[str, Any], where: str) -> Feeds:
+def check_feed(specs: tuple[InputSpec, ...], arrays: Mapping[str, object], where: str) -> Feeds:
     """One sample as it is fed to the model: every array has the type and the whole shape of its input."""
     check_names(specs, arrays, where)
     feed = {spec.name: np.asarray(arrays[spec.name]) for spec in specs}
@@ -146,8 +145,4 @@ def _spec(value: ir.Value) -> InputSpec:
         dtype = value.type.dtype.numpy()
     except TypeError:
         raise ModelError("M182", f"input {name}: numpy has no type for {value.type.dtype}") from None
-    return InputSpec(name, dtype, tuple(_dimension(dim) for dim in value.shape))
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
+    return InputSpec(name, dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -49,7 +49,7 @@ class StoredArray:
     member: str | None
     offset: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
@@ -62,7 +62,7 @@ class StoredArray:
 
 
 def is_array_file(path: Path) -> bool:
-    """Whether the content is that of an .npz or .npy file."""
+    """True if the content is that of an .npz or .npy file."""
     return _is_npy(path) or zipfile.is_zipfile(path)
 
 
@@ -106,7 +106,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Stor
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member begin: the local header's own lengths decide, not the directory's."""
+    """The position of the first byte of a stored member: the local header's own lengths decide, not the directory's."""
     with path.open("rb") as stream:
         stream.seek(info.header_offset)
         name_bytes, extra_bytes = struct.unpack("<26xHH", stream.read(_LOCAL_HEADER_BYTES))

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from itertools import islice
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
@@ -96,7 +95,7 @@ class CallableSource(Source):
         )
 
 
-def by_name(sample: Any, specs: tuple[InputSpec, ...], where: str) -> Mapping[str, Any]:
+def by_name(sample: object, specs: tuple[InputSpec, ...], where: str) -> Mapping[str, object]:
     """Arrays by input name; a model with one input takes a bare array."""
     if isinstance(sample, Mapping):
         return sample
@@ -110,13 +109,13 @@ def by_name(sample: Any, specs: tuple[InputSpec, ...], where: str) -> Mapping[st
     )
 
 
-def _call(reference: str, function: Callable[[], object] | None) -> Any:
+def _call(reference: str, function: Callable[[], object] | None) -> object:
     function = function or _resolve(reference)
     with _users_code(reference):
         return function()
 
 
-def _resolve(reference: str) -> Callable[[], Any]:
+def _resolve(reference: str) -> Callable[[], object]:
     module_name, function_name = reference.split(":")
     with _users_code(reference):
         try:
@@ -143,7 +142,7 @@ def _resolve(reference: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _each(samples: Any, reference: str) -> Iterator[Any]:
+def _each(samples: object, reference: str) -> Iterator[object]:
     """The samples one by one; what the user's generator raises carries the reference."""
     if not isinstance(samples, Iterable):
         raise DataError(

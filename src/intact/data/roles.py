@@ -1,4 +1,4 @@
-"""What the graph does with each of its inputs, read from its structure alone.
+"""The role of each input of a graph, read from the graph's structure alone.
 
 An input is followed through ops that pass values on, to the nodes that use them. Integers that index a table are
 ids; integers and bools that index nothing are masks, unless the type is so narrow (8 or 16 bits) that they are
@@ -114,7 +114,7 @@ def role(value: ir.Value) -> Role:
     if spans:
         low = max(span.low for span in spans)
         return TableIndex(low, max(low + 1, min(span.high for span in spans)), all(span.known for span in spans))
-    if dtype in _NARROW and not any(_masks_integers(meeting) for meeting in meetings):
+    if dtype in _NARROW and not any(_masks_floats(one) or one.node.op_type in _COMPARISONS for one in meetings):
         return Signal()
     return Mask()
 
@@ -151,7 +151,7 @@ def _meetings(value: ir.Value) -> Iterator[Meeting]:
 
 
 def _shift_after(node: ir.Node, slot: int, value: ir.Value) -> int | None:
-    """What the node adds to the values that it passes on, or None where it makes new ones of them."""
+    """The number that a node adds to the values that it passes on, or None where it makes new ones of them."""
     if node.op_type in _PASSES_ON:
         slots = _PASSES_ON[node.op_type]
         return 0 if (slots is None or slot in slots) and not _casts_to_bool(node) else None
@@ -207,10 +207,6 @@ def _size(value: ir.Value | None, axis: int) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _masks_integers(meeting: Meeting) -> bool:
-    return _masks_floats(meeting) or meeting.node.op_type in _COMPARISONS
-
-
 def _masks_floats(meeting: Meeting) -> bool:
     node, slot = meeting.node, meeting.slot
     if node.op_type in _LOGIC or _casts_to_bool(node) or (node.op_type == "Where" and slot == 0):
@@ -219,7 +215,7 @@ def _masks_floats(meeting: Meeting) -> bool:
 
 
 def _hides_zeros(node: ir.Node, slot: int) -> bool:
-    """Whether the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
+    """True if the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
     sign = 1.0 if slot == 1 else -1.0
     for user, place in node.outputs[0].uses():
         if _casts_to_bool(user) or user.op_type in _LOGIC:

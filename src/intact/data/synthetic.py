@@ -84,7 +84,7 @@ def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -
         case Mask():
             return _live_keys_first(rng, given.shape)
         case Signal():
-            limits = np.iinfo(given.spec.dtype)
+            limits = np.iinfo(given.spec.dtype.name)
             return rng.integers(limits.min, limits.max, given.shape, endpoint=True)
         case Real():
             return rng.standard_normal(given.shape) if distribution == "normal" else rng.uniform(-1, 1, given.shape)

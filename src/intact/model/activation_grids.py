@@ -89,7 +89,7 @@ def _writer(node: ir.Node) -> ir.Node | None:
 
 
 def _reads_grid(node: ir.Node) -> bool:
-    """Whether a DequantizeLinear reads what a QuantizeLinear wrote, both with constant scales."""
+    """True if a DequantizeLinear reads what a QuantizeLinear wrote, both with constant scales."""
     if node.op_type != "DequantizeLinear":
         return False
     writer = _writer(node)

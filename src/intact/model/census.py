@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -50,7 +49,7 @@ class TypeGroup:
         """The number of nodes."""
         return sum(self.ops.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The group as plain values, for a manifest."""
         return {"activations": self.activations, "weights": self.weights, "nodes": self.nodes, "ops": self.ops}
 

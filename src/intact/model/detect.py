@@ -22,7 +22,7 @@ _INTEGER_KERNELS = {
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What makes a model quantized: operators with their number, and the types of activations and weights."""
+    """The marks of a quantized model: operators with their number, and the types of activations and weights."""
 
     operators: tuple[tuple[str, int], ...]
     activation_types: tuple[str, ...]
@@ -35,7 +35,7 @@ class Quantized:
 
 
 def detect(model: ir.Model) -> Quantized | None:
-    """What is quantized in the model, or None for a float model."""
+    """Find the quantized operators and types of a model; None for a float model."""
     found = [node for node in query.all_nodes(model) if _is_quantized(node)]
     if not found:
         return None

@@ -62,11 +62,15 @@ def replace_value(old: ir.Value, new: ir.Value, names: Names) -> None:
     graph = old.graph
     assert graph is not None, f"graph output {old.name!r} belongs to no graph"
     source = new if can_be_renamed(new, graph) else _identity(new, graph, names)
-    _move_output(graph, old, source)
+    old.name, source.name = source.name, old.name
+    describe_as(source, old)
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = source
 
 
 def can_be_renamed(value: ir.Value, graph: ir.Graph) -> bool:
-    """Whether the value may take the name of an output of the graph: it has no name that others rely on."""
+    """True if the value may take the name of an output of the graph: it has no name that others rely on."""
     return value.producer() is not None and value.graph is graph and not value.is_graph_output()
 
 
@@ -76,14 +80,6 @@ def _identity(value: ir.Value, graph: ir.Graph, names: Names) -> ir.Value:
     node.outputs[0].name = names.take(f"{value.name}/copy")
     graph.append(node)
     return node.outputs[0]
-
-
-def _move_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    old.name, new.name = new.name, old.name
-    describe_as(new, old)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
 
 
 def describe_as(new: ir.Value, old: ir.Value) -> None:
@@ -96,6 +92,16 @@ def describe_as(new: ir.Value, old: ir.Value) -> None:
         new.metadata_props.setdefault(key, text)
 
 
+def place(graph: ir.Graph, node: ir.Node, after: ir.Node | None) -> None:
+    """Put `node` behind another one, or in front of all where that is None."""
+    if after is not None:
+        graph.insert_after(after, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
 def insert_after(value: ir.Value, node: ir.Node, names: Names) -> None:
     """Put `node`, which reads `value`, between it and all its other uses.
 
@@ -103,12 +109,7 @@ def insert_after(value: ir.Value, node: ir.Node, names: Names) -> None:
     """
     producer, graph = value.producer(), value.graph
     assert graph is not None, f"{value.name!r} belongs to no graph"
-    if producer is not None:
-        graph.insert_after(producer, node)
-    elif len(graph):
-        graph.insert_before(graph[0], node)
-    else:
-        graph.append(node)
+    place(graph, node, producer)
     own = [index for index, read in enumerate(node.inputs) if read is value]
     replace_value(value, node.outputs[0], names)
     for index in own:
@@ -162,7 +163,7 @@ class Remains:
         return released
 
     def _is_dead(self, node: ir.Node) -> bool:
-        """Whether nothing but what was added uses an output of the node."""
+        """True if nothing but the added nodes uses an output of the node."""
         for output in node.outputs:
             if output.is_graph_output():
                 return False

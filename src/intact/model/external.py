@@ -1,4 +1,4 @@
-"""Where the weights outside a model file may lie, and whether the file there can hold them.
+"""Locate the weights outside a model file, inside the folders that they may lie in, and check their size.
 
 The rule: a weight file is an ordinary file inside the folder of the model. Where the model itself is a symbolic
 link (the cache of Hugging Face is made of them), it may also lie right beside the file that the link leads to.
@@ -25,7 +25,7 @@ CONFINED = "a relative path with forward slashes, inside the folder of the model
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a tensor says about its data: the file, where in it, and how many bytes (None: as many as its shape)."""
+    """A tensor's reference to its data: the file, the offset, and the number of bytes (None: as its shape has)."""
 
     location: str
     offset: int
@@ -109,7 +109,7 @@ def _natural(tensor: str, key: str, text: str) -> int:
 
 
 def _unsafe(location: str) -> str | None:
-    """Why this text must not be taken as a path, whatever is on the disk."""
+    """Return the reason against taking this text as a path, whatever is on the disk."""
     if not location:
         return "is empty"
     if "\\" in location or "\0" in location:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -91,7 +91,8 @@ def to_bytes(model: ir.Model) -> bytes:
 def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
     found = [(value, value.const_value) for value in model.graph.initializers.values()]
-    large = [(value, tensor) for value, tensor in found if tensor is not None and _is_large(tensor)]
+    plain = [(value, tensor) for value, tensor in found if tensor is not None and _is_plain(tensor)]
+    large = [(value, tensor) for value, tensor in plain if tensor.nbytes >= EXTERNAL_MIN_BYTES]
     hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
     arrays = {
         value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
@@ -121,7 +122,7 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     file = Path(path)
     proto = _parse(file)
     locations = {
-        external.reference(name, _entries(tensor)).location: name
+        external.reference(name, ((entry.key, entry.value) for entry in tensor.external_data)).location: name
         for name, tensor in proto_check.tensors_of(proto)
         if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
@@ -134,7 +135,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(file: Path) -> Any:
+def _parse(file: Path) -> onnx.ModelProto:
     content = _read(file)
     proto = onnx.ModelProto()
     try:
@@ -186,7 +187,7 @@ def _newest_opsets() -> dict[str, int]:
     return newest
 
 
-def _complete_imports(proto: Any) -> None:
+def _complete_imports(proto: onnx.ModelProto) -> None:
     """Import every domain that nodes use; only the default domain must have been imported by the file itself."""
     for holder, nodes in [(proto, proto.graph.node), *((function, function.node) for function in proto.functions)]:
         versions = proto_check.imports_of(holder.opset_import)
@@ -203,7 +204,7 @@ def _complete_imports(proto: Any) -> None:
             holder.opset_import.add(domain=domain, version=version)
 
 
-def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
+def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:
     """Check the data of every tensor; return the folder of each weight file, by the name that tensors now give it."""
     roots: dict[str, Path] = {}
     located: dict[str, external.Located] = {}
@@ -211,7 +212,7 @@ def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             proto_check.check_tensor(name, tensor)
             continue
-        found = external.reference(name, _entries(tensor))
+        found = external.reference(name, ((entry.key, entry.value) for entry in tensor.external_data))
         needed = proto_check.bytes_needed(name, tensor)
         if found.location not in located:
             located[found.location] = external.locate(file, found.location, name)
@@ -225,11 +226,7 @@ def _check_tensors(proto: Any, file: Path) -> dict[str, Path]:
     return roots
 
 
-def _entries(tensor: Any) -> list[tuple[str, str]]:
-    return [(entry.key, entry.value) for entry in tensor.external_data]
-
-
-def _deserialize(proto: Any) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto) -> ir.Model:
     try:
         return ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, NotImplementedError) as problem:
@@ -255,12 +252,8 @@ def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     )
 
 
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    return _is_plain(tensor) and tensor.nbytes >= EXTERNAL_MIN_BYTES
-
-
 def _is_plain(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor is of a type that numpy has itself."""
+    """True if a tensor is of a type that numpy has itself."""
     if tensor.dtype == ir.DataType.STRING:
         return False
     dtype = tensor.dtype.numpy()

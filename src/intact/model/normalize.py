@@ -47,10 +47,11 @@ def sort_nodes(model: ir.Model) -> None:
         try:
             body.sort()
         except ValueError as problem:
-            circle = " → ".join(f"{node.name or node.op_type} ({node.op_type})" for node in _circle(body))
+            circle = reversed(query.cycle(body, _read_by))
+            listed = " → ".join(f"{node.name or node.op_type} ({node.op_type})" for node in circle)
             raise ModelError(
                 "M110",
-                f"the nodes of the model wait for each other in a circle: {circle}",
+                f"the nodes of the model wait for each other in a circle: {listed}",
                 allowed="a graph without cycles",
                 fix="export the model again; a recurrence has to be a Loop or a Scan",
             ) from problem
@@ -214,25 +215,6 @@ def _with_sizes(shape: ir.Shape | None, dims: Mapping[str, int]) -> ir.Shape | N
     return ir.Shape(
         dims.get(size.value, size) if isinstance(size, ir.SymbolicDim) and size.value else size for size in shape
     )
-
-
-def _circle(body: ir.Graph | ir.Function) -> list[ir.Node]:
-    """One cycle among the nodes of `body`: follow what is read until a node comes round again."""
-    finished: set[ir.Node] = set()
-    for start in body:
-        path: list[ir.Node] = [] if start in finished else [start]
-        waiting = [iter(_read_by(node)) for node in path]
-        while path:
-            node = next((node for node in waiting[-1] if node not in finished), None)
-            if node is None:
-                finished.add(path.pop())
-                waiting.pop()
-            elif node in path:
-                return [*path[path.index(node) :], node][::-1]
-            else:
-                path.append(node)
-                waiting.append(iter(_read_by(node)))
-    raise AssertionError("the graph was said to have a cycle")
 
 
 def _read_by(node: ir.Node) -> list[ir.Node]:

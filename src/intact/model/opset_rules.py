@@ -1,4 +1,4 @@
-"""How each op is written since its definition changed in a way that a reader of the old form would get wrong.
+"""Rules that rewrite ops whose definition changed so that a reader of the old form would get them wrong.
 
 One function for each op, from any older form since opset 7 straight to a form that holds from opset 21 on. An op
 that is not here has only been extended: its old form still says the same.
@@ -263,13 +263,12 @@ def dropout(patch: Patch) -> None:
 def _spell_out_mask(patch: Patch, data: ir.Value) -> None:
     """Dropout that returns its mask = Identity, and zeros of the same shape."""
     zeros = patch.add("ConstantOfShape", [patch.add("Shape", [data], "Shape")], "zeros")
-    mask = patch.add("CastLike", [zeros, data], "mask") if patch.opset < 10 else _as_bool(patch, zeros)
+    if patch.opset < 10:
+        mask = patch.add("CastLike", [zeros, data], "mask")
+    else:
+        mask = patch.add("Cast", [zeros], "mask", {"to": int(ir.DataType.BOOL)})
     patch.move_output(1, mask)
     patch.become("Identity", [data])
-
-
-def _as_bool(patch: Patch, value: ir.Value) -> ir.Value:
-    return patch.add("Cast", [value], "mask", {"to": int(ir.DataType.BOOL)})
 
 
 @below(11, "Scatter")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import ArrayLike
 
 from intact.model import edit, query
+
+Attribute = int | float | str | Sequence[int] | Sequence[float] | ir.TensorProtocol
 
 
 class Patch:
@@ -30,7 +32,7 @@ class Patch:
         op: str,
         inputs: Sequence[ir.Value | None],
         suffix: str,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Add a node of one output in front, and return that output."""
@@ -44,7 +46,9 @@ class Patch:
         self.node.prepend(node)
         return node.outputs[0]
 
-    def become(self, op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> None:
+    def become(
+        self, op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Attribute] | None = None
+    ) -> None:
         """Make the node itself a node of this op, with these inputs and no other attributes than these."""
         self.node.op_type = op
         self.set_inputs(inputs)
@@ -74,7 +78,7 @@ class Patch:
         """Add a list of int64, as axes, pads and shapes are given since they became inputs."""
         return self.constant(np.array(numbers, dtype=np.int64), suffix)
 
-    def like(self, model: ir.Value, numbers: Any, suffix: str) -> ir.Value:
+    def like(self, model: ir.Value, numbers: ArrayLike, suffix: str) -> ir.Value:
         """Add a constant of the element type that `model` has, also where that type is not known here."""
         array = np.asarray(numbers, dtype=np.float32)
         if model.dtype is None:

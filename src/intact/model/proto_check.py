@@ -1,18 +1,17 @@
-"""Whether a parsed file is a model at all: versions, names, tensors. Nothing here changes the model."""
+"""Check that a parsed file is a model: versions, names, tensors. Nothing here changes it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-from intact.errors import ModelError
-
-# Protobuf messages; their package is imported by io.py alone.
-Proto = Any
+from intact.errors import ModelError, some
+from intact.model import query
 
 DEFAULT_DOMAIN = ""
 DOMAIN_ALIAS = "ai.onnx"
@@ -31,7 +30,7 @@ TYPED_FIELDS = {
 }
 
 
-def check_header(proto: Proto, newest_ir: int, newest_opsets: Mapping[str, int]) -> None:
+def check_header(proto: onnx.ModelProto, newest_ir: int, newest_opsets: Mapping[str, int]) -> None:
     """The file has a graph with nodes, and no version that the installed onnx does not know."""
     if not proto.HasField("graph"):
         raise ModelError("M104", "the file holds no graph", allowed="an ONNX model", fix="export the model again")
@@ -45,7 +44,7 @@ def check_header(proto: Proto, newest_ir: int, newest_opsets: Mapping[str, int])
             raise _too_new(f"opset {version} of {domain or DOMAIN_ALIAS}", str(newest))
 
 
-def check_inputs(graph: Proto) -> None:
+def check_inputs(graph: onnx.GraphProto) -> None:
     """Every input of the model says of which type its elements are."""
     untyped = [
         value.name
@@ -56,7 +55,7 @@ def check_inputs(graph: Proto) -> None:
         raise ModelError("M117", f"the inputs {_listed(untyped)} have no element type", fix="export the model again")
 
 
-def imports_of(entries: Iterable[Proto]) -> dict[str, int]:
+def imports_of(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Version by domain, with `ai.onnx` spelled as the empty name; one domain cannot have two versions."""
     versions: dict[str, int] = {}
     for entry in entries:
@@ -70,7 +69,7 @@ def imports_of(entries: Iterable[Proto]) -> dict[str, int]:
     return versions
 
 
-def check_text(message: Proto) -> None:
+def check_text(message: Message) -> None:
     """All names are UTF-8, and every attribute says of which type it is."""
     for field, found in message.ListFields():
         if field.name in TENSOR_DATA:
@@ -85,7 +84,7 @@ def check_text(message: Proto) -> None:
         raise ModelError("M118", f"the attribute {message.name!r} does not say of which type it is")
 
 
-def check_names(graph: Proto, outer: frozenset[str] = frozenset()) -> None:
+def check_names(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
     """Every value is defined once, and every value that is used is defined."""
     where = graph.name or "graph"
     inputs = [value.name for value in graph.input]
@@ -97,33 +96,22 @@ def check_names(graph: Proto, outer: frozenset[str] = frozenset()) -> None:
     _check_scope(where, graph.node, own, [value.name for value in graph.output], outer)
 
 
-def check_function_names(function: Proto) -> None:
+def check_function_names(function: onnx.FunctionProto) -> None:
     """The same for the body of a function, which sees nothing but its own inputs."""
     _check_unique(function.name, function.input)
     _check_scope(function.name, function.node, set(function.input), list(function.output), frozenset())
 
 
-def check_no_recursion(functions: Iterable[Proto]) -> None:
+def check_no_recursion(functions: Iterable[onnx.FunctionProto]) -> None:
     """No function calls itself, directly or through others: it could not be inlined."""
     calls = {_key(function): [_key(node) for node in nodes_of(function.node)] for function in functions}
-    finished: set[tuple[str, str, str]] = set()
-    for start in calls:
-        stack = [(start, iter(calls[start]))]
-        active = [start]
-        while stack:
-            callee = next((key for key in stack[-1][1] if key in calls and key not in finished), None)
-            if callee is None:
-                finished.add(active.pop())
-                stack.pop()
-            elif callee in active:
-                loop = " → ".join(name for _, name, _ in [*active[active.index(callee) :], callee])
-                raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
-            else:
-                active.append(callee)
-                stack.append((callee, iter(calls[callee])))
+    circle = query.cycle(calls, lambda key: [callee for callee in calls[key] if callee in calls])
+    if circle:
+        loop = " → ".join(name for _, name, _ in circle)
+        raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
 
 
-def nodes_of(nodes: Iterable[Proto]) -> Iterator[Proto]:
+def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Every node, those in the bodies of If, Loop and Scan included."""
     for node in nodes:
         yield node
@@ -131,14 +119,14 @@ def nodes_of(nodes: Iterable[Proto]) -> Iterator[Proto]:
             yield from nodes_of(graph.node)
 
 
-def tensors_of(proto: Proto) -> Iterator[tuple[str, Proto]]:
+def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Every tensor of the model with the name to call it by: initializers, and attributes of nodes."""
     yield from _graph_tensors(proto.graph)
     for function in proto.functions:
         yield from _node_tensors(function.node)
 
 
-def check_no_sparse(proto: Proto) -> None:
+def check_no_sparse(proto: onnx.ModelProto) -> None:
     """Sparse constants would be lost on the way, so that a model that has some is refused."""
     sparse = bool(proto.graph.sparse_initializer) or any(
         attribute.HasField("sparse_tensor") or attribute.sparse_tensors
@@ -149,14 +137,14 @@ def check_no_sparse(proto: Proto) -> None:
         raise ModelError("M117", "the model has sparse constants", allowed="dense tensors", fix="export them dense")
 
 
-def bytes_needed(name: str, tensor: Proto) -> int:
-    """How many bytes the data of `tensor` has by its shape and type."""
+def bytes_needed(name: str, tensor: onnx.TensorProto) -> int:
+    """The number of bytes that the data of `tensor` has by its shape and type."""
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError("M112", f"{name}: its shape is {list(tensor.dims)}", allowed="dimensions from 0 up")
     return _packed(math.prod(tensor.dims), _dtype(name, tensor))
 
 
-def check_tensor(name: str, tensor: Proto) -> None:
+def check_tensor(name: str, tensor: onnx.TensorProto) -> None:
     """The data that `tensor` carries is as long as its shape and type say."""
     dtype = _dtype(name, tensor)
     needed = bytes_needed(name, tensor) if dtype != ir.DataType.STRING else 0
@@ -173,8 +161,8 @@ def check_tensor(name: str, tensor: Proto) -> None:
         )
 
 
-def _entries(tensor: Proto, dtype: ir.DataType, field: str) -> int:
-    """How many entries of the typed `field` hold the data of `tensor`."""
+def _entries(tensor: onnx.TensorProto, dtype: ir.DataType, field: str) -> int:
+    """The number of entries of the typed `field` that hold the data of `tensor`."""
     count: int = math.prod(tensor.dims)
     if dtype.name.startswith("COMPLEX"):
         return 2 * count
@@ -187,7 +175,7 @@ def _packed(count: int, dtype: ir.DataType) -> int:
     return -(-count * dtype.bitwidth // 8)
 
 
-def _dtype(name: str, tensor: Proto) -> ir.DataType:
+def _dtype(name: str, tensor: onnx.TensorProto) -> ir.DataType:
     try:
         dtype = ir.DataType(tensor.data_type)
     except ValueError:
@@ -198,7 +186,7 @@ def _dtype(name: str, tensor: Proto) -> ir.DataType:
 
 
 def _check_scope(
-    where: str, nodes: Iterable[Proto], own: set[str], outputs: Iterable[str], outer: frozenset[str]
+    where: str, nodes: Iterable[onnx.NodeProto], own: set[str], outputs: Iterable[str], outer: frozenset[str]
 ) -> None:
     made = [name for node in nodes for name in node.output if name]
     _check_unique(where, [*own, *made])
@@ -234,8 +222,7 @@ def _check_defined(where: str, who: str, names: Iterable[str], visible: frozense
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+    return some([repr(name) for name in names], SHOWN)
 
 
 def _too_new(found: str, newest: str) -> ModelError:
@@ -247,25 +234,25 @@ def _too_new(found: str, newest: str) -> ModelError:
     )
 
 
-def _key(proto: Proto) -> tuple[str, str, str]:
-    """What identifies a function, or the function that a node calls."""
+def _key(proto: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
+    """The key of a function, or of the function that a node calls."""
     return (proto.domain, getattr(proto, "op_type", None) or proto.name, proto.overload)
 
 
-def _bodies(node: Proto) -> Iterator[Proto]:
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
 
 
-def _graph_tensors(graph: Proto) -> Iterator[tuple[str, Proto]]:
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name or "an initializer without a name", tensor
     yield from _node_tensors(graph.node)
 
 
-def _node_tensors(nodes: Iterable[Proto]) -> Iterator[tuple[str, Proto]]:
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.TensorProto]]:
     for node in nodes:
         for attribute in node.attribute:
             tensors = [attribute.t] if attribute.HasField("t") or attribute.type == attribute.TENSOR else []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
+
+T = TypeVar("T", bound=Hashable)
 
 ORIGIN = "intact.origin"
 """Metadata key of a node: the names, as JSON, of the nodes of the given model that it came from."""
@@ -22,7 +25,7 @@ _CONSTANT_DTYPES = {
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether the value is an initializer that no input overrides, or comes from a Constant node."""
+    """True if the value is an initializer that no input overrides, or comes from a Constant node."""
     if value is None:
         return False
     if value.is_initializer():
@@ -79,13 +82,13 @@ def scalar(value: ir.Value | None) -> float | int | None:
 
 
 def is_scalar(value: ir.Value | None) -> bool:
-    """Whether the value is a constant of one element, of any rank."""
+    """True if the value is a constant of one element, of any rank."""
     tensor = constant_tensor(value)
     return tensor is not None and tensor.size == 1
 
 
 def same_constant(left: ir.Value | None, right: ir.Value | None) -> bool:
-    """Whether both are constants of one dtype and equal elements; one element counts as a scalar of any rank."""
+    """True if both are constants of one dtype and equal elements; one element counts as a scalar of any rank."""
     a, b = constant_tensor(left), constant_tensor(right)
     if a is None or b is None:
         return False
@@ -151,17 +154,17 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...]:
 
 
 def same_shape(left: ir.Value, right: ir.Value) -> bool:
-    """Whether both shapes are known and equal; a named dimension equals itself."""
+    """True if both shapes are known and equal; a named dimension equals itself."""
     return left.shape is not None and left.shape == right.shape
 
 
 def is_float(value: ir.Value | None) -> bool:
-    """Whether the elements are floats of any width."""
+    """True if the elements are floats of any width."""
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
 def is_quantized(value: ir.Value | None) -> bool:
-    """Whether the elements are integers of 16 bits or fewer: a grid, not an index."""
+    """True if the elements are integers of 16 bits or fewer: a grid, not an index."""
     return value is not None and value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth <= 16
 
 
@@ -171,7 +174,7 @@ def consumers(value: ir.Value) -> tuple[ir.Node, ...]:
 
 
 def is_unused(value: ir.Value) -> bool:
-    """Whether neither a node nor a graph output uses the value."""
+    """True if neither a node nor a graph output uses the value."""
     return not value.uses() and not value.is_graph_output()
 
 
@@ -212,6 +215,25 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
         pending += reversed(inner)
 
 
+def cycle(starts: Iterable[T], followers: Callable[[T], Iterable[T]]) -> list[T]:
+    """A way from an item back to itself, which stands at both ends; nothing where there is no such way."""
+    finished: set[T] = set()
+    for start in starts:
+        path = [] if start in finished else [start]
+        waiting = [iter(followers(item)) for item in path]
+        while path:
+            item = next((item for item in waiting[-1] if item not in finished), None)
+            if item is None:
+                finished.add(path.pop())
+                waiting.pop()
+            elif item in path:
+                return [*path[path.index(item) :], item]
+            else:
+                path.append(item)
+                waiting.append(iter(followers(item)))
+    return []
+
+
 def origin(node: ir.Node) -> tuple[str, ...]:
     """The names of the nodes of the given model that this node came from; its own name if it is one of them."""
     recorded = node.metadata_props.get(ORIGIN)
@@ -221,7 +243,7 @@ def origin(node: ir.Node) -> tuple[str, ...]:
 
 
 def describe(value: ir.Value | None) -> str:
-    """What the value is, in words for a message."""
+    """Describe the value in words for a message."""
     if value is None:
         return "nothing"
     if is_constant(value):

@@ -1,17 +1,14 @@
-"""Whether every node is written as its op is defined, by ONNX or by a function of the model."""
+"""Check every node against the definition of its op, by ONNX or by a function of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import upgrade
-
-# A definition of an op, as the onnx package has it.
-Schema = Any
 
 # Attributes that onnx's own checker passes over.
 INTERNAL_PREFIX = "__"
@@ -51,7 +48,7 @@ def _call_problems(node: ir.Node, function: ir.Function) -> Iterator[str]:
         yield f"it has {len(node.outputs)} outputs, the function {len(function.outputs)}"
 
 
-def _schema_problems(node: ir.Node, schema: Schema) -> Iterator[str]:
+def _schema_problems(node: ir.Node, schema: onnx.defs.OpSchema) -> Iterator[str]:
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         yield f"it has {len(node.inputs)} inputs, not {schema.min_input} to {schema.max_input}"
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
@@ -66,7 +63,7 @@ def _schema_problems(node: ir.Node, schema: Schema) -> Iterator[str]:
             yield f"its attribute {name} is missing"
 
 
-def _attribute_problems(attribute: ir.Attr, schema: Schema) -> Iterator[str]:
+def _attribute_problems(attribute: ir.Attr, schema: onnx.defs.OpSchema) -> Iterator[str]:
     if attribute.name.startswith(INTERNAL_PREFIX) or attribute.name == OBSOLETE:
         return
     formal = schema.attributes.get(attribute.name)

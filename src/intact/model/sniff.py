@@ -1,4 +1,4 @@
-"""What a file that is not an ONNX model seems to be, from its first bytes."""
+"""Guess from its first bytes the kind of a file that is not an ONNX model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIGNATURES = (
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
-    """What the file seems to be and what to do about it, or None where its first bytes say nothing."""
+    """The likely kind of the file and the advice for it, or None if its first bytes say nothing."""
     for signature in SIGNATURES:
         if signature.fits(head):
             return signature.kind, signature.fix

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -57,7 +56,7 @@ def upgrade(model: ir.Model, minimum: int = MINIMUM) -> Upgraded:
 
 
 def bodies_of(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    """What holds nodes and says of which opset they are: the graph, and each function."""
+    """The holders of nodes that import opsets: the graph, and each function."""
     return [model.graph, *model.functions.values()]
 
 
@@ -86,13 +85,13 @@ def keep_kernels(model: ir.Model, from_opset: int) -> None:
 
 
 def changes_kernels(model: ir.Model, from_opset: int) -> bool:
-    """Whether ONNX Runtime adds in another order after an upgrade of the model from this opset."""
+    """True if ONNX Runtime adds in another order after an upgrade of the model from this opset."""
     pools = (node.op_type == "AveragePool" and node.domain == "" for node in query.all_nodes(model))
     return from_opset <= LAST_POOL and any(pools)
 
 
 def _is_in(node: ir.Node, opset: int) -> bool:
-    """Whether `opset` has the op with these attributes and types, in the same meaning."""
+    """True if `opset` has the op with these attributes and types, in the same meaning."""
     schema, rule = schema_of(node.op_type, opset), opset_rules.RULES.get(node.op_type)
     if schema is None or schema.deprecated or (rule is not None and rule.below > opset):
         return False
@@ -107,7 +106,7 @@ def _name_of(value: ir.Value) -> str:
     return "unknown" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
 
 
-def schema_of(op: str, opset: int) -> Any | None:
+def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """The definition that `opset` of the default domain has for `op`, or None."""
     try:
         return onnx.defs.get_schema(op, opset, "")
@@ -173,7 +172,7 @@ def _is_understood(op: str, opset: int) -> bool:
 
 
 def _is_defined(op: str, opset: int) -> bool:
-    """Whether this opset has the op; one that it has only in name is defined where a rule replaces it."""
+    """True if this opset has the op; one that it has only in name is defined where a rule replaces it."""
     schema, rule = schema_of(op, opset), opset_rules.RULES.get(op)
     if schema is None:
         return False

@@ -1,4 +1,4 @@
-"""Where the windows of a pool end."""
+"""The ends of the windows of a pool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from intact.model import query
 
 
 def may_stick_out(node: ir.Node) -> bool:
-    """Whether the last window of a pool reaches beyond the padding, as ceil_mode lets it, or may with unknown sizes."""
+    """True if the last window of a pool reaches beyond the padding, as ceil_mode lets it, or may with unknown sizes."""
     shape, kernel = query.static_shape(node.inputs[0]), query.ints(node, "kernel_shape")
     if not query.int_(node, "ceil_mode", 0):
         return False

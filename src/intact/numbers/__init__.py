@@ -1,1 +1,1 @@
-"""What a grid is: encodings, the limits of types, from values to integers and back."""
+"""Grids: encodings, the limits of types, and the way from values to integers and back."""

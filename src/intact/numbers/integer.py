@@ -8,6 +8,7 @@ A requantization is `m = float32(float32(x_scale · w_scale) / y_scale)` and the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -55,9 +56,19 @@ def requantize(accumulator: np.ndarray, multiplier: ArrayLike, zero_point: np.nd
 
 
 def multiplier(x_scale: ArrayLike, w_scale: ArrayLike, y_scale: ArrayLike) -> np.ndarray:
-    """What takes an accumulator to the grid of the output, rounded to float32 twice as kernels do."""
+    """The factor from an accumulator to the grid of the output, rounded to float32 twice as kernels do."""
     product = np.asarray(x_scale, np.float32) * np.asarray(w_scale, np.float32)
     return np.asarray(product / np.asarray(y_scale, np.float32), np.float32)
+
+
+class ConvAttributes(TypedDict, total=False):
+    """The attributes of a convolution, with the defaults of ONNX."""
+
+    group: int
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+    auto_pad: str
 
 
 def conv_integer(
@@ -98,26 +109,10 @@ def qlinear_conv(
     y_scale: ArrayLike,
     y_zero_point: np.ndarray,
     bias: np.ndarray | None = None,
-    *,
-    group: int = 1,
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    auto_pad: str = "NOTSET",
+    **attributes: Unpack[ConvAttributes],
 ) -> np.ndarray:
     """QLinearConv: the integer convolution, requantized to the grid of the output."""
-    accumulator = conv_integer(
-        x,
-        w,
-        x_zero_point,
-        w_zero_point,
-        bias,
-        group=group,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-    )
+    accumulator = conv_integer(x, w, x_zero_point, w_zero_point, bias, **attributes)
     factor = along(multiplier(x_scale, w_scale, y_scale).reshape(-1), accumulator.shape, axis=1)
     return requantize(accumulator, factor, np.reshape(y_zero_point, ()))
 
@@ -214,7 +209,7 @@ def paddings(
     pads: Sequence[int] = (),
     auto_pad: str = "NOTSET",
 ) -> list[tuple[int, int]]:
-    """How many elements a convolution or a pooling adds before and after each spatial dimension."""
+    """The numbers of elements that a convolution or a pooling adds before and after each spatial dimension."""
     count = len(kernel)
     if auto_pad == "NOTSET":
         given = tuple(pads) or (0,) * 2 * count

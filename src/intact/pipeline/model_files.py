@@ -56,8 +56,7 @@ def inputs_for_comparison(model: ir.Model, config: BuildConfig, log: Log) -> dat
         quant.load_path,
         samples=quant.samples,
         test_source=config.test_path,
-        images=config.images,
-        tokenizer=config.tokenizer,
+        reading=data.Reading(config.images, config.tokenizer),
     )
     # Nothing is calibrated here: where test inputs are given, the others do not matter.
     log.warn(*(inputs.warnings if config.test_path is None else inputs.test.source.warnings))

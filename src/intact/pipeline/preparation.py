@@ -151,10 +151,7 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
         path,
         samples=quant.samples,
         test_source=test,
-        distribution=quant.distribution,
-        seed=quant.seed,
-        images=config.images,
-        tokenizer=config.tokenizer,
+        reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed),
     )
     observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
     if inputs.calibration.kind == "synthetic" and config.quantization is not None:

@@ -62,7 +62,7 @@ def _check(config: QuantConfig) -> None:
 
 
 def _refusal(node: ir.Node, weight: WeightPlan, plan: QuantPlan, target: Target, size: int) -> str | None:
-    """Why a weight is not quantized in blocks, or None if it is."""
+    """Return the reason against quantizing a weight in blocks, or None if there is none."""
     spec = target.op(node.domain, node.op_type)
     assert spec is not None, "planned nodes are in the table"
     activation = plan.nodes[weight.node]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,18 @@ from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
+
+Direction = Literal["input", "output"]
+
+
+class Port(TypedDict):
+    """An input or output of a model, with its scale and zero point where it is on a grid."""
+
+    name: str
+    direction: Direction
+    dtype: str
+    scale: NotRequired[float | None]
+    zero_point: NotRequired[int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class IntegerIO:
         """Integer outputs as the floats that they stand for; others as they are."""
         return to_floats(outputs, self.outputs)
 
-    def ports(self) -> tuple[dict[str, Any], ...]:
+    def ports(self) -> tuple[Port, ...]:
         """Every input and output with its type and, where it is on a grid, scale and zero point."""
         inputs = [_port("input", value, self.inputs) for value in self.model.graph.inputs]
         return (*inputs, *(_port("output", value, self.outputs) for value in self.model.graph.outputs))
@@ -40,15 +52,15 @@ class IntegerIO:
 
 def to_integers(feeds: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
     """Values as integers on the grids that are there for them; others as they are."""
-    return {name: _to_integers(value, grids.get(name)) for name, value in feeds.items()}
+    return {n: arithmetic.quantize(v, grids[n]) if n in grids else v for n, v in feeds.items()}
 
 
 def to_floats(outputs: Mapping[str, np.ndarray], grids: Mapping[str, Encoding]) -> dict[str, np.ndarray]:
     """Integers as what they stand for on the grids that are there for them; others as they are."""
-    return {name: _to_floats(value, grids.get(name)) for name, value in outputs.items()}
+    return {n: arithmetic.dequantize(v, grids[n]) if n in grids else v for n, v in outputs.items()}
 
 
-def grids(ports: Iterable[Mapping[str, Any]], direction: str) -> dict[str, Encoding]:
+def grids(ports: Iterable[Port], direction: Direction) -> dict[str, Encoding]:
     """The grids that the ports of a manifest tell of one direction, `input` or `output`, by name."""
     return {
         port["name"]: Encoding(port["dtype"], np.array(port["scale"], np.float32), np.array(port["zero_point"]))
@@ -112,18 +124,10 @@ def _encoding(node: ir.Node) -> Encoding | None:
     return Encoding(found.dtype, found.scale.reshape(()), found.zero_point.reshape(()))
 
 
-def _to_integers(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else arithmetic.quantize(value, encoding)
-
-
-def _to_floats(value: np.ndarray, encoding: Encoding | None) -> np.ndarray:
-    return value if encoding is None else arithmetic.dequantize(value, encoding)
-
-
-def _port(direction: str, value: ir.Value, grids: Mapping[str, Encoding]) -> dict[str, Any]:
+def _port(direction: Direction, value: ir.Value, grids: Mapping[str, Encoding]) -> Port:
     encoding = grids.get(value.name or "")
     dtype = value.dtype.name.lower() if value.dtype is not None else "unknown"
-    port: dict[str, Any] = {"name": value.name, "direction": direction, "dtype": dtype}
+    port: Port = {"name": value.name or "", "direction": direction, "dtype": dtype}
     if encoding is not None:
         port |= {"scale": float(encoding.scale), "zero_point": int(encoding.zero_point)}
     return port

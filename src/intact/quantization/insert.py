@@ -122,7 +122,7 @@ class _GridWriter:
         quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
         quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
         quantize.outputs[0].shape = value.shape
-        self._place(quantize, after)
+        edit.place(self.graph, quantize, after)
         return quantize, self._dequantize(quantize.outputs[0], encoding, name, quantize)
 
     def _reads(self, node: ir.Node, index: int) -> bool:
@@ -133,7 +133,7 @@ class _GridWriter:
         node = self._node("DequantizeLinear", [value, scale, zero_point], encoding, name)
         node.outputs[0].dtype = ir.DataType.FLOAT
         node.outputs[0].shape = value.shape
-        self._place(node, after or scale.producer())
+        edit.place(self.graph, node, after or scale.producer())
         return node.outputs[0]
 
     def _node(self, op: str, inputs: list[ir.Value], encoding: Encoding, name: str) -> ir.Node:
@@ -144,12 +144,6 @@ class _GridWriter:
         suffix = "quantized" if op == "QuantizeLinear" else "dequantized"
         node.outputs[0].name = self.names.take(f"{name}_{suffix}")
         return node
-
-    def _place(self, node: ir.Node, after: ir.Node | None) -> None:
-        if after is not None:
-            self.graph.insert_after(after, node)
-        else:
-            self.graph.insert_before(self.graph[0], node)
 
     def _grid(self, encoding: Encoding, name: str) -> tuple[ir.Value, ir.Value]:
         """Scale and zero point as initializers, the same ones for every tensor on this grid."""
@@ -177,7 +171,7 @@ class _GridWriter:
         node = ir.node("DequantizeLinear", inputs, attributes, name=self.names.take(f"{name}_block_scale"))
         node.outputs[0].name = self.names.take(f"{name}_block_scale_dequantized")
         node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, inputs[0].shape
-        self._place(node, None)
+        edit.place(self.graph, node, None)
         return node.outputs[0]
 
 

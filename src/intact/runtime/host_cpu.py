@@ -1,4 +1,4 @@
-"""What a table cannot say about a CPU: whether this one multiplies bytes without saturating."""
+"""Tell if the CPU of this machine multiplies bytes without saturating, which no table can say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def adds_pairs_in_16_bits() -> bool:
-    """Whether kernels for uint8 x int8 saturate on this machine: x86 without VNNI, or a processor that is not known."""
+    """True if kernels for uint8 x int8 saturate on this machine: x86 without VNNI, or an unknown processor."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     lines = _CPUINFO.read_text(encoding="utf-8").splitlines() if _CPUINFO.is_file() else ()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class Repository:
     def is_folder(self) -> bool:
         return Path(self.name).is_dir()
 
-    def arguments(self) -> dict[str, Any]:
-        """What every `from_pretrained` takes."""
+    def arguments(self) -> dict[str, str]:
+        """The arguments that every `from_pretrained` takes."""
         return {"pretrained_model_name_or_path": self.name, "revision": self.revision or "main"}
 
 
@@ -118,7 +118,17 @@ def file_of(repository: Repository, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def tokenize(request: dict[str, Any]) -> dict[str, Any]:
+class Tokenizing(TypedDict):
+    """The request of `tokenize`: a file with the lines as JSON, the file to write, and the arrays that are wanted."""
+
+    repository: dict[str, str]
+    lines: str
+    output: str
+    length: int | None
+    inputs: list[str]
+
+
+def tokenize(request: Tokenizing) -> dict[str, int]:
     """Turn the lines of a file into arrays of ids, all of one length, and save those that `inputs` names as .npz.
 
     Longer lines are cut, shorter ones padded: to `length`, or to the longest line where that is None.

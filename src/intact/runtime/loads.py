@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from intact.errors import IntactError, ModelError
 from intact.runtime import process
@@ -28,7 +27,7 @@ def refusal(path: Path, problem: str) -> ModelError:
 
 
 def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
-    """Why ONNX Runtime does not load each of these models; those that it loads are left out."""
+    """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out."""
     if not paths:
         return {}
     try:
@@ -41,7 +40,7 @@ def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
     return {Path(path): why for path, why in reply.result["refused"].items()}
 
 
-def load(request: dict[str, Any]) -> dict[str, Any]:
+def load(request: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     """Job: make a session for each model; what ONNX Runtime refuses is answered, what crashes it ends this process."""
     import onnxruntime as ort
 

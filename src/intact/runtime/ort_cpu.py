@@ -103,7 +103,7 @@ class Session:
         return result
 
     def _have_declared_shapes(self) -> bool:
-        """Whether every output came in the size that the model declares: then it will the next time."""
+        """True if every output came in the size that the model declares: then it will the next time."""
         return all(self._kept[port.name].shape == port.shape for port in self.outputs)
 
     def _bound(self) -> ort.IOBinding:
@@ -124,7 +124,7 @@ def use_threads(count: int) -> None:
 
 
 def threads() -> int:
-    """How many threads all sessions of this process that run at once should have together."""
+    """The number of threads for all sessions of this process that run at once, together."""
     return _threads or int(joblib.cpu_count())
 
 

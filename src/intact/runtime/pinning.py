@@ -37,7 +37,7 @@ def _producer(node: ir.Node) -> ir.Node | None:
 
 
 def _is_needed_only_by(node: ir.Node, pinned: set[ir.Node]) -> bool:
-    """Whether a conversion stands between pinned nodes, or between one and the outside of the graph."""
+    """True if a conversion stands between pinned nodes, or between one and the outside of the graph."""
     readers = node.outputs[0].consumers()
     source = _producer(node)
     if any(reader not in pinned for reader in readers):

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def in_order(jobs: Iterable[AbstractContextManager[Callable[[], T]]], workers: int) -> Iterator[T]:
-    """What each job gives, in the order of the jobs, with at most `workers` of them under way at a time.
+    """The result of each job, in the order of the jobs, with at most `workers` of them under way at a time.
 
     A job begins when it is entered and is waited for by calling what it gives. Whatever goes wrong, none outlives this.
     """
@@ -35,7 +35,7 @@ def _finish(stack: ExitStack, wait: Callable[[], T]) -> T:
 
 
 def workers(jobs: int, bytes_each: int) -> int:
-    """How many of `jobs` may run at once: one for each core that is ours, in at most half of the free memory.
+    """The number of `jobs` that may run at once: one for each core that is ours, in at most half of the free memory.
 
     What is ours follows affinity, control groups and LOKY_MAX_CPU_COUNT, as for everything that goes through joblib.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from intact import errors
 from intact.errors import IntactError, ToolchainError
@@ -29,15 +29,34 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \S+ \[\w:[^\]]*\] ")
 
 
+class RefusedJob(TypedDict):
+    """An IntactError that a job raised: its class and its fields."""
+
+    kind: str
+    code: str
+    message: str
+    allowed: str | None
+    source: str | None
+    fix: str | None
+
+
+class JobAnswer(TypedDict, total=False):
+    """The file that the worker leaves: one of these, or none if it died first."""
+
+    result: dict[str, Any]
+    refusal: RefusedJob
+    failure: str
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a job returned, and everything that was printed while it ran."""
+    """The result of a job, and everything that was printed while it ran."""
 
     result: dict[str, Any]
     log: str
 
 
-def call(job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: int | None = None) -> Reply:
+def call(job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None) -> Reply:
     """Run `job` ("package.module:function") on `request` in a child process and return its answer.
 
     The job takes and returns a dictionary of JSON values; larger things travel as files whose paths are in it.
@@ -50,7 +69,7 @@ def call(job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: 
 
 @contextmanager
 def started(
-    job: str, request: Mapping[str, Any], *, timeout: float, memory_limit: int | None = None
+    job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with tempfile.TemporaryDirectory(prefix="intact-job-") as name:
@@ -132,21 +151,18 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _answer(path: Path) -> dict[str, Any]:
-    """What the worker wrote: a result, a refusal or a failure; nothing if it died first."""
+def _answer(path: Path) -> JobAnswer:
     if not path.exists():
         return {}
-    answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    answer: JobAnswer = json.loads(path.read_text(encoding="utf-8"))
     return answer
 
 
-def _error(
-    job: str, status: int | None, answer: dict[str, Any], log: str, timeout: float, limit: int | None
-) -> IntactError:
+def _error(job: str, status: int | None, answer: JobAnswer, log: str, timeout: float, limit: int | None) -> IntactError:
     if "refusal" in answer:
-        fields = dict(answer["refusal"])
-        kind: type[IntactError] = getattr(errors, fields.pop("kind"))
-        return kind(fields.pop("code"), fields.pop("message"), **fields)
+        told = answer["refusal"]
+        kind: type[IntactError] = getattr(errors, told["kind"])
+        return kind(told["code"], told["message"], allowed=told["allowed"], source=told["source"], fix=told["fix"])
     words = "".join(f"\n  | {line}" for line in telling_lines(log))
     if status is None:
         message = f"{job}: no answer within {timeout:g} seconds; it was stopped{words}"

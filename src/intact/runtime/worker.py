@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from intact.errors import IntactError
 
@@ -33,7 +32,7 @@ def main(folder: Path) -> None:
     os._exit(0)
 
 
-def _answer(job: str, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(job: str, request: dict[str, object]) -> dict[str, object]:
     module, _, function = job.partition(":")
     try:
         return {"result": getattr(importlib.import_module(module), function)(request)}

@@ -1,1 +1,1 @@
-"""What devices can do: one TOML table of facts a backend, each fact with its source, read on demand."""
+"""Targets, the abilities of devices: one TOML table of facts a backend, each with its source, read on demand."""

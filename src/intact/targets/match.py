@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from intact.targets import predicates
 from intact.targets.operands import NodeOperand, Use, describe
-from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Signature, Slot, Target
+from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Requirement, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
 Kind = Literal[
@@ -61,14 +61,15 @@ def mismatches(use: Use, signature: Signature, spec: OpSpec, target: Target) -> 
     return found
 
 
-def _kind(rule: Mapping[str, Any], use: Use) -> Kind:
+def _kind(rule: Requirement, use: Use) -> Kind:
     """The kind of a requirement that is not met: where it is about a weight in blocks, it is about their form."""
-    operand = use.inputs[rule["index"]] if rule.get("index", len(use.inputs)) < len(use.inputs) else None
+    index = rule.get("index")
+    operand = use.inputs[index] if isinstance(index, int) and index < len(use.inputs) else None
     return "form" if operand is not None and operand.granularity == "block" else "check"
 
 
 def _is_of_floats(signature: Signature) -> bool:
-    """Whether a row is for floats; one that names the types of a grid takes them as they are grouped."""
+    """True if a row is for floats; one that names the types of a grid takes them as they are grouped."""
     return bool(signature.inputs) and signature.inputs[0].types[0] in UNQUANTIZED
 
 
@@ -82,7 +83,7 @@ def nearest(use: Use, spec: OpSpec, target: Target) -> tuple[Signature, list[Mis
 
 
 def _grouped(use: Use, spec: OpSpec) -> bool:
-    """Whether the device takes the node together with its Q/DQ nodes, as one piece."""
+    """True if the device takes the node together with its Q/DQ nodes, as one piece."""
     outputs = {operand.type for operand in use.outputs if operand.on_grid}
     if spec.group == "never" or len(outputs) != 1 or not use.inputs:
         return False
@@ -121,7 +122,7 @@ def _against(operand: NodeOperand, slot: Slot, place: str, axis: int | None, spe
 
 
 def _is_real(operand: NodeOperand) -> bool:
-    """Whether the operand is a float, or what a device can make one: not int32, and not a scale per channel."""
+    """True if the operand is a float, or can be made one by a device: not int32, and not a scale per channel."""
     if not operand.on_grid:
         return operand.type == "float"
     return operand.type in MADE_FLOAT and operand.granularity == "tensor"

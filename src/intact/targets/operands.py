@@ -42,16 +42,16 @@ class NodeOperand:
 
     @property
     def symmetric(self) -> bool:
-        """Whether every zero point is the middle of the type."""
+        """True if every zero point is the middle of the type."""
         return self.zero_point is None or bool((self.zero_point == middle(self.type)).all())
 
     @property
     def on_grid(self) -> bool:
-        """Whether these are integers with a scale."""
+        """True for integers with a scale."""
         return self.scale is not None
 
     def same_grid(self, other: NodeOperand) -> bool:
-        """Whether both have the same type, scale and zero point; what has no grid shares none."""
+        """True if both have the same type, scale and zero point; operands without a grid share none."""
         if self.scale is None or other.scale is None or self.zero_point is None or other.zero_point is None:
             return False
         return (
@@ -83,7 +83,7 @@ class Use:
 
 
 def use_of(node: ir.Node, clipping: frozenset[tuple[str, str]] = frozenset()) -> Use:
-    """How `node` is used; operators in `clipping` are part of their producer where its grid does their work."""
+    """The operands of `node`; operators in `clipping` are part of their producer where its grid does their work."""
     if node.domain == "" and node.op_type in _QLINEAR:
         return _integer_use(node)
     inputs = tuple(None if value is None else _input(value) for value in node.inputs)
@@ -172,7 +172,7 @@ def _zero_points(value: ir.Value | None, steps: np.ndarray | None) -> np.ndarray
 
 
 def _limits(node: ir.Node) -> tuple[float, float]:
-    """What a clipping node cuts off: below the first number and above the second."""
+    """The limits of a clipping node: it cuts off below the first number and above the second."""
     if node.op_type == "Relu":
         return 0.0, np.inf
     low, high = (query.scalar(query.input_(node, index)) for index in (1, 2))
@@ -180,7 +180,7 @@ def _limits(node: ir.Node) -> tuple[float, float]:
 
 
 def _within(grid: NodeOperand, low: float, high: float) -> bool:
-    """Whether the grid holds no number outside the limits, to within a thousandth of a step."""
+    """True if the grid holds no number outside the limits, to within a thousandth of a step."""
     if grid.scale is None or grid.zero_point is None or grid.scale.size != 1 or grid.type == UNKNOWN:
         return False
     step, zero = float(grid.scale.reshape(())), int(grid.zero_point.reshape(()))

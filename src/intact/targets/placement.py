@@ -1,4 +1,4 @@
-"""Where the nodes of a model would run, from a target's table alone: no vendor package is needed."""
+"""Predict the placement of a model's nodes from a target's table alone: no vendor package is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intact.targets.validate import compute_nodes, violations_of
 
 
 def place(model: ir.Model, target: Target) -> Placement:
-    """Which compute nodes of `model` the NPU of `target` takes, which it does not and why, and in how many pieces."""
+    """Predict which compute nodes of `model` the NPU of `target` takes, why not the others, and in how many pieces."""
     off = {node: found for node in compute_nodes(model, target) if (found := violations_of(node, target))}
     compute = [node for node in query.all_nodes(model) if node.op_type not in FREE]
     absent = {node: _reason(found) for node, found in off.items()}
@@ -44,7 +44,7 @@ def _placed(node: ir.Node, reason: str = "") -> PlacedNode:
 
 
 def _reason(violations: list[Violation]) -> str:
-    """Why a node is not taken, and the change that would help."""
+    """The reason against a node, and the change that would help."""
     found = "; ".join(f"[{v.code}] {v.found}; {v.requirement}" for v in violations)
     return f"{found} ({violations[0].source}). {violations[0].fix}"
 

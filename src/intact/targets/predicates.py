@@ -6,7 +6,6 @@ A table asks for one with `require = [{ check = "attribute_among", attribute = "
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
@@ -14,6 +13,7 @@ from intact.errors import SettingsError
 from intact.model import query, windows
 from intact.numbers.integer_types import limits as bounds
 from intact.targets.operands import use_of
+from intact.targets.spec import Requirement
 
 Predicate = Callable[..., str | None]
 
@@ -26,19 +26,19 @@ def predicate(function: Predicate) -> Predicate:
     return function
 
 
-def check(node: ir.Node, rule: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What `node` is required to be and what it is, where it does not meet `rule`; None where it does."""
+def check(node: ir.Node, rule: Requirement) -> tuple[str, str] | None:
+    """Return the requirement and the finding where `node` does not meet `rule`; None where it does."""
     function, arguments = find(rule)
     found = function(node, **arguments)
     return None if found is None else (requirement(rule), found)
 
 
-def meets(node: ir.Node, rules: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether `node` meets every rule."""
+def meets(node: ir.Node, rules: Iterable[Requirement]) -> bool:
+    """True if `node` meets every rule."""
     return all(check(node, rule) is None for rule in rules)
 
 
-def requirement(rule: Mapping[str, Any]) -> str:
+def requirement(rule: Requirement) -> str:
     """A rule of a table as a sentence."""
     function, arguments = find(rule)
     assert function.__doc__, f"the predicate {function.__name__} says no rule"
@@ -46,20 +46,20 @@ def requirement(rule: Mapping[str, Any]) -> str:
     return function.__doc__.splitlines()[0].format(**words)
 
 
-def find(rule: Mapping[str, Any]) -> tuple[Predicate, dict[str, Any]]:
+def find(rule: Requirement) -> tuple[Predicate, dict[str, object]]:
     """The predicate that a rule names, and its arguments."""
-    name = rule.get("check", "")
+    name = str(rule.get("check", ""))
     if name not in PREDICATES:
         raise SettingsError("S190", f"unknown check {name!r}", allowed=", ".join(sorted(PREDICATES)))
     return PREDICATES[name], {key: value for key, value in rule.items() if key not in ("check", "source", "fix")}
 
 
-def _listed(value: Any) -> str:
+def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @predicate
-def attribute_among(node: ir.Node, *, attribute: str, values: list[Any], default: Any = None) -> str | None:
+def attribute_among(node: ir.Node, *, attribute: str, values: list[object], default: object = None) -> str | None:
     """The attribute {attribute} is one of: {values}."""
     present = node.attributes.get(attribute)
     value = default if present is None else present.value
@@ -126,7 +126,7 @@ def computed_input(node: ir.Node, *, index: int) -> str | None:
 
 
 def _blocked(node: ir.Node, index: int) -> ir.Node | None:
-    """What dequantizes an input in blocks, or None where it has none."""
+    """The node that dequantizes an input in blocks, or None if it has none."""
     value = query.input_(node, index)
     weight = value.producer() if value is not None else None
     is_blocked = weight is not None and weight.op_type == "DequantizeLinear" and query.int_(weight, "block_size", 0)

@@ -11,10 +11,11 @@ from pathlib import Path
 from intact.errors import SettingsError
 from intact.settings import devices
 from intact.settings.config import nearest
-from intact.targets.spec import Axis, Costs, Disagreement, Forms, Level, OpSpec, Packing, Signature, Soc, Target
+from intact.targets.spec import Axis, Costs, Forms, Level, OpSpec, Packing, Signature, Soc, Target
 from intact.targets.table import (
     AxisRow,
     CostSection,
+    Disagreement,
     OpEntry,
     RewriteSection,
     SignatureRow,
@@ -79,7 +80,7 @@ def known_socs(name: str) -> list[Soc]:
 
 def disagreements(name: str) -> list[Disagreement]:
     """Documented facts about a backend that probes contradict."""
-    return [Disagreement(**row.model_dump()) for row in _table(name)[0].disagreement]
+    return _table(name)[0].disagreement
 
 
 def _table(name: str) -> tuple[TargetTable, str]:
@@ -203,7 +204,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _lacks_vnni(assumed: bool | None) -> bool:
-    """What the user says of the machine that will run the model, or what is true of this one."""
+    """True if kernels without VNNI will run the model: as the user says, or else as on this machine."""
     if assumed is not None:
         return not assumed
     from intact.runtime import host_cpu as cpu

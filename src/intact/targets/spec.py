@@ -1,4 +1,4 @@
-"""What a target says about operators: signatures of types, grids, gates. Plain values, read from a table.
+"""The content of a target's table: signatures of types, grids, gates. Plain values.
 
 A *signature* lists, for each input and output of an operator, what may stand there. A slot is written as words:
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from intact.errors import SettingsError
 
@@ -27,13 +27,15 @@ QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2
 UNQUANTIZED = ("float", "real", "index", "bool", "any")
 MADE_FLOAT = ("uint8", "int8", "uint16", "int16", "uint4", "int4")
 GRANULARITIES = ("tensor", "channel", "block")
+# A predicate as `check`, and its arguments (see `predicates`).
+Requirement = Mapping[str, object]
 # The type of a value that no shape inference could tell.
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one input or output of an operator may be."""
+    """The values that one input or output of an operator takes."""
 
     types: tuple[str, ...]
     constant: bool = False
@@ -74,7 +76,7 @@ class Signature:
     repeats: bool
     arch: int
     source: str
-    require: tuple[Mapping[str, Any], ...] = ()
+    require: tuple[Requirement, ...] = ()
     runs: Literal["integer", "float"] = "integer"
 
     def input(self, index: int) -> Slot | None:
@@ -127,7 +129,7 @@ class OpSpec:
     weight_axis: Axis
     channel_rank: int | None
     fixed: Mapping[str, tuple[float, int]]
-    require: tuple[Mapping[str, Any], ...]
+    require: tuple[Requirement, ...]
     source: str
     must_share: bool = True
     must_fix: Mapping[str, str] = field(default_factory=dict)
@@ -135,9 +137,13 @@ class OpSpec:
     group: Literal["all", "first", "never"] = "all"
 
     def must_have_fixed(self, dtype: str) -> bool:
-        """Whether a grid that is shared with other tensors may not take the place of the fixed one."""
-        held = [rule for rule in self.require if rule["check"] == "output_grid_holds" and dtype in rule["types"]]
-        return dtype in self.fixed and (dtype in self.must_fix or bool(held))
+        """True if a grid that is shared with other tensors may not take the place of the fixed one."""
+        return dtype in self.fixed and (dtype in self.must_fix or any(_holds(rule, dtype) for rule in self.require))
+
+
+def _holds(rule: Requirement, dtype: str) -> bool:
+    types = rule.get("types")
+    return rule["check"] == "output_grid_holds" and isinstance(types, list) and dtype in types
 
     def least_scale(self, index: int, dtype: str) -> float:
         """The least scale that an input of this type may have; 0 where any is right."""
@@ -153,18 +159,6 @@ class Soc:
     id: int
     arch: int
     vtcm_mb: int
-
-
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A documented fact that a probe contradicts: what it is about, both sides, and the case that shows it."""
-
-    what: str
-    documented: str
-    probed: str
-    case: str
-    arch: int
-    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +221,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What computing costs on a target, as multiples of one multiply-add of 8 bits.
+    """The costs of computing on a target, as multiples of one multiply-add of 8 bits.
 
     `levels` are the precisions to choose from, cheapest first; `byte` is the price of moving one byte.
     """
@@ -263,11 +257,11 @@ class Target:
     ort_fuses: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
-        """What the target says about an operator, or None if it does not know it."""
+        """The facts about an operator, or None if the target does not know it."""
         return self.ops.get((domain, op_type))
 
     def has(self, domain: str, op_type: str) -> bool:
-        """Whether the target lists an operator."""
+        """True if the target lists an operator."""
         return (domain, op_type) in self.ops
 
     @property

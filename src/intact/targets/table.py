@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -55,13 +55,13 @@ def _precision(word: str) -> str:
     return word
 
 
-def _requirement(rule: dict[str, Any]) -> dict[str, Any]:
+def _requirement(rule: dict[str, object]) -> dict[str, object]:
     """A requirement that names a predicate, and gives it the arguments that it takes."""
     from intact.targets.predicates import PREDICATES
 
-    name = rule.get("check", "")
+    name = str(rule.get("check", ""))
     if name not in PREDICATES:
-        raise _unknown("check", str(name), sorted(PREDICATES))
+        raise _unknown("check", name, sorted(PREDICATES))
     takes = {key: p for key, p in inspect.signature(PREDICATES[name]).parameters.items() if key != "node"}
     for key in rule:
         if key not in (*takes, *_OF_EVERY_REQUIREMENT):
@@ -80,7 +80,7 @@ def _unknown(what: str, word: str, known: Sequence[str]) -> PydanticCustomError:
 PrecisionName = Annotated[str, AfterValidator(_precision)]
 SlotText = Annotated[str, AfterValidator(_slot)]
 TypesText = Annotated[str, AfterValidator(_types)]
-Requirement = Annotated[dict[str, Any], AfterValidator(_requirement)]
+Requirement = Annotated[dict[str, object], AfterValidator(_requirement)]
 
 
 class TableSection(BaseModel):
@@ -90,7 +90,7 @@ class TableSection(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys_only(cls, values: Any) -> Any:
+    def _known_keys_only(cls, values: object) -> object:
         known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in values if isinstance(values, dict) else ():
             if key not in known:
@@ -238,8 +238,8 @@ class SocSection(TableSection):
     source: str = ""
 
 
-class DisagreementRow(TableSection):
-    """`[[disagreement]]`: see `spec.Disagreement`."""
+class Disagreement(TableSection):
+    """`[[disagreement]]`: a documented fact that a probe contradicts, and the case that shows it."""
 
     what: str
     documented: str
@@ -263,7 +263,7 @@ class TargetTable(TableSection):
     weight_only: WeightOnlySection | None = None
     cost: CostSection | None = None
     soc: SocSection | None = None
-    disagreement: list[DisagreementRow] = []
+    disagreement: list[Disagreement] = []
 
     @model_validator(mode="after")
     def _groups_are_there(self) -> TargetTable:

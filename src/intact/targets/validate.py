@@ -96,7 +96,7 @@ def compute_nodes(model: ir.Model, target: Target) -> list[ir.Node]:
 
 
 def violations_of(node: ir.Node, target: Target) -> list[Violation]:
-    """What one node does not meet."""
+    """The violations of one node."""
     use = use_of(node, target.clipping)
     refused = _distinct(use, target)
     if refused is not None:
@@ -193,8 +193,8 @@ def _checked(use: Use, spec: OpSpec) -> Iterator[Violation]:
     for rule in spec.require:
         failed = predicates.check(use.node, rule)
         if failed is not None:
-            fix = rule.get("fix", f"change the operator; {_LENIENT}")
-            yield _violation(use, CHECKED, failed[0], failed[1], rule.get("source", spec.source), fix)
+            source, fix = rule.get("source", spec.source), rule.get("fix", f"change the operator; {_LENIENT}")
+            yield _violation(use, CHECKED, failed[0], failed[1], str(source), str(fix))
 
 
 def _fixed(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
@@ -212,7 +212,7 @@ def _fixed(use: Use, spec: OpSpec, target: Target) -> Iterator[Violation]:
 
 
 def _same_range(scale: float, fixed: float, dtype: str) -> bool:
-    """Whether grids with these scales end at the same value, to a step: tools write [0, 1] in 255 steps or in 256."""
+    """True if grids with these scales end at the same value, to a step: tools write [0, 1] in 255 steps or in 256."""
     least, greatest = bounds(dtype)
     return abs(scale - fixed) * (greatest - least) <= 1.01 * fixed
 

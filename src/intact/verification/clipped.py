@@ -35,7 +35,7 @@ class Clipped:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was seen of one tensor, and how much of it lies outside `low` to `high`."""
+    """The observations of one tensor, and the share of them outside `low` to `high`."""
 
     low: float
     high: float

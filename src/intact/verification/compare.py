@@ -1,4 +1,4 @@
-"""How far the outputs of one form of a model are from those of another."""
+"""Measure the distance between the outputs of two forms of a model."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Difference:
 
     @property
     def identical(self) -> bool:
-        """Whether no element differed."""
+        """True if no element differed."""
         return self.noise == 0.0 and self.largest == 0.0
 
     @property
@@ -166,7 +166,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found about one form: a row for each output, and one for each output that has labels."""
+    """The findings about one form: a row for each output, and one for each output that has labels."""
 
     accuracy: tuple[Accuracy, ...] = ()
     task: tuple[TaskAccuracy, ...] = ()

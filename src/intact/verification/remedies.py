@@ -1,4 +1,4 @@
-"""What to try when a gate has failed."""
+"""Suggest remedies for a gate that has failed."""
 
 from __future__ import annotations
 

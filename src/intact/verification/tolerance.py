@@ -25,7 +25,7 @@ class Tolerance:
 
 
 def tolerance(rows: Sequence[Accuracy]) -> Tolerance:
-    """What all of `rows` hold, rounded to the safe side."""
+    """The tolerances that all of `rows` hold, rounded to the safe side."""
     noise = [row.sqnr_db for row in rows if row.sqnr_db is not None]
     angles = [row.cosine if row.cosine is not None else 0.0 for row in rows if not row.identical]
     return Tolerance(

@@ -272,6 +272,10 @@ WRONG = {
     "a reduced range": {"t": [{"quant_type": "QInt8", "rmin": -1.0, "rmax": 1.0, "reduce_range": True}]},
     "channels without an axis": {"t": [OVERRIDE, OVERRIDE]},
     "channels along two axes": {"t": [{**OVERRIDE, "axis": 0}, {**OVERRIDE, "axis": 1}]},
+    "an axis in words": {"t": [{**OVERRIDE, "axis": "first"}]},
+    "an axis between two in 2.0.0": {"version": "2.0.0", "encodings": [{**SECOND, "axis": 0.5}]},
+    "a second grid that is a number": {"t": [{**OVERRIDE, "convert": 3}]},
+    "readers that are no list": {"t": [{**OVERRIDE, "convert": {**OVERRIDE, "recv_nodes": 3}}]},
 }
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
 
 from intact.matching import rewriter
 from intact.matching.rewriter import EXACT, NEAR, Rule
@@ -81,64 +79,6 @@ def distance(a: np.ndarray, b: np.ndarray, step: float | None) -> float:
     if a.dtype.kind in "iub" or step is None:
         return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max()) if a.dtype.kind in "iub" else np.inf
     return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max() / step)
-
-
-class Net:
-    """Builds a small model: nodes, constants, and Q/DQ in one call."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: dict[str, np.ndarray] = {}
-
-    def constant(self, value: Any) -> str:
-        """An initializer; names are numbered."""
-        name = f"k{len(self.constants)}"
-        self.constants[name] = np.asarray(value)
-        return name
-
-    def op(self, op_type: str, *inputs: Any, _domain: str = "", _output: str = "", **attributes: Any) -> str:
-        """A node; inputs are names, arrays, or None."""
-        given = ["" if item is None else item if isinstance(item, str) else self.constant(item) for item in inputs]
-        while given and not given[-1]:
-            given.pop()
-        output = _output or f"t{len(self.nodes)}"
-        self.nodes.append(
-            helper.make_node(op_type, given, [output], name=f"the_{output}", domain=_domain, **attributes)
-        )
-        return output
-
-    def split(self, x: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """A Split into parts of these sizes."""
-        first = f"t{len(self.nodes)}"
-        outputs = [f"{first}_{index}" for index in range(len(sizes))]
-        given = [x, self.constant(np.array(sizes, np.int64))]
-        self.nodes.append(helper.make_node("Split", given, outputs, name=f"the_{first}", axis=axis))
-        return outputs
-
-    def quantize(self, x: str, scale: Any, zero: Any, **attributes: Any) -> str:
-        """A Q node; `zero` is a numpy number or array of the type wanted."""
-        return self.op("QuantizeLinear", x, np.asarray(scale, np.float32), zero, **attributes)
-
-    def dequantize(self, x: Any, scale: Any, zero: Any, **attributes: Any) -> str:
-        """A DQ node."""
-        return self.op("DequantizeLinear", x, np.asarray(scale, np.float32), zero, **attributes)
-
-    def model(self, inputs: Mapping[str, np.ndarray], *outputs: str) -> ir.Model:
-        """A model with inputs like these arrays; types and shapes of values are inferred where ONNX can."""
-        graph = helper.make_graph(
-            self.nodes,
-            "net",
-            [helper.make_tensor_value_info(n, _type(a.dtype), a.shape) for n, a in inputs.items()],
-            [helper.make_empty_tensor_value_info(name) for name in outputs],
-            [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
-        )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-        proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-
-
-def _type(dtype: np.dtype) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def every_level(dtype: Any, shape: Sequence[int]) -> np.ndarray:

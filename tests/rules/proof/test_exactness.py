@@ -12,7 +12,7 @@ from intact.rules.proof import exactness, witness
 from intact.rules.quantized.folding import DropSelfRequantize, MergeRequantize
 from intact.rules.quantized.symmetric import RequantizeWeight
 from intact.runtime import ort_cpu
-from tests.rules.proof.harness import Net
+from tests.builder import Net
 from tests.rules.quantized.cases.zero_points import convolution
 
 GRID = (0.5, np.uint8(100))

@@ -13,8 +13,9 @@ from intact.rules.proof.reference import runnable
 from intact.rules.quantized.families import RULES, rules_for
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
+from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import Case, Net, all_cases, distance, every_level, prove
+from tests.rules.proof.harness import Case, all_cases, distance, every_level, prove
 
 CASES = all_cases()
 MOST_IN_RUNTIME = 6

@@ -10,7 +10,7 @@ from intact.matching import rewriter
 from intact.model import query, shapes
 from intact.rules.proof import exactness, witness
 from intact.rules.quantized import folding, integer_forms
-from tests.rules.proof.harness import Net
+from tests.builder import Net
 from tests.rules.quantized.cases.to_qlinear import kernel_rule
 
 ZERO = np.uint8(0)

@@ -11,7 +11,8 @@ from intact.matching.rewriter import apply
 from intact.model import query
 from intact.rules.quantized import accumulator, bias, conv_bias
 from intact.rules.quantized.tail import of_operator
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, integers, refused
 from tests.rules.quantized.cases.bias import MICROSOFT, X_SCALE, conv, float_conv, qlinear_conv
 
 u8 = np.uint8

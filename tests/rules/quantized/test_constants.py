@@ -8,7 +8,8 @@ import pytest
 from intact.matching import rewriter
 from intact.model import query
 from intact.rules.quantized.constants import QuantizeConstant
-from tests.rules.proof.harness import Net, fired, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, refused
 
 X = np.zeros(2, np.float32)
 WEIGHT = np.float32([0.26, -9.0])

@@ -20,7 +20,7 @@ from intact.rules.quantized import families, movement
 from intact.rules.quantized.families import RULES, Latitude
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Net
+from tests.builder import Net
 
 CPU, QNN = load_target("cpu"), load_target("qnn")
 

@@ -9,7 +9,8 @@ from intact.matching.rewriter import apply
 from intact.numbers import integer
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import folding
-from tests.rules.proof.harness import Net, fired, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, refused
 
 X = np.zeros(8, np.float32)
 BYTES = np.zeros(8, np.uint8)

@@ -9,7 +9,8 @@ from intact.backends import compiling
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import families, fully_connected
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, integers, refused
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 RNG = np.random.default_rng(0)

@@ -10,7 +10,8 @@ from intact.rules.discovery import rules_of
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, gemm
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Case, Net, every_level, fired, integers, prove, refused
+from tests.builder import Net
+from tests.rules.proof.harness import Case, every_level, fired, integers, prove, refused
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 RNG = np.random.default_rng(0)

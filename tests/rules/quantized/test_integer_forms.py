@@ -11,8 +11,9 @@ from intact.rules.quantized import families, integer_forms, operator_signs, sign
 from intact.rules.quantized.families import FAMILIES
 from intact.runtime import host_cpu, ort_cpu
 from intact.targets.registry import load_target
+from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.rules.proof.harness import fired, integers, refused
 from tests.rules.quantized.cases import integer_forms as cases
 
 MICROSOFT = "com.microsoft"

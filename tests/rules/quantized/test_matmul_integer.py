@@ -11,7 +11,8 @@ from intact.matching import rewriter
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import matmul_integer
 from intact.runtime import ort_cpu
-from tests.rules.proof.harness import Net, fired, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, refused
 
 MICROSOFT = "com.microsoft"
 U8, I8, F32 = np.uint8, np.int8, np.float32

@@ -11,7 +11,8 @@ from intact.rules.discovery import rules_of
 from intact.rules.quantized import movement
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, integers, refused
 from tests.rules.quantized.cases.movement import MOVES, SHAPE, int64, move
 
 X = np.zeros(SHAPE, np.float32)

@@ -7,7 +7,8 @@ import pytest
 from onnx import helper
 
 from intact.rules.quantized import moves_to_qdq
-from tests.rules.proof.harness import Case, Net, every_level, fired, prove, refused
+from tests.builder import Net
+from tests.rules.proof.harness import Case, every_level, fired, prove, refused
 from tests.rules.quantized.cases.padding import PADS, PARTS, SHAPE
 
 X = np.zeros(SHAPE, np.float32)

@@ -8,7 +8,8 @@ import pytest
 
 from intact.matching import rewriter
 from intact.rules.quantized.norms import UnsignNormScale
-from tests.rules.proof.harness import Net, fired, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, refused
 
 LEVELS, ZERO = np.int8([-128, 0, 5, 127]), np.int8(-3)
 

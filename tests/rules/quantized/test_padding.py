@@ -10,7 +10,8 @@ from intact.matching.explanation import explain
 from intact.rules.quantized import padding
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
-from tests.rules.proof.harness import Net, fired, refused
+from tests.builder import Net
+from tests.rules.proof.harness import fired, refused
 from tests.rules.quantized.cases.padding import PADS, PARTS, SHAPE
 
 X, BYTES = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.uint8)

@@ -13,8 +13,9 @@ from intact.rules.discovery import rules_of
 from intact.rules.quantized import accumulator, families, qgemm
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
+from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import Net, fired, integers, refused
+from tests.rules.proof.harness import fired, integers, refused
 from tests.rules.quantized.cases import qgemm as cases
 
 MICROSOFT = "com.microsoft"

@@ -10,7 +10,8 @@ import pytest
 from intact.matching import rewriter
 from intact.rules.proof import exactness
 from intact.rules.quantized import symmetric
-from tests.rules.proof.harness import Case, Net, fired, integers, prove, refused
+from tests.builder import Net
+from tests.rules.proof.harness import Case, fired, integers, prove, refused
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 RNG = np.random.default_rng(0)

@@ -9,7 +9,8 @@ from intact.matching import rewriter
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import matmul_integer, moves_to_qdq, to_qdq, to_qlinear
 from intact.runtime import ort_cpu
-from tests.rules.proof.harness import Net, distance, fired, integers, refused
+from tests.builder import Net
+from tests.rules.proof.harness import distance, fired, integers, refused
 from tests.rules.proof.interpreter import evaluate
 from tests.rules.quantized.cases import matmul_integer as products
 from tests.rules.quantized.cases import to_qdq as cases

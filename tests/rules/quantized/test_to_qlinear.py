@@ -13,7 +13,8 @@ from intact.matching import rewriter
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import to_qlinear
 from intact.runtime import ort_cpu
-from tests.rules.proof.harness import Net, every_level, fired, integers, refused
+from tests.builder import Net
+from tests.rules.proof.harness import every_level, fired, integers, refused
 from tests.rules.quantized.cases.to_qlinear import kernel_rule
 
 U8, I8, U16, F32 = np.uint8, np.int8, np.uint16, np.float32

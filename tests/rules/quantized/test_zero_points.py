@@ -38,8 +38,9 @@ from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from intact.targets.registry import load_target
 from intact.targets.validate import validate
+from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import Case, Net, fired, integers, refused
+from tests.rules.proof.harness import Case, fired, integers, refused
 from tests.rules.proof.interpreter import evaluate
 from tests.rules.quantized.cases.zero_points import GROUPS, KINDS, X_SCALE, convolution, product
 from tests.zoo import data

@@ -18,6 +18,7 @@ import numpy as np
 from intact.backends.qnn import log as qnn_log
 from intact.errors import NotAvailable, ToolchainError
 from intact.runtime import pool, process
+from intact.targets.provider_placement import AssignedNodes
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime-qnn"
@@ -45,7 +46,7 @@ class Attempt:
     """One session with the compiler: what each provider got, or the error; `reasons` are by node name."""
 
     error: str | None
-    assigned: list[dict[str, Any]]
+    assigned: list[AssignedNodes]
     reasons: dict[str, str]
 
 

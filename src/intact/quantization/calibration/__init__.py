@@ -1,1 +1,1 @@
-"""What is seen of tensors in one run, and the grids that follow from it."""
+"""Observe tensors in one run, and choose their grids from it."""

@@ -69,7 +69,7 @@ def watch(
 
 
 class _Observer:
-    """What one thread has seen: a sketch of each tensor over the rows that it was given."""
+    """The observations of one thread: a sketch of each tensor over the rows that it was given."""
 
     def __init__(self, session: ort_cpu.Session | None, histograms: Mapping[str, bool]) -> None:
         self.session = session.twin() if session is not None else None

@@ -1,4 +1,4 @@
-"""What is remembered of a tensor: a histogram over the top 16 bits of its floats, and exact extremes.
+"""Sketches, the memory of a tensor: a histogram over the top 16 bits of its floats, and exact extremes.
 
 Sign, exponent and 7 bits of mantissa make 65,536 bins whose width grows with the value. They need no range
 beforehand, never grow, and merge by addition, so that neither the order of samples nor the way they are shared
@@ -11,7 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class Sketch:
     count: int = 0
     nonfinite: int = 0
     rows: dict[int, np.ndarray] = field(default_factory=dict)
-    _known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What was worked out from the sketch as it is now."""
+    _known: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+    """Results that were worked out from the sketch as it is now."""
 
     def add(self, values: np.ndarray) -> None:
         """Take in every element of `values`; NaN and infinities are counted and left out of everything else."""
@@ -85,11 +85,10 @@ class Sketch:
         return merged
 
     def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """What `work_out` gives, which is asked once for each key as long as nothing is added."""
+        """Return the result of `work_out`, which is called once for each key as long as nothing is added."""
         if key not in self._known:
             self._known[key] = work_out()
-        known: T = self._known[key]
-        return known
+        return cast(T, self._known[key])
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """The middle of every occupied bin, ascending, and how many values fell into it."""

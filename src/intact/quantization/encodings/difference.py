@@ -1,4 +1,4 @@
-"""Where two sets of encodings differ, and by how much."""
+"""The differences between two sets of encodings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intact.quantization.encodings.given import GivenGrid
 
 @dataclass(frozen=True, slots=True)
 class EncodingDifference:
-    """What differs for one tensor; where it is numbers, the largest ratio of scales and distance of zero points."""
+    """A difference for one tensor; between numbers, the largest ratio of scales and distance of zero points."""
 
     tensor: str
     what: str

@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import SettingsError
+from intact.errors import SettingsError, some
 from intact.model import query
 from intact.numbers.encoding import Encoding, encode
 from intact.quantization.encodings.encoding_files import read_encodings
@@ -80,7 +80,7 @@ def use(
     if missing and not config.calibrate_missing:
         raise SettingsError(
             "S165",
-            f"{source}: no encodings for {_some(missing)}",
+            f"{source}: no encodings for {some(missing, _SHOWN)}",
             fix="--calibrate-missing calibrates them; --exclude-node leaves a node in float",
         )
     observed = tuple(entry for entry in draft.observed if draft.tensors[entry] not in grids)
@@ -105,7 +105,7 @@ def node_types(model: ir.Model, given: Mapping[str, GivenGrid], default: str) ->
 
 
 def _weight_overrides(draft: QuantPlan, given: Mapping[str, GivenGrid], source: str) -> dict[str, TensorOverride]:
-    """What has to change in the plan of weights so that they have the types and the granularity of `given`."""
+    """The overrides by which weights get the types and the granularity of `given`."""
     found: dict[str, TensorOverride] = {}
     for weight in draft.weights:
         entry = given.get(weight.tensor)
@@ -261,14 +261,10 @@ def _missing(draft: QuantPlan, grids: Mapping[str, PlannedGrid], given: Mapping[
 
 def _warnings(draft: QuantPlan, given: Mapping[str, GivenGrid], missing: list[str], source: str) -> tuple[str, ...]:
     biases = [bias.tensor for bias in draft.biases if bias.tensor in given]
-    found = [f"{source}: no encodings for {_some(missing)}: calibrated"] if missing else []
+    found = [f"{source}: no encodings for {some(missing, _SHOWN)}: calibrated"] if missing else []
     if biases:
         found.append(
-            f"{source}: the encodings of {_some(biases)} are not used: the scale of a bias follows from its input and "
-            f"its weight"
+            f"{source}: the encodings of {some(biases, _SHOWN)} are not used: the scale of a bias follows from its "
+            "input and its weight"
         )
     return tuple(found)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

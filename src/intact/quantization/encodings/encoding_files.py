@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from intact.errors import SettingsError
 from intact.model import io
@@ -14,7 +13,7 @@ from intact.quantization.encodings import aimet, ort_overrides
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.of_model import of_model
 
-FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], dict[str, Any]]] = {
+FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], Mapping[str, object]]] = {
     "aimet": partial(aimet.render, version="1.0.0"),
     **{f"aimet-{version}": partial(aimet.render, version=version) for version in aimet.VERSIONS},
     "ort": ort_overrides.render,

@@ -39,7 +39,7 @@ class GivenGrid:
 
     @property
     def symmetric(self) -> bool:
-        """Whether every zero point is the middle of the grid."""
+        """True if every zero point is the middle of the grid."""
         return bool((self.zero_point == 2 ** (self.bits - 1)).all())
 
     def type_like(self, other: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import ModelError
+from intact.errors import ModelError, some
 from intact.quantization.float16.cast import cast
 from intact.quantization.float16.follow import follow
 from intact.quantization.float16.form import Form, form_of
@@ -65,10 +65,8 @@ def _summary(kept: list[Kept], total: int) -> str:
     said = f"half precision: {len(kept)} of {total} nodes stay in float32"
     parts = []
     for kind, why in _KINDS.items():
-        some = [row for row in kept if row.kind == kind]
-        more = f"; and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
-        listed = "; ".join(f"{row.node}: {row.reason}" for row in some[:_SHOWN])
-        parts += [f"{len(some)} {why} ({listed}{more})"] if some else []
+        found = [f"{row.node}: {row.reason}" for row in kept if row.kind == kind]
+        parts += [f"{len(found)} {why} ({some(found, _SHOWN, '; ')})"] if found else []
     return f"{said}: {', '.join(parts)}" if parts else said
 
 

@@ -72,7 +72,7 @@ class _HalfWriter:
         output = node.outputs[0]
         output.type, output.shape = ir.TensorType(dtype), value.shape
         output.name = self.names.take(f"{value.name}_{suffix}")
-        self._place(node, value.producer())
+        edit.place(self.graph, node, value.producer())
         for user, index in uses:
             user.replace_input_with(index, output)
         if rename:
@@ -81,12 +81,6 @@ class _HalfWriter:
             for index, found in enumerate(self.graph.outputs):
                 if found is value:
                     self.graph.outputs[index] = output
-
-    def _place(self, node: ir.Node, after: ir.Node | None) -> None:
-        if after is not None:
-            self.graph.insert_after(after, node)
-        else:
-            self.graph.insert_before(self.graph[0], node)
 
     def _reads_half(self, node: ir.Node, index: int) -> bool:
         return reads_half(node, index, self.forms, self.half)

@@ -74,7 +74,7 @@ def _neighbours(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _casts(group: set[ir.Node], forms: Mapping[ir.Node, Form], half: Collection[ir.Node], *, to_half: bool) -> int:
-    """How many Casts a group needs if it is half (or float32): one for each value that crosses its border."""
+    """Count the Casts that a group needs if it is half (or float32): one for each value that crosses its border."""
     crossing: set[tuple[ir.Value, bool]] = set()
     for node in group:
         for index in forms[node].inputs:
@@ -93,11 +93,11 @@ def _casts(group: set[ir.Node], forms: Mapping[ir.Node, Form], half: Collection[
 
 
 def is_half(value: ir.Value, forms: Mapping[ir.Node, Form], half: Collection[ir.Node]) -> bool:
-    """Whether a value is written in half precision."""
+    """True if a value is written in half precision."""
     producer = value.producer()
     return producer is not None and producer in half and (value.index() or 0) in forms[producer].outputs
 
 
 def reads_half(node: ir.Node, index: int, forms: Mapping[ir.Node, Form], half: Collection[ir.Node]) -> bool:
-    """Whether a node reads an input in half precision; what stands in a body never does."""
+    """True if a node reads an input in half precision; nodes of a body never do."""
     return node in half and index in forms[node].inputs

@@ -1,10 +1,9 @@
-"""Which inputs and outputs of a node may be in half precision, by the definition of its operator."""
+"""Find the inputs and outputs of a node that may be in half precision, by the definition of its operator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -37,10 +36,13 @@ def form_of(node: ir.Node, opset: int) -> Form | None:
     schema = None if node.domain else upgrade.schema_of(node.op_type, opset)
     if schema is None:
         return Form(refusal=f"{node.domain or 'ONNX'} defines no types for {node.op_type} that are known here")
-    halves = {constraint.type_param_str for constraint in schema.type_constraints if _HALF in _allowed(constraint)}
+    halves = {
+        constraint.type_param_str for constraint in schema.type_constraints if _HALF in constraint.allowed_type_strs
+    }
+    read, written = ([formal.type_str for formal in formals] for formals in (schema.inputs, schema.outputs))
     form = Form(
-        frozenset(index for index in inputs if _formal(schema.inputs, index) in halves),
-        frozenset(index for index in outputs if _formal(schema.outputs, index) in halves),
+        frozenset(index for index in inputs if _formal(read, index) in halves),
+        frozenset(index for index in outputs if _formal(written, index) in halves),
     )
     return form if form.inputs or form.outputs else Form(refusal=f"{node.op_type} is defined for float32 only")
 
@@ -60,11 +62,6 @@ def _refusal(node: ir.Node, has_bodies: bool) -> str | None:
     return f"its attribute {fixed[0]} says its type" if fixed else None
 
 
-def _allowed(constraint: Any) -> Sequence[str]:
-    types: Sequence[str] = constraint.allowed_type_strs
-    return types
-
-
-def _formal(parameters: Sequence[Any], index: int) -> str:
+def _formal(types: Sequence[str], index: int) -> str:
     """The type parameter of an input or output; the last one may repeat."""
-    return str(parameters[min(index, len(parameters) - 1)].type_str)
+    return types[min(index, len(types) - 1)]

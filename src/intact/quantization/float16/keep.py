@@ -1,4 +1,4 @@
-"""Which nodes stay in float32, and why: what half precision cannot hold is seen in the data and in the constants."""
+"""Find nodes that have to stay in float32: their data or constants are beyond what half precision holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import some
 from intact.model import query
 from intact.quantization.calibration.observe import watch
 from intact.quantization.calibration.sketch import Sketch
@@ -98,15 +99,12 @@ def _first(node: ir.Node, form: Form, reasons: Mapping[ir.Value, str]) -> Kept |
 def lost_digits(forms: Mapping[ir.Node, Form], half: Collection[ir.Node]) -> tuple[str, ...]:
     """A note that names the constants of half-precision nodes with values that round to zero; nothing without any."""
     values = dict.fromkeys(value for node in forms if node in half for value in _halved(node, forms[node]))
-    lost = {}
+    lost = []
     for value in values:
         array = query.constant(value)
         count = 0 if array is None else int(np.count_nonzero((array != 0) & (np.abs(array) <= _TO_ZERO)))
         if array is not None and count:
-            lost[value.name] = f"{value.name} ({count} of {array.size})"
+            lost.append(f"{value.name} ({count} of {array.size})")
     if not lost:
         return ()
-    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-    return (
-        f"half precision turns values of {len(lost)} constants into 0: {', '.join(list(lost.values())[:_SHOWN])}{more}",
-    )
+    return (f"half precision turns values of {len(lost)} constants into 0: {some(lost, _SHOWN)}",)

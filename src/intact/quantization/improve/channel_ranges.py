@@ -1,4 +1,4 @@
-"""What is seen of the channels of a tensor, and how coarse its grid is once they are scaled."""
+"""The ranges of the channels of a tensor, and the coarseness of its grid once they are scaled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Channels:
 
     @property
     def was_seen(self) -> bool:
-        """Whether each half has a sample."""
+        """True if each half has a sample."""
         return self.samples >= len(HALVES)
 
     def reach(self, half: int | None = None) -> np.ndarray:

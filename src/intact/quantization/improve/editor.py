@@ -25,17 +25,13 @@ class Editor:
             self.replace(division.node, division.index, array / factors(division.labels, scales))
 
     def divide_by_node(self, source: ir.Value, scales: np.ndarray) -> ir.Value:
-        """What a Mul behind `source` makes of it: each channel, the last axis, divided by its scale."""
+        """Add a Mul behind `source` that divides each channel, along the last axis, by its scale."""
         name = source.name or ""
         reciprocals = self._constant((1 / scales).astype(np.float32), f"{name}_smoothing")
         node = ir.node("Mul", [source, reciprocals], name=self.names.take(f"{name}_smooth"))
         node.outputs[0].name = self.names.take(f"{name}_smoothed")
         edit.describe_as(node.outputs[0], source)
-        producer = source.producer()
-        if producer is not None:
-            self.graph.insert_after(producer, node)
-        else:
-            self.graph.insert_before(self.graph[0], node)
+        edit.place(self.graph, node, source.producer())
         return node.outputs[0]
 
     def replace(self, node: ir.Node, index: int, array: np.ndarray) -> None:

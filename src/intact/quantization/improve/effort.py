@@ -1,4 +1,4 @@
-"""How much work the accuracy algorithms may do, and how long it will take."""
+"""The work that the accuracy algorithms may do, and the time that it will take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEWEST_COLUMNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How closely the inputs of layers are looked at.
+    """The share of the inputs of layers that is looked at.
 
     `columns_per_input` is how many columns second moments are taken of, per input that is treated together;
     `together` is how many those are at most, since moments take memory and time that grow with their square and cube;
@@ -32,7 +32,7 @@ class Depth:
     directions: int
 
     def columns(self, inputs: int, rows: int) -> int:
-        """How many columns of a layer with so many inputs are looked at in each of `rows`."""
+        """The number of columns, of a layer with so many inputs, to look at in each of `rows`."""
         return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, self.together) // max(rows, 1))
 
 
@@ -43,7 +43,7 @@ DEPTHS: Mapping[str, Depth] = {"normal": NORMAL, "high": HIGH}
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How closely to look, who hears of it, and the stopwatch that runs.
+    """The depth to work at, the receiver of progress, and the stopwatch that runs.
 
     `run_seconds` is how long one run over the calibration data took: what the rest will take is told beforehand.
     """

@@ -35,7 +35,7 @@ class Fold:
 
 
 def find_fold(value: ir.Value, labels: np.ndarray, readers: Collection[ir.Node]) -> Fold | None:
-    """What to divide so that `value`, which nothing but `readers` may read, is divided; None where nothing does it."""
+    """Find constants to divide in place of `value`, which nothing but `readers` may read; None if there are none."""
     walk = _Walk()
     return Fold(tuple(walk.divisions), tuple(walk.divided)) if walk.divide(value, labels, readers) else None
 
@@ -48,7 +48,7 @@ class _Walk:
         self.divided: list[tuple[ir.Value, np.ndarray]] = []
 
     def divide(self, value: ir.Value, labels: np.ndarray, readers: Collection[ir.Node]) -> bool:
-        """Whether a computed value can be divided."""
+        """True if a computed value can be divided."""
         producer = value.producer()
         if producer is None or producer.domain or not fits(labels, value):
             return False
@@ -62,7 +62,7 @@ class _Walk:
         return rule is not None and rule(self, value, producer, labels)
 
     def divide_input(self, node: ir.Node, index: int, labels: np.ndarray) -> bool:
-        """Whether an input of a node can be divided: a constant, or what is computed for this node alone."""
+        """True if an input of a node can be divided: a constant, or a value computed for this node alone."""
         value = query.input_(node, index)
         if value is None:
             return False

@@ -7,13 +7,13 @@ columns out of an activation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
-from numpy.lib.stride_tricks import sliding_window_view
 
 from intact.model import query
+from intact.numbers import integer
 
 
 class Linear(Protocol):
@@ -67,27 +67,14 @@ class Convolution:
         return matrix.reshape(self.shape)
 
     def columns(self, x: np.ndarray, most: int) -> np.ndarray:
-        spatial = x.ndim - 2
-        reach = tuple((k - 1) * d + 1 for k, d in zip(self.shape[2:], self.dilations, strict=True))
-        padded = np.pad(x, ((0, 0), (0, 0), *self._padding(x.shape[2:], reach)))
-        windows = sliding_window_view(padded, reach, axis=tuple(range(2, 2 + spatial)))
-        steps = tuple(slice(None, None, s) for s in self.strides)
-        taps = tuple(slice(None, None, d) for d in self.dilations)
-        windows = windows[(slice(None), slice(None), *steps, *taps)]
-        places = windows.shape[2 : 2 + spatial]
+        kernel = self.shape[2:]
+        around = integer.paddings(x.shape[2:], kernel, self.strides, self.dilations, self.pads, self.auto_pad)
+        windows = integer.windows(np.pad(x, ((0, 0), (0, 0), *around)), kernel, self.strides, self.dilations)
+        places = windows.shape[2 : x.ndim]
         chosen = np.unravel_index(_spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
-        index: tuple[Any, ...] = (chosen[0], slice(None), *chosen[1:])
+        index: tuple[np.ndarray | slice, ...] = (chosen[0], slice(None), *chosen[1:])
         patches = windows[index]
         return np.moveaxis(patches.reshape(len(patches), self.groups, -1), 1, 0)
-
-    def _padding(self, sizes: tuple[int, ...], reach: tuple[int, ...]) -> list[tuple[int, int]]:
-        half = len(self.pads) // 2
-        if self.auto_pad in ("NOTSET", "VALID"):
-            given = [(self.pads[i], self.pads[i + half]) for i in range(half)]
-            return given if self.auto_pad == "NOTSET" else [(0, 0)] * half
-        totals = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(sizes, self.strides, reach, strict=True)]
-        first = [t // 2 if self.auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
-        return [(a, t - a) for a, t in zip(first, totals, strict=True)]
 
 
 def linear(node: ir.Node, weight: np.ndarray, index: int) -> Linear | None:

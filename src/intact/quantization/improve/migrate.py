@@ -68,7 +68,7 @@ def _sites(model: ir.Model, plan: QuantPlan, on_grid: set[str] | None) -> Iterat
 
 
 def _has_settled_ranges(fold: Fold, plan: QuantPlan) -> bool:
-    """Whether the range of a tensor is given: it is that of the values as they are."""
+    """True if the range of a tensor is given: it is that of the values as they are."""
     grids = {plan.tensors[value.name] for value, _ in fold.divided if value.name and value.name in plan.tensors}
     return any(plan.grids[grid].range is not None for grid in grids)
 

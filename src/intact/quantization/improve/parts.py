@@ -21,7 +21,7 @@ class AxisPart:
     length: int
 
     def is_apart(self, reader: ir.Node) -> bool:
-        """Whether all that a node reads of the same tensor lies beside this part."""
+        """True if all that a node reads of the same tensor lies beside this part."""
         others = [part_of(output) for output in reader.outputs] if reader.op_type in _TAKING else [None]
         return all(
             part is not None and part.axis == self.axis and (part.stop <= self.start or self.stop <= part.start)

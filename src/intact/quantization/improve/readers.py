@@ -45,7 +45,7 @@ class Reader:
 
     @property
     def channels(self) -> int:
-        """How many channels the tensor has."""
+        """The number of channels of the tensor."""
         return self.energy.size
 
     @property

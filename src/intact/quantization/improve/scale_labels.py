@@ -1,4 +1,4 @@
-"""Which scale belongs to which element of a tensor.
+"""Labels that assign a scale to every element of a tensor.
 
 Labels are integers that broadcast against the tensor: each the index of a scale, and −1 where nothing is scaled.
 """
@@ -33,7 +33,7 @@ def only(labels: np.ndarray, axis: int) -> np.ndarray | None:
 
 
 def fits(labels: np.ndarray, value: ir.Value) -> bool:
-    """Whether labels say something of every element: in each dimension there is one for all, or one for each."""
+    """True if labels cover every element: in each dimension there is one for all, or one for each."""
     shape = value.shape
     if shape is None or len(shape) != labels.ndim:
         return False

@@ -94,5 +94,5 @@ class ScoreProduct:
 
 
 def _shares_grids(fold: Fold, plan: QuantPlan) -> bool:
-    """Whether a grid also holds values that are not divided: their range would have to hold what grows."""
+    """True if a grid also holds values that are not divided: their range would have to hold what grows."""
     return any((labels < 0).any() and value.name in plan.tensors for value, labels in fold.divided)

@@ -94,7 +94,7 @@ class _Producer:
     labels: np.ndarray
 
     def noise(self, scales: np.ndarray, power: np.ndarray) -> float:
-        """What rounding its weights adds to each of its outputs, with the inputs' power told from the outputs'."""
+        """The noise that rounding its weights adds to each output, with the inputs' power told from the outputs'."""
         weight = query.constant(self.node.inputs[self.plan.index])
         assert weight is not None, "a fold divides constants"
         energy = max(float(np.square(weight, dtype=np.float64).sum()), 1e-30)
@@ -105,7 +105,7 @@ class _Producer:
 
 @dataclass(slots=True)
 class LayerSite:
-    """What dividing the channels of a tensor changes in the error of the layers behind it."""
+    """A tensor whose channels may be divided, and the error of the layers behind it for given scales."""
 
     layers: Layers
     fold: Fold | None

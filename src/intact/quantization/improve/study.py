@@ -1,4 +1,4 @@
-"""What is learned of a linear layer's inputs in one more run: moments, means, and which grid disturbs it least."""
+"""Study a linear layer's inputs in one more run: moments, means, and the grid that disturbs it least."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which tensors get which grid, before anything is run."""
+"""Plan the grid of each tensor before anything is run."""

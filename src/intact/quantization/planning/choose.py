@@ -89,7 +89,7 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
 
 
 def _has_weight_types(node: ir.Node, signature: Signature, target: Target, config: QuantConfig) -> bool:
-    """Whether each weight can have the type that the settings want, for all or, on an NPU, for itself.
+    """True if each weight can have the type that the settings want, for all or, on an NPU, for itself.
 
     Elsewhere a type that only a single weight has may be computed in float, which nobody means by an override.
     """
@@ -105,13 +105,13 @@ def _has_weight_types(node: ir.Node, signature: Signature, target: Target, confi
 
 
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
-    """Whether what the settings say of weights, and what the table says of the node, allow a signature."""
+    """True if the settings of weights and the table's requirements for the node allow a signature."""
     granular = [slot for slot in _weight_slots(node, signature) if slot.only or slot.granularity == "block"]
     return (config.per_channel or not granular) and predicates.meets(node, signature.require)
 
 
 def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
-    """Whether the settings let a node be quantized, by its name and its type."""
+    """True if the settings let a node be quantized, by its name and its type."""
     if config.op_types is not None and node.op_type not in config.op_types:
         return False
     if config.nodes is not None and node.name not in config.nodes:
@@ -120,7 +120,7 @@ def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
 
 
 def _surrounded(choice: Choice, on_grid: set[ir.Value]) -> bool:
-    """Whether every computed float input is on a grid already, so that quantizing costs no accuracy of its own."""
+    """True if every computed float input is on a grid already, so that quantizing costs no accuracy of its own."""
     computed = [value for value in grid_inputs(choice) if not query.is_constant(value)]
     return bool(computed) and all(value in on_grid for value in computed)
 
@@ -137,12 +137,12 @@ def grid_outputs(choice: Choice) -> list[ir.Value]:
 
 
 def is_on_grid(slot: Slot) -> bool:
-    """Whether a slot is for integers of a grid."""
+    """True if a slot is for integers of a grid."""
     return slot.types[0] not in UNQUANTIZED
 
 
 def is_bias(slot: Slot) -> bool:
-    """Whether a slot is for int32 constants whose scale follows from the input and the weight."""
+    """True if a slot is for int32 constants whose scale follows from the input and the weight."""
     return slot.constant and slot.types == ("int32",)
 
 
@@ -165,7 +165,7 @@ def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
 
 
 def _fits_input(slot: Slot | None, value: ir.Value, wanted: str, convertible: bool) -> bool:
-    """Whether a value can stand in a slot; operands after the first may be converted to another type for it."""
+    """True if a value can stand in a slot; operands after the first may be converted to another type for it."""
     if slot is None:
         return False
     if not is_on_grid(slot):

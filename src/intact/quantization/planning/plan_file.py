@@ -7,10 +7,10 @@ changes in it becomes types of nodes and overrides of tensors; what is left alon
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 import onnx_ir as ir
 import tomli_w
@@ -41,9 +41,40 @@ HEADER = (
 )
 
 
+class GridRow(TypedDict):
+    """A grid, and the tensors that share it."""
+
+    dtype: str
+    symmetric: bool
+    method: str
+    fixed: NotRequired[dict[str, float]]
+    range: NotRequired[dict[str, float]]
+    tensors: list[str]
+
+
+class WeightRow(TypedDict):
+    """A weight of a node."""
+
+    tensor: str
+    dtype: str
+    symmetric: bool
+    per_channel: bool
+
+
+class PlanFile(TypedDict):
+    """The values of a plan file."""
+
+    version: int
+    target: dict[str, str]
+    settings: dict[str, object]
+    nodes: dict[str, str]
+    grids: dict[str, GridRow]
+    weights: dict[str, WeightRow]
+
+
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What a plan file asks for beyond its settings."""
+    """Requests of a plan file beyond its settings."""
 
     types: Mapping[str, str]
     overrides: Mapping[str, TensorOverride]
@@ -54,7 +85,7 @@ def to_text(planned: QuantPlan, target: Target, config: QuantConfig) -> str:
     members: dict[str, list[str]] = {}
     for tensor, grid in planned.tensors.items():
         members.setdefault(grid, []).append(tensor)
-    values = {
+    values: PlanFile = {
         "version": VERSION,
         "target": {"device": target.backend, **({"arch": f"v{target.arch}"} if target.arch is not None else {})},
         "settings": _settings(config),
@@ -65,10 +96,10 @@ def to_text(planned: QuantPlan, target: Target, config: QuantConfig) -> str:
     return HEADER + tomli_w.dumps(values)
 
 
-def read_plan(path: Path) -> dict[str, Any]:
+def read_plan(path: Path) -> PlanFile:
     """The values of a plan file, checked for their form."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = cast(PlanFile, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SettingsError("S170", f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -100,39 +131,41 @@ def edits(path: Path, model: ir.Model, target: Target, config: QuantConfig) -> E
             change |= {"low": row["range"]["low"], "high": row["range"]["high"]}
         if change:
             overrides[known[-1].source(name)] = TensorOverride.from_dict(change)
-    for key, row in values["weights"].items():
+    for key, wanted in values["weights"].items():
         weights = [w for p in plans for w in p.weights if f"{w.node}:{w.index}" == key]
-        change = _changes(row, [_weight(w) for w in weights], ("dtype", "symmetric", "per_channel"))
+        change = _changes(wanted, [_weight(w) for w in weights], ("dtype", "symmetric", "per_channel"))
         if change:
             overrides[weights[0].tensor] = TensorOverride.from_dict(change)
     return Edits(types, overrides)
 
 
-def _changes(row: Mapping[str, Any], plans: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, Any]:
-    """What a row of the file says otherwise than every plan."""
+def _changes(
+    row: Mapping[str, object], plans: Sequence[Mapping[str, object]], keys: tuple[str, ...]
+) -> dict[str, object]:
+    """The values of a row of the file that differ from those of every plan."""
     return {key: row[key] for key in keys if key in row and all(row[key] != other[key] for other in plans)}
 
 
-def _refuse_unknown(path: Path, what: str, asked: Mapping[str, Any], known: list[str]) -> None:
+def _refuse_unknown(path: Path, what: str, asked: Mapping[str, object], known: list[str]) -> None:
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise SettingsError("S173", f"{path}: the model has no {what} {unknown[0]!r}{nearest(unknown[0], known)}")
 
 
-def _settings(config: QuantConfig) -> dict[str, Any]:
+def _settings(config: QuantConfig) -> dict[str, object]:
     return config.model_dump(mode="json", exclude=_OF_THE_RUN, exclude_none=True)
 
 
-def _grid(grid: PlannedGrid, tensors: list[str]) -> dict[str, Any]:
-    row: dict[str, Any] = {"dtype": grid.dtype, "symmetric": grid.symmetric, "method": grid.method}
+def _grid(grid: PlannedGrid, tensors: list[str]) -> GridRow:
+    row: GridRow = {"dtype": grid.dtype, "symmetric": grid.symmetric, "method": grid.method, "tensors": tensors}
     if grid.fixed is not None:
         row["fixed"] = {"scale": grid.fixed[0], "zero_point": grid.fixed[1]}
     if grid.range is not None:
         row["range"] = {"low": grid.range.low, "high": grid.range.high}
-    return {**row, "tensors": tensors}
+    return row
 
 
-def _weight(weight: WeightPlan) -> dict[str, Any]:
+def _weight(weight: WeightPlan) -> WeightRow:
     return {
         "tensor": weight.tensor,
         "dtype": weight.dtype,

@@ -247,7 +247,7 @@ class _Draft:
         return WeightPlan(choice.node.name or "", index, _name(value), dtype, symmetric, axis)
 
     def _rewritten(self, choice: Choice, axis: int | None) -> bool:
-        """Whether rewriting for the target takes zero points of each channel out of the weight again."""
+        """True if rewriting for the target takes zero points of each channel out of the weight again."""
         return axis is not None and choice.node.op_type in self.target.rewrite.makes_symmetric
 
     def _keep_with_producer(self, choice: Choice) -> None:
@@ -276,7 +276,7 @@ class _Draft:
             self.parent[root] = first
 
     def _clash(self, tensors: list[str]) -> bool:
-        """Whether one of the tensors has a fixed grid that the target insists on, and another does not have the same.
+        """True if one of the tensors has a fixed grid that the target insists on, and another does not have the same.
 
         Where the target lets them, each then keeps a grid of its own.
         """
@@ -330,7 +330,7 @@ class _Draft:
 
 
 def _is_open(grid: PlannedGrid) -> bool:
-    """Whether a grid is yet to be chosen from what is observed."""
+    """True if a grid is yet to be chosen from observed values."""
     return grid.fixed is None and grid.range is None
 
 

@@ -57,7 +57,8 @@ def rescue(
     ratios = signal_to_noise(plan, seen)
     streams = _residual_streams(model) if target.npu else set()
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
-    poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in _grids(plan, noisy)}
+    grids = {plan.tensors[name] for name in noisy}
+    poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
     types: dict[str, str] = {}
     for node in model.graph:
         current = plan.nodes.get(node.name or "")
@@ -131,10 +132,6 @@ def _range(sketch: Sketch, grid: PlannedGrid) -> Range:
         low = -zero_point * scale if grid.dtype == "uint8" else (-128 - zero_point) * scale
         return Range(low, low + 255 * scale)
     return grid.range if grid.range is not None else range_of(sketch, grid)
-
-
-def _grids(plan: QuantPlan, tensors: Mapping[str, float]) -> set[str]:
-    return {plan.tensors[name] for name in tensors}
 
 
 def _computed(model: ir.Model) -> list[ir.Value]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import ModelError, SettingsError, TargetError
+from intact.errors import ModelError, SettingsError, TargetError, some
 from intact.events import Events, Silence
 from intact.model import edit, query
 from intact.numbers import encoding as arithmetic
@@ -50,7 +50,7 @@ class Weight:
 
     @property
     def is_centred(self) -> bool:
-        """Whether every zero point is the middle, which MatMulNBits takes for granted."""
+        """True if every zero point is the middle, which MatMulNBits takes for granted."""
         return bool((self.zero_points == 2 ** (self.bits - 1)).all())
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ def pack(
     chosen = [node for node, refusal in refusals.items() if refusal is None]
     left = [f"{node.name}: {refusal}" for node, refusal in refusals.items() if refusal is not None]
     if not chosen:
-        listed = f": {_listed(left)}" if left else ""
+        listed = f": {some(left, _SHOWN, '; ')}" if left else ""
         raise TargetError("T113", f"no MatMul or Gemm of the model has a weight to pack{listed}")
     moments: dict[str, Moments] = {}
     if rows is not None and config.effort != "fast":
@@ -153,7 +153,7 @@ def _check(packing: Packing | None, target: Target, config: QuantConfig) -> None
 
 
 def _refusal(node: ir.Node, config: QuantConfig) -> str | None:
-    """Why the weight of a MatMul or Gemm stays as it is, or None if it is packed."""
+    """Return the reason against packing the weight of a MatMul or Gemm, or None if there is none."""
     activation, weight = node.inputs[0], node.inputs[1]
     if not wanted_by(node, config):
         return "excluded"
@@ -273,9 +273,6 @@ def _notes(writer: _ProductWriter, config: QuantConfig, total: int, left: list[s
         f"{len(writer.packed)} weights packed to {config.weight_type} in blocks of {config.block_size}: "
         f"{writer.before / 1e6:.2f} MB to {writer.after / 1e6:.2f} MB, {ratio:.1f} times smaller"
     )
-    return (said, f"{len(left)} of {total} MatMul and Gemm stay in float: {_listed(left)}") if left else (said,)
-
-
-def _listed(left: list[str]) -> str:
-    more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-    return "; ".join(left[:_SHOWN]) + more
+    return (
+        (said, f"{len(left)} of {total} MatMul and Gemm stay in float: {some(left, _SHOWN, '; ')}") if left else (said,)
+    )

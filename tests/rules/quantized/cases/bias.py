@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, integers
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, integers
 
 MICROSOFT = "com.microsoft"
 KINDS = ((np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8))

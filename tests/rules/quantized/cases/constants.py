@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, zero_points
 
 TYPES = (np.uint8, np.int8, np.uint16, np.int16)
 SHAPE = (4, 6)

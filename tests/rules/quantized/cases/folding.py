@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, every_level, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, every_level, integers, zero_points
 
 TYPES = (np.uint8, np.int8, np.uint16, np.int16)
 

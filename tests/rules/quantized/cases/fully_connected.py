@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, integers, zero_points
 from tests.rules.quantized.cases.matmul_integer import SHAPES, product
 from tests.rules.quantized.cases.qgemm import reach
 from tests.rules.quantized.cases.to_qlinear import KINDS, X_SCALE, add_bias, output_scale, weight_grid

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator
 from tests.rules.quantized.cases.to_qlinear import BIASES, KINDS, gemm_nodes
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, integers, zero_points
 from tests.rules.quantized.cases.to_qlinear import KINDS, X_SCALE, output_scale, weight_grid
 
 MICROSOFT = "com.microsoft"

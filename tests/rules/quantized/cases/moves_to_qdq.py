@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, every_level, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, every_level, zero_points
 from tests.rules.quantized.cases.padding import BYTES, PADS, PARTS, SHAPE
 
 # The level that a Pad adds, by its place in the type: none, the zero point, the ends; and the modes that add none.

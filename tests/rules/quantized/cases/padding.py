@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, integers, zero_points
 from tests.rules.quantized.cases.folding import floats
 
 SHAPE = (1, 2, 3, 4)

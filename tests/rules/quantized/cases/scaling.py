@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, every_level, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, every_level, zero_points
 from tests.rules.quantized.cases.folding import TYPES, floats
 
 FACTORS = (1e-3, 0.3, 1.0, 3.7, 1e4)

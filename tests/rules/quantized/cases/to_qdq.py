@@ -9,7 +9,8 @@ import numpy as np
 
 from intact.matching import rewriter
 from intact.rules.quantized import matmul_integer, to_qlinear
-from tests.rules.proof.harness import Case, Generator, Net, every_level, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, every_level, zero_points
 from tests.rules.quantized.cases import matmul_integer as products
 from tests.rules.quantized.cases import to_qlinear as forward
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from intact.matching import rewriter
 from intact.rules.quantized import to_qlinear
-from tests.rules.proof.harness import Case, Generator, Net, every_level, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, every_level, integers, zero_points
 
 KINDS = ((np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8))
 SHAPES = ((1, 1, 2), (2, 1, 2), (8, 1, 2), (8, 2, 2), (1, 1, 1), (1, 1, 3))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.rules.proof.harness import Case, Generator, Net, integers, zero_points
+from tests.builder import Net
+from tests.rules.proof.harness import Case, Generator, integers, zero_points
 
 KINDS = ((np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8))
 GROUPS = {"dense": (1, 1), "group 2": (2, 1), "group 4": (4, 1), "depthwise": (8, 1), "multiplier 2": (8, 2)}
