@@ -39,3 +39,11 @@ def test_every_code_of_a_purpose_is_that_of_a_repair(purpose: Purpose) -> None:
 def test_rules_that_are_applied_beside_others_are_exact_and_for_faults_that_are_there() -> None:
     needed = {code: repairs.needed(build(), Purpose.EVERYTHING, saturates=False) for code, build in CASES.values()}
     assert [rule.code for rule in needed["Q120"]] == ["Q120"] and not needed["Q108"]
+
+
+def test_a_purpose_reads_as_the_end_of_a_sentence_with_the_codes_to_look_up() -> None:
+    assert [str(purpose) for purpose in SINGLE] == [
+        "loads them beside int8 (intact explain Q119)",
+        "computes them rightly (intact explain Q120, Q122, Q123)",
+        "multiplies them rightly without VNNI (intact explain Q124)",
+    ]

@@ -52,7 +52,7 @@ REPLAYED = "rewire_elsewhere at '[^']+' does not keep its claim: the outputs of 
 
 
 @pytest.mark.parametrize(
-    ("rule", "exact", "said"),
+    ("rule", "latitude", "said"),
     [
         (RaiseReluZeroPoint(), Latitude.BUILD, MOVES_ONE),
         (RaiseReluZeroPointTwice(), Latitude.BUILD, MOVES_TWO),
