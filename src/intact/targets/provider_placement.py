@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
 
 import onnx_ir as ir
 
@@ -18,6 +18,13 @@ INSERTED = "ORT inserted it beside nodes that the NPU does not take"
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
+class AssignedNodes(TypedDict):
+    """A subgraph of a provider: its nodes as (name, operator)."""
+
+    provider: str
+    nodes: Sequence[tuple[str, str]]
+
+
 def node_ops(model: ir.Model) -> dict[str, str]:
     """The op type of every node of `model`, by name, constants left out: they become weights."""
     return {node.name: node.op_type for node in query.all_nodes(model) if node.name and node.op_type != "Constant"}
@@ -25,12 +32,12 @@ def node_ops(model: ir.Model) -> dict[str, str]:
 
 def place(
     ops: Mapping[str, str],
-    assigned: Iterable[Mapping[str, Any]],
+    assigned: Iterable[AssignedNodes],
     npu: str,
     reasons: Mapping[str, str],
     partitions: int,
 ) -> Placement:
-    """Where the nodes in `ops` run, given what each provider was assigned.
+    """The placement of the nodes in `ops`, given the subgraphs that each provider was assigned.
 
     A node that nobody was assigned was absorbed: the layout pass cancels Transposes and moves conversions. It
     counts for the NPU, unless nothing at all is there.

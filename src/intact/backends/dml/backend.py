@@ -86,8 +86,8 @@ def _session(path: Path, ep_options: Mapping[str, str]) -> ort.InferenceSession:
 
 
 def _placement(model: ir.Model, session: ort.InferenceSession, on_cpu: Mapping[str, str]) -> Placement:
-    assigned = [
-        {"provider": graph.ep_name, "nodes": [[node.name, node.op_type] for node in graph.get_nodes()]}
+    assigned: list[provider_placement.AssignedNodes] = [
+        {"provider": graph.ep_name, "nodes": [(node.name, node.op_type) for node in graph.get_nodes()]}
         for graph in session.get_provider_graph_assignment_info()
     ]
     partitions = sum(group["provider"] == PROVIDER for group in assigned)
