@@ -21,9 +21,10 @@ from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import publish
 from intact.rules.quantized import families
 from intact.search.debug import failing, repro
-from intact.search.debug.bisect import Comparison
+from intact.search.debug.bisect import compare_layers
 from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
 from intact.search.debug.layers import Layer, first_parted, ranked
+from intact.search.debug.paired_models import PairedModels
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -87,13 +88,13 @@ def _rows(model: ir.Model, config: BuildConfig, log: Log) -> list[data.Feeds]:
 def _compare(
     reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: Destination | None, log: Log
 ) -> dict[str, Any]:
-    comparison = Comparison(reference, candidate, rows)
-    with log.stage("debug", len(comparison.pairs)) as (advance, _):
-        layers = comparison.layers(advance)
+    models = PairedModels(reference, candidate)
+    with log.stage("debug", len(models.pairs)) as (advance, _):
+        layers = compare_layers(models, rows, advance)
     first, by_error = first_parted(layers), ranked(layers)
     worst = first or next(iter(by_error), None)
     if save is not None and worst is not None:
-        _save_difference(save, reference, candidate, comparison, worst, rows)
+        _save_difference(save, models, worst, rows)
     return {
         "kind": "models",
         "first": None if first is None else asdict(first),
@@ -107,21 +108,14 @@ def _compare(
     }
 
 
-def _save_difference(
-    save: Destination,
-    reference: ir.Model,
-    candidate: ir.Model,
-    comparison: Comparison,
-    layer: Layer,
-    rows: list[data.Feeds],
-) -> None:
-    """The layer in both models, between the same tensors; the candidate's with its grids."""
-    tensor = comparison.base(layer.tensor)
-    inputs = comparison.inputs_of(tensor)
-    match = comparison.pairs[tensor]
+def _save_difference(save: Destination, models: PairedModels, layer: Layer, rows: list[data.Feeds]) -> None:
+    """Write the layer of both models, between the same tensors; the candidate's with its grids."""
+    tensor, reference = models.base(layer.tensor), models.reference
+    inputs = models.inputs_of(tensor)
     arrays = {name: _value(reference, theirs, rows[0]) for name, theirs in inputs.items()}
-    expected = Cutter(reference).piece([match], set(inputs.values()), {t: arrays[n] for n, t in inputs.items()})
-    found = Cutter(candidate).piece([comparison.seen(layer.tensor)], set(inputs), arrays)
+    like = {theirs: arrays[name] for name, theirs in inputs.items()}
+    expected = reference.piece([models.pairs[tensor]], set(inputs.values()), like)
+    found = models.whole.piece([models.seen(layer.tensor)], set(inputs), arrays)
     for value in expected.graph.inputs:
         names = [name for name, theirs in inputs.items() if theirs == value.name]
         value.name = names[0] if names else value.name
@@ -131,11 +125,11 @@ def _save_difference(
     repro.write_difference(save.folder, what, expected, found, arrays | extra, overwrite=save.overwrite)
 
 
-def _value(model: ir.Model, tensor: str, row: Mapping[str, np.ndarray]) -> np.ndarray:
+def _value(model: Cutter, tensor: str, row: Mapping[str, np.ndarray]) -> np.ndarray:
     """One tensor of a model for one row."""
     if tensor in row:
         return np.asarray(row[tensor])
-    piece = Cutter(model).piece([tensor], set(row))
+    piece = model.piece([tensor], set(row))
     feeds = {value.name or "": np.asarray(row[value.name or ""]) for value in piece.graph.inputs}
     return execution.session(piece).run(feeds)[tensor]
 
