@@ -1,4 +1,4 @@
-"""What `--precision` means, and the one function that turns what a user set into a complete configuration."""
+"""The meaning of `--precision`, and the one function that turns what a user set into a complete configuration."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
 
 
 def _asked(config: BuildConfig) -> dict[str, Any]:
-    """What was set, without the defaults of the rest."""
+    """The settings that were set, without the defaults of the rest."""
     return config.model_dump(mode="json", exclude_unset=True)
 
 
@@ -146,7 +146,7 @@ def _refuse_contradiction(config: BuildConfig, quantized: Quantized) -> None:
 
 
 def _contradiction(preset: dict[str, Any] | None, quantized: Quantized) -> str | None:
-    """What of a preset an already quantized model does not have; types that cannot be seen are not had."""
+    """The part of a preset that an already quantized model does not have; types that cannot be seen are not had."""
     if preset is None:
         return "a float model"
     activation, weight = preset["activation_type"], preset["weight_type"]

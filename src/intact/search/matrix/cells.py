@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a cell; figures are those of the deployed form, None where there are none."""
+    """The outcome of a cell; figures are those of the deployed form, None where there are none."""
 
     device: str
     precision: str
@@ -241,7 +241,7 @@ def _kept(work: CellJob) -> Outcome | None:
 
 
 def _check_output(output: Path) -> None:
-    """A matrix goes into a new or empty folder, or into one that holds a matrix."""
+    """Refuse a folder that is neither new nor empty and holds no matrix."""
     publish.check_folder(output, overwrite=True)
     ours = (output / TABLE).is_file() or any(output.glob(f"*/{RECORD}"))
     if output.is_dir() and any(output.iterdir()) and not ours:
@@ -256,7 +256,7 @@ def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
 
 @contextmanager
 def _backend(cluster: str | None, threads: int) -> Iterator[None]:
-    """Where cells are built: processes here, or a backend that joblib knows by name."""
+    """Choose the place that cells are built in: processes here, or a backend that joblib knows by name."""
     if cluster is None:
         with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
             yield
