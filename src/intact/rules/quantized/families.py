@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -14,7 +14,7 @@ from intact.errors import SettingsError
 from intact.matching import explanation, rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
-from intact.results import Application, Refusal
+from intact.results import Application, Refusal, RuleCount
 from intact.rules import discovery, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.settings.devices import HOST
@@ -135,7 +135,7 @@ def conversion(form: str | None) -> Target:
     return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
 
 
-def counts(applications: Iterable[Application]) -> list[dict[str, Any]]:
+def counts(applications: Iterable[Application]) -> list[RuleCount]:
     """How often each rule fired, with its claim, in the order of first firing."""
     found = Counter((item.rule, item.exactness) for item in applications)
     return [{"rule": rule, "exactness": exactness, "count": count} for (rule, exactness), count in found.items()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import onnx_ir as ir
 
 from intact.matching.rewriter import Rewritten
 from intact.model import query
+from intact.results import RequantizedWeight
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import depthwise, input_copies, symmetric, zero_points
 from intact.rules.quantized.operand import Operand, dq_operand
@@ -92,7 +92,7 @@ def _several(weight: Operand) -> bool:
     return shape is None or any(size > 1 for size in shape)
 
 
-def requantized(model: ir.Model) -> list[dict[str, Any]]:
+def requantized(model: ir.Model) -> list[RequantizedWeight]:
     """The layers whose weight was requantized, with the SQNR in dB that each of its channels keeps."""
     marked = ((node, node.metadata_props.get(WEIGHT_SQNR)) for node in query.all_nodes(model))
     return [{"node": node.name, "weight_sqnr_db": json.loads(text)} for node, text in marked if text is not None]
