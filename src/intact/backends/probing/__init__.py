@@ -11,13 +11,13 @@ from pathlib import Path
 import joblib
 import numpy as np
 
+from intact.backends import installed
 from intact.backends.base import Library
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
 from intact.backends.probing.cases import Case
-from intact.backends.probing.libraries import library_of
 from intact.backends.probing.models import inputs_of, model_of
 from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
-from intact.errors import IntactError, ToolchainError
+from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import io
 from intact.runtime import process
 from intact.targets.registry import known_archs, load_target
@@ -35,6 +35,15 @@ class Question:
     case: Case
     arch: int
     soc_id: int | None
+
+
+def library_of(backend: str) -> Library:
+    """The library that knows what `backend` takes."""
+    library = installed.find(backend).library if installed.is_backend(backend) else None
+    if library is None:
+        able = ", ".join(name for name, other in installed.every() if other.library is not None)
+        raise SettingsError("S191", f"--device {backend}: it has no library to ask", allowed=able)
+    return library
 
 
 def probe(
