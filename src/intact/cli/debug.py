@@ -13,14 +13,7 @@ from intact.cli import arguments
 from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Flags, Option, option, takes
 
 if TYPE_CHECKING:
-    from intact.search.debug.findings import (
-        Bisection,
-        CompileBisection,
-        DeviceBisection,
-        FailingUnit,
-        ModelBisection,
-        UnitFinding,
-    )
+    from intact.search.debug import findings
     from intact.search.debug.layers import Layer
 
 Say = Callable[[str], None]
@@ -44,9 +37,9 @@ OUTPUT = (
 )
 CHIP = (
     option("device", "Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
-    *(option for option in TARGET if option.name in ("arch", "soc")),
+    *(one for one in TARGET if one.name in ("arch", "soc")),
 )
-LIMITS = tuple(option for option in COMPILE if option.name in ("ep_option", "timeout"))
+LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "timeout"))
 SETTINGS = (INPUTS, CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 
@@ -86,7 +79,7 @@ def run(values: Flags) -> None:
         raise typer.Exit(PARTED)
 
 
-def show(result: Bisection, say: Say) -> None:
+def show(result: findings.Bisection, say: Say) -> None:
     """Show a bisection to people."""
     if result.kind == "models":
         _show_models(result, say)
@@ -100,7 +93,7 @@ def show(result: Bisection, say: Say) -> None:
         say("-o repro/ writes this node alone, with inputs and how to run it")
 
 
-def _show_models(result: ModelBisection, say: Say) -> None:
+def _show_models(result: findings.ModelBisection, say: Say) -> None:
     first = result.first
     if first is None:
         say(f"nothing parts ways, in {result.compared} layers on {result.samples} samples")
@@ -133,7 +126,7 @@ def _weights(layer: Layer) -> str:
     return f"fed with right inputs it computes something else ({layer.computed_db:.1f} dB): look at its weights"
 
 
-def _show_device(result: DeviceBisection, say: Say) -> None:
+def _show_device(result: findings.DeviceBisection, say: Say) -> None:
     first = result.first
     if first is None:
         say(f"{result.target} computes what the CPU does, in {result.compared} units")
@@ -146,7 +139,7 @@ def _show_device(result: DeviceBisection, say: Say) -> None:
     _show_worst("differences, each unit fed with the CPU's tensors", ("own dB", "steps"), rows, say)
 
 
-def _show_compile(result: CompileBisection, say: Say) -> None:
+def _show_compile(result: findings.CompileBisection, say: Say) -> None:
     first = result.first
     say(f"{result.target} does not compile {_place(first)}")
     say(f"  {first.pattern}")
@@ -155,12 +148,15 @@ def _show_compile(result: CompileBisection, say: Say) -> None:
         say(f"  it takes all of these to fail: {', '.join(first.nodes)}")
 
 
-def _place(found: Layer | UnitFinding | FailingUnit) -> str:
+def _place(found: Layer | findings.UnitFinding | findings.FailingUnit) -> str:
     return f"{found.node} ({found.op}), tensor {found.tensor}"
 
 
 def _show_worst(
-    what: str, headings: Sequence[str], rows: Sequence[tuple[Layer | UnitFinding, tuple[float | None, ...]]], say: Say
+    what: str,
+    headings: Sequence[str],
+    rows: Sequence[tuple[Layer | findings.UnitFinding, tuple[float | None, ...]]],
+    say: Say,
 ) -> None:
     """Show the layers or units with the largest error in a table, with their figures under these headings."""
     from intact.cli.console import print_wrapped, table

@@ -11,7 +11,7 @@ NAME = "export"
 SOURCE = (
     Option("source", str, typer.Argument(help="A Hugging Face model: a folder, an ID of the hub, or ID@REVISION.")),
 )
-HOW = (*(option for option in HF if option.name != "hf"), *(option for option in IMAGES if option.name == "image_size"))
+HOW = (*(one for one in HF if one.name != "hf"), *(one for one in IMAGES if one.name == "image_size"))
 
 
 @takes(SOURCE, HOW, OUTPUT, CONFIG, TALK)

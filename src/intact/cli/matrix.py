@@ -28,7 +28,7 @@ POOL = (
     option("cluster", "A backend of joblib, such as dask or ray, in place of processes here."),
 )
 # Each of these is set by the cells.
-QUANTIZER = tuple(option for option in QUANT if option.name != "precision")
+QUANTIZER = tuple(one for one in QUANT if one.name != "precision")
 SETTINGS = (QUANTIZER, DATA, DIMS, COMPILE, GATES, PLACEMENT)
 
 

@@ -22,7 +22,7 @@ INPUTS = (
     option("data", "Inputs: an .npz keyed by input name, a folder of images, or module:function."),
     option("test_data", "Inputs that are all for verification."),
 )
-SIMULATOR = tuple(option for option in TARGET if option.name in ("arch", "soc"))
+SIMULATOR = tuple(one for one in TARGET if one.name in ("arch", "soc"))
 SETTINGS = (INPUTS, SIMULATOR, IMAGES, TEXT, GATES)
 
 
