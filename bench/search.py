@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from intact.api.debug import debug  # noqa: E402
 from intact.api.quantize import quantize  # noqa: E402
+from intact.search.debug.findings import FailingUnit, PartedUnit  # noqa: E402
+from intact.search.debug.layers import Layer  # noqa: E402
 from intact.search.matrix import cells as matrix  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
 from tests.search.debug.faults import narrowed_gelu, spoiled_grid  # noqa: E402
@@ -89,7 +91,7 @@ def grid(folder: Path) -> bool:
     path, inputs = saved("bert", folder)
     planted = spoiled_grid(quantized(path, inputs, "uint8"), folder / "bad.onnx", "MatMul", 6, factor=0.02)
     start = time.perf_counter()
-    found = debug(path, planted.path, data=str(inputs))["first"]
+    found = debug(path, planted.path, data=str(inputs)).first
     return named("a corrupted scale", planted.node, found, time.perf_counter() - start)
 
 
@@ -98,15 +100,13 @@ def compile(folder: Path) -> bool:
     planted = narrowed_gelu(quantized(path, inputs, "w8a16"), folder / "bad.onnx", 1)
     config = BuildConfig.from_dict({"compile": {"device": "qnn", "arch": "v68"}})
     start = time.perf_counter()
-    found = debug(planted.path, None, config=config)["first"]
+    found = debug(planted.path, None, config=config).first
     return named("a graph that fails at finalize", planted.node, found, time.perf_counter() - start)
 
 
-def named(what: str, node: str, found: dict[str, object] | None, seconds: float) -> bool:
-    holds = found is not None and found["node"] == node and seconds < MOST_SECONDS
-    return told(
-        what, f"{found['node'] if found else None} in {seconds:.1f} s", f"{node} in {MOST_SECONDS:.0f} s", holds
-    )
+def named(what: str, node: str, found: Layer | PartedUnit | FailingUnit | None, seconds: float) -> bool:
+    holds = found is not None and found.node == node and seconds < MOST_SECONDS
+    return told(what, f"{found.node if found else None} in {seconds:.1f} s", f"{node} in {MOST_SECONDS:.0f} s", holds)
 
 
 def memory(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Who watches a build, and the record of its stages and warnings."""
+"""The watcher of a build, and the record of its stages and warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from intact.results import Stage
 
@@ -46,9 +46,9 @@ class Log:
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[tuple[Callable[[], None], dict[str, Any]]]:
+    def stage(self, name: str, total: int | None = None) -> Iterator[tuple[Callable[[], None], dict[str, object]]]:
         """Time a stage; what is put into the dictionary goes to its record."""
-        details: dict[str, Any] = {}
+        details: dict[str, object] = {}
         start = time.perf_counter()
         with self.events.stage(name, total) as advance:
             yield advance, details

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypedDict
+
+from intact.json_types import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class PlannedGrid:
     fixed: tuple[float, int] | None = None
     range: Range | None = None
     bounded: bool = False
-    """Whether an operator cuts its values off: room for more would never be used."""
+    """True if an operator cuts its values off: room for more would never be used."""
     least_scale: float = 0.0
     """A device computes something else where the scale is less; the grid is widened up to it."""
 
@@ -61,7 +63,7 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class QuantPlan:
-    """Which tensors get which grid. Tensors that name the same grid share it.
+    """The grids of tensors. Tensors that name the same grid share it.
 
     `nodes` are the nodes to quantize with the type of their activations. `tensors` maps a tensor, or an entry of
     `conversions`, to its grid. `uses` maps a node to the inputs of it that read from a grid. `observed` are the
@@ -142,7 +144,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """What a compiler made of some nodes: its kind, its kernel, and the precision that it runs in (`u8`, `f32` …)."""
+    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …)."""
 
     kind: str
     kernel: str
@@ -152,7 +154,7 @@ class PlacedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which nodes run on the NPU, which do not, and in how many pieces the NPU gets the model.
+    """The nodes on the NPU, those that are not, and the number of pieces in which the NPU gets the model.
 
     Where the device is not on this machine, nothing of that is `known`. `place` is what has the place of the NPU where
     a toolchain is for other devices too; `layers` are what runs there, in order, where the toolchain tells.
@@ -167,8 +169,101 @@ class Placement:
 
     @property
     def has_npu(self) -> bool:
-        """Whether the model is compiled for an NPU; a machine may have several (`NPU.1`)."""
+        """True if the model is compiled for an NPU; a machine may have several (`NPU.1`)."""
         return self.place.split(".")[0] == "NPU"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node by its name and operator."""
+
+    name: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The compute nodes of a model on a target, by its table or its library: on the NPU, off it, and in float."""
+
+    target: str
+    soc: str | None
+    has_npu: bool
+    method: Literal["library", "table"]
+    compute_nodes: int
+    npu_percent: float
+    partitions: int
+    npu_nodes: tuple[NodeFacts, ...]
+    cpu_nodes: tuple[PlacedNode, ...]
+    float_nodes: tuple[NodeFacts, ...]
+
+
+class InspectedPort(TypedDict):
+    """An input or output as its model's file says; a free dimension is text."""
+
+    name: str | None
+    dtype: str | None
+    shape: list[int | str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedModel:
+    """The content of a model file; `quantized` says what is quantized in it, None for a float model."""
+
+    path: str
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    inputs: Sequence[InspectedPort]
+    outputs: Sequence[InspectedPort]
+    free_dims: list[str]
+    nodes: int
+    operators: dict[str, int]
+    weight_bytes: int
+    nonfinite_weights: list[str]
+    quantized: str | None
+
+
+class RuleCount(TypedDict):
+    """The number of times that a rule fired, with its claim."""
+
+    rule: str
+    exactness: str
+    count: int
+
+
+class RequantizedWeight(TypedDict):
+    """A layer whose weight got another grid, with the SQNR in dB that each of its channels keeps."""
+
+    node: str | None
+    weight_sqnr_db: list[float | None]
+
+
+class RewriteCheck(TypedDict):
+    """The outcome of running a model before and after rewriting; `steps_moved` is by rule."""
+
+    validation_samples: int
+    validated_rewrites: int
+    rewriting_identical: bool
+    rewriting_sqnr_db: float | None
+    steps_moved: dict[str, float]
+    kernels_saturate: bool
+
+
+class TypeCount(TypedDict):
+    """Nodes that compute in the same types, by their operators; `weights` is None where they have none."""
+
+    activations: str
+    weights: str | None
+    nodes: int
+    ops: dict[str, int]
+
+
+class QuantizeFigures(TypedDict):
+    """Figures of the stage that quantizes."""
+
+    nodes_quantized: int
+    types: list[TypeCount]
+    kept_in_float32: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +274,7 @@ class Stage:
     status: Literal["ran", "skipped"]
     reason: str = ""
     seconds: float = 0.0
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 Form = Literal["original", "upgraded", "float", "quantized", "rewritten", "compiled"]
@@ -187,7 +282,7 @@ Form = Literal["original", "upgraded", "float", "quantized", "rewritten", "compi
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How one output of one form differs from the original model, over the test inputs.
+    """The difference of one output of one form from the original model, over the test inputs.
 
     Where an output is scores of classes, `top1_agreement` is the share of rows with the same best class, and
     `top5_agreement` that of rows whose best class of the original is among the five best. `atol_beside_rtol` is the
@@ -222,7 +317,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class TaskAccuracy:
-    """How many labels one form of a model got right by one of its outputs."""
+    """The number of labels that one form of a model got right by one of its outputs."""
 
     form: Form
     runtime: str
@@ -246,7 +341,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an exported model came from: the repository and its commit, what it was loaded as, and with what.
+    """The origin of an exported model: the repository and its commit, what it was loaded as, and with what.
 
     `sqnr_db` is its least distance from torch, None if there is none. `images` are the mean and the deviation of
     pixels that its own image processor uses, empty where nothing says them; None: it takes no images.
@@ -260,7 +355,7 @@ class Origin:
     config_sha256: str
     versions: Mapping[str, str]
     sqnr_db: float | None
-    images: Mapping[str, Any] | None = None
+    images: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +386,7 @@ class SearchPoint:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What one group of nodes costs by itself in the lowest precision: the least SQNR in dB of the outputs."""
+    """The least SQNR in dB of the outputs where one group of nodes alone has the lowest precision."""
 
     nodes: tuple[str, ...]
     sqnr_db: float
@@ -299,7 +394,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How mixed precision was chosen: the curve of accuracy against cost, cheapest first, and the point taken.
+    """The search for mixed precision: the curve of accuracy against cost, cheapest first, and the point taken.
 
     `uniform` are the costs of having everything in one precision; `worst` are the groups that cost the most accuracy.
     """
@@ -336,7 +431,7 @@ class Build:
     source_path: str
     source_sha256: str
     source_opset: int
-    config: Mapping[str, Any]
+    config: Mapping[str, Json]
     environment: Mapping[str, str]
     calibration_kind: str
     calibration_samples: int
@@ -344,7 +439,7 @@ class Build:
     stages: tuple[Stage, ...]
     rewrites: tuple[Application, ...]
     placement: Placement
-    io: tuple[Mapping[str, Any], ...]
+    io: tuple[Mapping[str, object], ...]
     accuracy: tuple[Accuracy, ...]
     gates: tuple[Gate, ...]
     artifacts: tuple[Artifact, ...]

@@ -105,6 +105,11 @@ built = intact.build("m.onnx", device="qnn", precision="uint8", data={"x": np.ze
 word: str = built.verdict
 intact.BuildConfig(precision="uint8", compile=intact.CompileConfig(device="qnn"))
 intact.QuantConfig(method="mse")
+found = intact.debug("m.onnx", "q.onnx", data="x.npz")
+place: str = "nowhere" if found.first is None else f"{found.first.node} in {found.layers[0].op}"
+share: float = intact.analyze("q.onnx", device="qnn")[0].npu_percent
+count: int = intact.inspect("m.onnx").operators["Conv"]
+fired: int = sum(rule["count"] for rule in intact.rewrite("q.onnx", output="r.onnx").rules)
 """,
         encoding="utf-8",
     )

@@ -12,7 +12,7 @@ from onnx import helper
 
 import intact
 from intact.backends import base, installed
-from intact.backends.probing.libraries import library_of
+from intact.backends.probing import library_of
 from intact.errors import NotAvailable, SettingsError
 from intact.settings import devices
 from intact.targets.registry import load_target

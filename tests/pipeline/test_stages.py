@@ -534,9 +534,9 @@ def _upgrade_wrongly(monkeypatch, factor):
 
 def test_inspecting_tells_what_is_in_a_model(cnn, made):
     facts = inspect(cnn)
-    assert facts["operators"]["Conv"] == 6 and facts["quantized"] is None
-    assert facts["inputs"] == [{"name": "image", "dtype": "float", "shape": [1, 3, 32, 32]}]
-    assert "already quantized" in inspect(made.folder / "model.qdq.onnx")["quantized"]
+    assert facts.operators["Conv"] == 6 and facts.quantized is None
+    assert facts.inputs == [{"name": "image", "dtype": "float", "shape": [1, 3, 32, 32]}]
+    assert "already quantized" in inspect(made.folder / "model.qdq.onnx").quantized
 
 
 def test_the_opset_9_face_detector_builds_for_the_cpu(ultraface, tmp_path):

@@ -31,7 +31,7 @@ def test_a_node_that_is_not_taken_has_a_reason_and_a_fix():
 @pytest.mark.parametrize(("arch", "partitions", "percent"), [(68, 0, 0.0), (73, 1, 100.0)])
 def test_pieces_and_percentage(arch, partitions, percent):
     found = analyze(model(PRODUCT)[0], load_target("qnn", arch=arch))
-    assert (found["partitions"], found["npu_percent"], found["method"]) == (partitions, percent, "table")
+    assert (found.partitions, found.npu_percent, found.method) == (partitions, percent, "table")
 
 
 CHAIN = """

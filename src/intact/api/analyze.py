@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from intact.api.request import requested
 from intact.events import Events, Log, Silence
 from intact.model import shapes
 from intact.pipeline import analysis, preparation, presets
+from intact.results import Analysis
 from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
@@ -24,7 +25,7 @@ def analyze(
     config: BuildConfig | None = None,
     events: Events | None = None,
     **settings: Unpack[Keywords],
-) -> list[dict[str, Any]]:
+) -> list[Analysis]:
     """Tell where the nodes of a model would run on its device, or with `every_device` on each that is known.
 
     A float model is quantized first, with the settings that a build would use. `live` asks the vendor's library.
@@ -49,7 +50,7 @@ def _for_device(config: BuildConfig, device: str) -> BuildConfig:
     return config.model_copy(update={"compile": config.compile.model_copy(update={"device": device})})
 
 
-def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> dict[str, Any]:
+def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> Analysis:
     prepared = preparation.prepare(path, config, Log(events or Silence()))
     model = families.rewrite(prepared.model, prepared.target).model
     shapes.infer_shapes(model)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from intact.api.request import settled
 from intact.events import Events, Log, Silence
-from intact.search.debug.debugging import Destination, debug_files
+from intact.search.debug.debugging import debug_files
+from intact.search.debug.findings import Bisection, Destination
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
@@ -21,7 +22,7 @@ def debug(
     config: BuildConfig | None = None,
     events: Events | None = None,
     **settings: Unpack[Keywords],
-) -> dict[str, Any]:
+) -> Bisection:
     """Find where a candidate parts ways with a reference, and with a `device` where it does with the CPU.
 
     With `output`, the worst node alone goes into that folder, with inputs and a way to run it.

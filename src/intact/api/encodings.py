@@ -24,12 +24,7 @@ class EncodingsFile:
 
 
 def encodings(
-    model: AnyPath,
-    *,
-    output: AnyPath,
-    format: str = "aimet",
-    overwrite: bool = False,
-    events: Events | None = None,
+    model: AnyPath, *, output: AnyPath, format: str = "aimet", overwrite: bool = False, events: Events | None = None
 ) -> EncodingsFile:
     """Write the encodings of a quantized model into the file `output`, as AIMET or ONNX Runtime (`ort`) read them."""
     path, place = Path(model), Path(output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from intact.events import Log
 from intact.linting import linter, repairs
@@ -22,7 +21,7 @@ __all__ = ["Finding", "LintReport", "Severity", "lint"]
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """What is wrong with a model; with a repaired copy at `output`, which of it is `fixed` there."""
+    """The faults of a model; where a repaired copy is at `output`, `fixed` tells which of them are gone there."""
 
     path: Path
     output: Path | None
@@ -35,7 +34,7 @@ class LintReport:
         """The findings that are not repaired."""
         return tuple(finding for finding, fixed in zip(self.findings, self.fixed, strict=True) if not fixed)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The report for programs."""
         pairs = zip(self.findings, self.fixed, strict=True)
         return {

@@ -10,7 +10,6 @@ from pathlib import Path
 from intact.backends import probing
 from intact.backends.probing.answers import Probed
 from intact.backends.probing.cases import cases
-from intact.backends.probing.libraries import library_of
 from intact.errors import SettingsError
 from intact.events import Events, Silence
 from intact.settings.keywords import AnyPath
@@ -41,7 +40,7 @@ def probe(
 
     An interrupted run goes on where it stopped: answers of the same version in the file are kept.
     """
-    library, asked = library_of(device), cases(list(op) if op else None)
+    library, asked = probing.library_of(device), cases(list(op) if op else None)
     if not asked:
         raise SettingsError("S192", f"--op {', '.join(op or ())}: no case asks about it")
     numbers = None if arch is None else [load_target(device, arch=name).arch for name in arch]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack, cast
 
 from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import model_files, preparation
+from intact.results import QuantizeFigures
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
@@ -23,9 +25,9 @@ class QuantizedFile:
     config: BuildConfig
     nodes_quantized: int
     warnings: tuple[str, ...] = ()
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, object] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The result for programs."""
         return {
             "output": str(self.output),
@@ -58,7 +60,6 @@ def quantize(
                 "S114", f"{given.path}: nothing to do: {reason}", fix="use intact build or intact compile"
             )
         model_files.write_model(prepared.model, place, given.path, log)
-    figures = dict(next(stage for stage in log.stages if stage.name == "quantize").details)
-    return QuantizedFile(
-        place, prepared.target.name, prepared.config, figures["nodes_quantized"], tuple(log.warnings), figures
-    )
+    figures = next(stage for stage in log.stages if stage.name == "quantize").details
+    count = cast("QuantizeFigures", figures)["nodes_quantized"]
+    return QuantizedFile(place, prepared.target.name, prepared.config, count, tuple(log.warnings), figures)

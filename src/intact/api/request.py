@@ -1,4 +1,4 @@
-"""What every function of the API begins with: the model as a file, and keyword arguments as settings."""
+"""The beginning of every function of the API: the model as a file, and keyword arguments as settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from intact.data import lent, text
 from intact.errors import SettingsError
@@ -30,14 +30,14 @@ class ModelFile:
 
 
 @contextmanager
-def settled(config: BuildConfig | None, keywords: Mapping[str, Any]) -> Iterator[BuildConfig]:
+def settled(config: BuildConfig | None, keywords: Mapping[str, object]) -> Iterator[BuildConfig]:
     """The settings of a call; inputs that it holds in memory are lent for as long as the block lasts."""
     with ExitStack() as stack:
         values = dict(keywords)
         for name in _INPUTS:
             held = values.get(name)
             if held is not None and not isinstance(held, str | PathLike):
-                values[name] = stack.enter_context(lent.lend(f"<{name}>", held))
+                values[name] = stack.enter_context(lent.lend(f"<{name}>", cast("lent.Held", held)))
         yield configured(config, values)
 
 
@@ -46,7 +46,7 @@ def requested(
     model: AnyPath | None,
     hf: str | None,
     config: BuildConfig | None,
-    keywords: Mapping[str, Any],
+    keywords: Mapping[str, object],
     events: Events | None,
 ) -> Iterator[ModelFile]:
     """The model that a call is about as a file, with its settings: the one given, or a Hugging Face model, exported."""
@@ -107,7 +107,7 @@ def _as_trained(config: BuildConfig, found: Origin) -> BuildConfig:
     quant = config.quantization
     sources = (config.test_path, None if quant is None else quant.load_path)
     paths = [Path(source) for source in sources if source is not None]
-    usual: dict[str, Any] = {}
+    usual: dict[str, object] = {}
     if any(path.suffix.lower() == text.SUFFIX for path in paths):
         usual["tokenizer"] = found.name
     if any(path.is_dir() for path in paths):

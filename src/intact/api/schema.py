@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.errors import SettingsError
+from intact.json_types import JsonObject
 from intact.reports import manifest
 from intact.settings.config import BuildConfig
 
 
-def schema(of: str = "config") -> dict[str, Any]:
+def schema(of: str = "config") -> JsonObject:
     """The JSON Schema of settings files (`config`) or of the `manifest`."""
     schemas = {"config": BuildConfig.model_json_schema, "manifest": manifest.schema}
     if of not in schemas:

@@ -25,7 +25,7 @@ ONNX = ".onnx"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What to compile for and to run on: a backend, its chip where that matters, and what its toolchain is told.
+    """A device to compile for and to run on: a backend, its chip where that matters, and options of its toolchain.
 
     `timeout` is in seconds; toolchains that run in this process ignore it.
     """
@@ -125,7 +125,7 @@ class Timer(Protocol):
     @property
     def module(self) -> str: ...
 
-    def order(self, threads: int) -> dict[str, Any]:
+    def order(self, threads: int) -> dict[str, object]:
         """JSON-compatible values for `opened`; 0 threads leave their number to the runtime."""
         ...
 

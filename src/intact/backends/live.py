@@ -1,4 +1,4 @@
-"""Where the nodes of a model run, from the vendor's own library."""
+"""The placement of a model's nodes by the vendor's own library."""
 
 from __future__ import annotations
 

@@ -1,37 +1,45 @@
-"""What was typed, as the library takes it: the model that a command is about, and flags over a file as settings."""
+"""Values of flags as the library takes them: the model that a command is about, and settings over a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from intact.cli.options import Option
+    from intact.cli.options import Flags, Option
+    from intact.settings.config import BuildConfig
 
 
-def model_path(values: dict[str, Any]) -> Path:
+class GivenModel(TypedDict):
+    """The model that a command is about as the API takes it: a file, or the name of a Hugging Face model."""
+
+    model: Path | None
+    hf: str | None
+
+
+def model_path(values: Flags) -> Path:
     """The model that a command is about, given as its argument or by --onnx."""
     from intact.api.request import one_of
 
-    return one_of(values.get("model"), values.get("onnx"))
+    return one_of(values["model"], values["onnx"])
 
 
-def source(values: dict[str, Any]) -> dict[str, Any]:
-    """The model that a command is about as the API takes it: a file, or the name of a Hugging Face model."""
+def source(values: Flags) -> GivenModel:
+    """The model that a command is about, which may be one of Hugging Face."""
     given = values["model"] is not None or values["onnx"] is not None
-    file = {"model": model_path(values)} if given or values["hf"] is None else {}
-    return {**file, "hf": values["hf"]}
+    return {"model": model_path(values) if given or values["hf"] is None else None, "hf": values["hf"]}
 
 
-def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
-    """What the user set, in flags over a file, as a BuildConfig that knows nothing else."""
+def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
+    """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
     from intact.settings.config import BuildConfig, merge, read_settings
     from intact.settings.keywords import nested
 
     _check_symmetry(values)
-    file = read_settings(values["config"]) if values.get("config") is not None else {}
-    flags: dict[str, Any] = {}
+    path = values.get("config")
+    file = read_settings(path) if isinstance(path, Path) else {}
+    flags: dict[str, object] = {}
     for option in (option for group in groups for option in group):
         value = values.get(option.name)
         if option.setting and value is not None:
@@ -42,23 +50,24 @@ def settings(values: dict[str, Any], *groups: Iterable[Option]) -> Any:
     return BuildConfig.from_dict(merge(file, flags))
 
 
-def _check_symmetry(values: dict[str, Any]) -> None:
-    """Two flags for one setting may both be given, if they agree."""
+def _check_symmetry(values: Mapping[str, object]) -> None:
+    """Refuse two flags for one setting that do not agree."""
     from intact.errors import SettingsError
 
     flag, text = values.get("weight_symmetric"), values.get("weight_symmetry")
-    if flag is not None and text is not None and flag is not _symmetric(text):
+    if flag is not None and isinstance(text, str) and flag is not _symmetric(text):
         raise SettingsError("S148", f"--weight-symmetry {text} and the flag beside it disagree", fix="leave one out")
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name == "dim":
+def _plain(name: str, value: object) -> object:
+    """The value of a flag as its setting takes it."""
+    if name == "dim" and isinstance(value, list):
         # The last "=" splits: a dimension may be called "a=b", a size may not.
         pairs = [text.rpartition("=") for text in _with_equals("--dim", value)]
         return {key: _integer(key, size) for key, _, size in pairs}
-    if name == "weight_symmetry":
+    if name == "weight_symmetry" and isinstance(value, str):
         return _symmetric(value)
-    if name == "ep_option":
+    if name == "ep_option" and isinstance(value, list):
         return {key: rest for key, _, rest in (text.partition("=") for text in _with_equals("--ep-option", value))}
     return value
 

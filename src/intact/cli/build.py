@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.cli import arguments
 from intact.cli.options import (
     COMPILE,
@@ -19,6 +17,7 @@ from intact.cli.options import (
     QUANT,
     TALK,
     TARGET,
+    Flags,
     takes,
 )
 
@@ -28,7 +27,7 @@ SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
 
 
 @takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
     The output folder holds model.onnx (what to deploy), model.qdq.onnx (portable), manifest.json and report.html; of a
@@ -48,7 +47,8 @@ def run(values: dict[str, Any]) -> None:
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    where = {"output": values["output"], "overwrite": values["overwrite"]}
-    built = build(**arguments.source(values), config=config, events=talk, **where)
+    built = build(
+        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
+    )
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates, "the artifacts are in place, marked as failed in the manifest")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
-from intact.cli.console import verdict_line
+from intact.cli.console import print_wrapped, say, table, verdict_line
 from intact.reports.figures import MISSING, decibels, figure, share, size
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ BLAMED_SHOWN = 4
 NODES_IN_JSON = 20
 
 
-def verification(found: Verification) -> dict[str, Any]:
+def verification(found: Verification) -> dict[str, object]:
     """A comparison for programs; `gate` is the first gate, for those that set one."""
     gates = [asdict(gate) for gate in found.gates]
     return {
@@ -38,7 +37,7 @@ def verification(found: Verification) -> dict[str, Any]:
     }
 
 
-def _identity(model: VerifiedModel) -> dict[str, Any]:
+def _identity(model: VerifiedModel) -> dict[str, object]:
     return {
         "path": model.path,
         "form": model.form,
@@ -49,17 +48,16 @@ def _identity(model: VerifiedModel) -> dict[str, Any]:
 
 def show_verification(found: Verification) -> None:
     """A table for each model, its accuracy on labels, and the tolerance that it would pass."""
-    out = _console()
-    out.print(verdict_line(found.judged), soft_wrap=True)
-    out.print(f"{found.samples} samples, compared with {found.reference.path}{_right(found.reference)}", soft_wrap=True)
+    say(verdict_line(found.judged))
+    say(f"{found.samples} samples, compared with {found.reference.path}{_right(found.reference)}")
     for model in found.models:
-        out.print()
-        out.print(f"{model.path}: {model.form}, on {model.runtime}{_right(model)}", soft_wrap=True)
-        out.print(_accuracy(model.accuracy))
-        out.print(f"would pass: {_passing(model.tolerance)}", soft_wrap=True)
+        say("")
+        say(f"{model.path}: {model.form}, on {model.runtime}{_right(model)}")
+        print_wrapped(_accuracy(model.accuracy))
+        say(f"would pass: {_passing(model.tolerance)}")
     for gate in found.gates:
         word = "passed" if gate.passed else "FAILED"
-        out.print(f"gate {gate.name} {gate.limit:g}: {word}, {gate.detail}", soft_wrap=True)
+        say(f"gate {gate.name} {gate.limit:g}: {word}, {gate.detail}")
 
 
 def _right(model: VerifiedModel) -> str:
@@ -71,13 +69,13 @@ def _right(model: VerifiedModel) -> str:
 
 
 def _accuracy(rows: tuple[Accuracy, ...]) -> Table:
-    table = _table("output", "SQNR dB", "cosine", "max error", "mean error", "top-1", "top-5")
+    shown = table(["output"], ("SQNR dB", "cosine", "max error", "mean error", "top-1", "top-5"))
     for row in rows:
         db = "identical" if row.identical or row.sqnr_db is None else decibels(row.sqnr_db)
         errors = (figure(row.max_abs_error, ".3g"), figure(row.mean_abs_error, ".3g"))
         agreement = (share(row.top1_agreement), share(row.top5_agreement))
-        table.add_row(row.output, db, figure(row.cosine, ".5f"), *errors, *agreement)
-    return table
+        shown.add_row(row.output, db, figure(row.cosine, ".5f"), *errors, *agreement)
+    return shown
 
 
 def _passing(found: Tolerance) -> str:
@@ -89,7 +87,7 @@ def _passing(found: Tolerance) -> str:
     )
 
 
-def performance(found: Measurement, gate: Gate | None) -> dict[str, Any]:
+def performance(found: Measurement, gate: Gate | None) -> dict[str, object]:
     """A measurement for programs, in milliseconds and bytes."""
     return {
         "runtime": found.runtime,
@@ -101,7 +99,7 @@ def performance(found: Measurement, gate: Gate | None) -> dict[str, Any]:
     }
 
 
-def _performance(model: Performance) -> dict[str, Any]:
+def _performance(model: Performance) -> dict[str, object]:
     latency = model.latency
     return {
         "path": model.path,
@@ -129,22 +127,21 @@ def _performance(model: Performance) -> dict[str, Any]:
 
 def show_performance(found: Measurement) -> None:
     """Latency beside each other, the slowest operators of each model, and who is slower than the first."""
-    out = _console()
     threads = found.threads or "one for each core"
-    out.print(f"{found.runtime}; threads: {threads}; {found.rounds} runs each, in turns")
-    table = _table("", "p50 ms", "p90 ms", "p99 ms", "ratio", "95 % range", "memory", "size")
+    print_wrapped(f"{found.runtime}; threads: {threads}; {found.rounds} runs each, in turns")
+    shown = table([""], ("p50 ms", "p90 ms", "p99 ms", "ratio", "95 % range", "memory", "size"))
     for letter, model in zip(_letters(found), found.models, strict=True):
         times = (_ms(getattr(model.latency, name)) for name in ("p50", "p90", "p99"))
         memory = MISSING if model.peak_bytes is None else size(model.peak_bytes)
-        table.add_row(letter, *times, *_ratio(model), memory, size(model.bytes))
-    out.print(table)
+        shown.add_row(letter, *times, *_ratio(model), memory, size(model.bytes))
+    print_wrapped(shown)
     for letter, model in zip(_letters(found), found.models, strict=True):
-        out.print(f"\n{letter}  {model.path}, on {model.runtime}", soft_wrap=True)
-        out.print(_operators(model))
+        say(f"\n{letter}  {model.path}, on {model.runtime}")
+        print_wrapped(_operators(model))
     for letter, model in zip(_letters(found)[1:], found.models[1:], strict=True):
-        out.print(f"\n{_verdict(letter, model)}")
+        print_wrapped(f"\n{_verdict(letter, model)}")
         if model.latency.is_slower and model.blame:
-            out.print(_blamed(model))
+            print_wrapped(_blamed(model))
 
 
 def _ratio(model: Performance) -> tuple[str, str]:
@@ -157,14 +154,14 @@ def _letters(found: Measurement) -> list[str]:
 
 
 def _operators(model: Performance) -> Table:
-    table = _table("operator", "nodes", "ms", "share")
+    shown = table(["operator"], ("nodes", "ms", "share"))
     for row in model.ops[:OPS_SHOWN]:
-        table.add_row(row.op, str(row.count), _ms(row.seconds), share(row.share))
+        shown.add_row(row.op, str(row.count), _ms(row.seconds), share(row.share))
     rest = model.ops[OPS_SHOWN:]
     if rest:
         whole = (sum(row.count for row in rest), sum(row.seconds for row in rest), sum(row.share for row in rest))
-        table.add_row(f"{len(rest)} more", str(whole[0]), _ms(whole[1]), share(whole[2]))
-    return table
+        shown.add_row(f"{len(rest)} more", str(whole[0]), _ms(whole[1]), share(whole[2]))
+    return shown
 
 
 def _verdict(letter: str, model: Performance) -> str:
@@ -179,25 +176,12 @@ def _verdict(letter: str, model: Performance) -> str:
 
 def _blamed(model: Performance) -> Table:
     """The work that grew most. Both names of it fold: a fused operator stands for many, and a terminal is narrow."""
-    table = _table("to blame", "ms", "ms in A")
-    table.add_column("operators in A", overflow="fold")
+    shown = table(["to blame"], ("ms", "ms in A"), ["operators in A"])
     for part in model.blame[:BLAMED_SHOWN]:
         time = _ms(part.first_seconds) if part.first_ops else MISSING
-        table.add_row(", ".join(part.ops), _ms(part.seconds), time, ", ".join(part.first_ops) or "nothing like it")
-    return table
+        shown.add_row(", ".join(part.ops), _ms(part.seconds), time, ", ".join(part.first_ops) or "nothing like it")
+    return shown
 
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3f}" if seconds < 0.1 else f"{1000 * seconds:.1f}"
-
-
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _console() -> Console:
-    return Console(highlight=False, markup=False)

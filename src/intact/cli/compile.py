@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.cli import arguments
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, Flags, takes
 
 NAME = "compile"
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE)
 
 
 @takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, COMPILE, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Compile a model for a device, without verifying it. A float model is quantized first, as build would.
 
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
@@ -22,7 +20,8 @@ def run(values: dict[str, Any]) -> None:
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    where = {"output": values["output"], "overwrite": values["overwrite"]}
-    built = compile(**arguments.source(values), config=config, events=talk, **where)
+    built = compile(
+        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
+    )
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates)

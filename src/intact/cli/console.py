@@ -1,15 +1,16 @@
-"""What a command says while it works: on stderr, so that stdout is for results."""
+"""Messages of a command at work: on stderr, so that stdout is for results."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Talk:
         self.console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """A result for programs, on stdout."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
@@ -96,3 +97,20 @@ def verdict_line(verdict: Verdict) -> str:
 def say(text: str) -> None:
     """A line of the result for people, on stdout."""
     Console(highlight=False, markup=False).print(text, soft_wrap=True)
+
+
+def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()) -> Table:
+    """A table with these headings: texts fold on a narrow terminal, numbers do not."""
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    for name in texts:
+        result.add_column(name, overflow="fold")
+    for name in numbers:
+        result.add_column(name, justify="right", no_wrap=True)
+    for name in last:
+        result.add_column(name, overflow="fold")
+    return result
+
+
+def print_wrapped(found: Table | str) -> None:
+    """A part of the result for people, on stdout, as wide as the terminal."""
+    Console(highlight=False, markup=False).print(found)

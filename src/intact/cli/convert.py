@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import typer
-
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Option, takes
+from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, Flags, option, takes
 
 NAME = "convert"
 SETTINGS = (DATA, DIMS)
-FORM = (
-    Option(
-        "to",
-        str | None,
-        typer.Option("--to", help="qdq (DQ → op → Q) or qlinear (one operator on integers).", show_default=False),
-    ),
-)
+FORM = (option("to", "qdq (DQ → op → Q) or qlinear (one operator on integers)."),)
 
 
 @takes(MODEL, FORM, DATA, OUTPUT, DIMS, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Convert a quantized model between QDQ and QLinear operators, and compare the two.
 
     Operators without an integer form, 16-bit and 4-bit ones among them, stay between Q and DQ.
@@ -42,4 +32,4 @@ def run(values: dict[str, Any]) -> None:
     if values["as_json"]:
         console.print_json(result.to_dict())
     elif not values["quiet"]:
-        summary.show_rewriting(result.to_dict())
+        summary.show_rewriting(result)

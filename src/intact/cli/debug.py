@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Option, takes
+from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Flags, Option, option, takes
+
+if TYPE_CHECKING:
+    from intact.search.debug import findings
+    from intact.search.debug.layers import Layer
+
+Say = Callable[[str], None]
 
 NAME = "debug"
 PARTED = 1
@@ -19,45 +26,25 @@ FILES = (
     Option("candidate", Path | None, typer.Argument(help="The model that is not.", show_default=False)),
 )
 INPUTS = (
-    Option(
-        "data",
-        str | None,
-        typer.Option("--data", help="Inputs: an .npz keyed by input name, a folder of images, or module:function."),
-        ("quant", "load_path"),
-    ),
-    Option(
-        "test_data",
-        str | None,
-        typer.Option("--test-data", help="Inputs that are all for this comparison."),
-        ("test_path",),
-    ),
+    option("data", "Inputs: an .npz keyed by input name, a folder of images, or module:function."),
+    option("test_data", "Inputs that are all for this comparison."),
 )
 OUTPUT = (
-    Option(
-        "output",
-        Path | None,
-        typer.Option("-o", "--output", help="A folder for the worst node alone, with inputs and how to run it."),
+    option(
+        "output", "A folder for the worst node alone, with inputs and how to run it.", Path | None, "-o", "--output"
     ),
-    Option("overwrite", bool, typer.Option("--overwrite", help="Replace what is there.", show_default=False)),
+    option("overwrite", "Replace what is there.", bool),
 )
 CHIP = (
-    Option(
-        "device",
-        str | None,
-        typer.Option("--device", help="Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
-        ("compile", "device"),
-    ),
-    *(option for option in TARGET if option.name in ("arch", "soc")),
+    option("device", "Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
+    *(one for one in TARGET if one.name in ("arch", "soc")),
 )
-LIMITS = tuple(option for option in COMPILE if option.name in ("ep_option", "timeout"))
-# What is shown of a layer, and of a unit on the NPU, under which heading.
-MODEL_FIGURES = {"own_db": "own dB", "computed_db": "computed", "grid_db": "grid", "accumulated_db": "so far"}
-DEVICE_FIGURES = {"own_db": "own dB", "steps": "steps"}
+LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "timeout"))
 SETTINGS = (INPUTS, CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 
 @takes(FILES, INPUTS, CHIP, OUTPUT, DIMS, IMAGES, TEXT, LIMITS, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Find the first tensor at which two models part ways, and rank layers by the error that each adds alone.
 
     REFERENCE CANDIDATE: a float model and a quantized one. Every layer of the candidate is fed with the tensors of
@@ -79,102 +66,108 @@ def run(values: dict[str, Any]) -> None:
     result = debug(
         values["reference"],
         values["candidate"],
-        output=values["output"],
+        output=values.get("output"),
         overwrite=values["overwrite"],
         config=arguments.settings(values, *SETTINGS),
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json(asdict(result))
     elif not values["quiet"]:
         show(result, console.say)
-    if result["first"] is not None:
+    if result.first is not None:
         raise typer.Exit(PARTED)
 
 
-def show(result: dict[str, Any], say: Callable[[str], None]) -> None:
-    """A bisection for people."""
-    {"models": _show_models, "device": _show_device, "compile": _show_compile}[result["kind"]](result, say)
-    if result["repro"] is not None:
-        say(f"alone, and how to run it: {result['repro']}")
-    elif result["first"] is not None:
+def show(result: findings.Bisection, say: Say) -> None:
+    """Show a bisection to people."""
+    if result.kind == "models":
+        _show_models(result, say)
+    elif result.kind == "device":
+        _show_device(result, say)
+    else:
+        _show_compile(result, say)
+    if result.repro is not None:
+        say(f"alone, and how to run it: {result.repro}")
+    elif result.first is not None:
         say("-o repro/ writes this node alone, with inputs and how to run it")
 
 
-def _show_models(result: dict[str, Any], say: Callable[[str], None]) -> None:
-    first = result["first"]
+def _show_models(result: findings.ModelBisection, say: Say) -> None:
+    first = result.first
     if first is None:
-        say(f"nothing parts ways, in {result['compared']} layers on {result['samples']} samples")
+        say(f"nothing parts ways, in {result.compared} layers on {result.samples} samples")
     else:
         say(f"the models part ways at {_place(first)}")
-        say(f"  {_grid(first) if first['cause'] == 'grid' else _weights(first)}")
-        others = len(result["parted"]) - 1
+        say(f"  {_grid(first) if first.cause == 'grid' else _weights(first)}")
+        others = len(result.parted) - 1
         if others:
             say(f"  {others} later layer{'' if others == 1 else 's'} part ways too")
-    if result["undone"]:
-        names = ", ".join(layer["node"] for layer in result["undone"][:SHOWN])
-        more = len(result["undone"]) - SHOWN
+    if result.undone:
+        names = ", ".join(layer.node for layer in result.undone[:SHOWN])
+        more = len(result.undone) - SHOWN
         say(f"differ, but later layers undo it: {names}" + (f" and {more} more" if more > 0 else ""))
-    _show_worst(result, "contributions, each layer fed with right inputs", MODEL_FIGURES, say)
+    rows = [(one, (one.own_db, one.computed_db, one.grid_db, one.accumulated_db)) for one in result.layers[:SHOWN]]
+    headings = ("own dB", "computed", "grid", "so far")
+    _show_worst("contributions, each layer fed with right inputs", headings, rows, say)
 
 
-def _grid(layer: dict[str, Any]) -> str:
-    low, high = layer["grid_range"]
-    least, greatest = layer["seen_range"]
-    could = (
-        "" if layer["expected_db"] is None else f", where {layer['grid_type']} could hold {layer['expected_db']:.1f} dB"
-    )
+def _grid(layer: Layer) -> str:
+    assert layer.grid_range is not None and layer.seen_range is not None, "a grid that is to blame has a range"
+    (low, high), (least, greatest) = layer.grid_range, layer.seen_range
+    could = "" if layer.expected_db is None else f", where {layer.grid_type} could hold {layer.expected_db:.1f} dB"
     return (
-        f"its grid keeps {layer['grid_db']:.1f} dB{could}: it covers {low:.4g} to {high:.4g}, "
+        f"its grid keeps {layer.grid_db:.1f} dB{could}: it covers {low:.4g} to {high:.4g}, "
         f"the values are {least:.4g} to {greatest:.4g}"
     )
 
 
-def _weights(layer: dict[str, Any]) -> str:
-    return f"fed with right inputs it computes something else ({layer['computed_db']:.1f} dB): look at its weights"
+def _weights(layer: Layer) -> str:
+    return f"fed with right inputs it computes something else ({layer.computed_db:.1f} dB): look at its weights"
 
 
-def _show_device(result: dict[str, Any], say: Callable[[str], None]) -> None:
-    first = result["first"]
+def _show_device(result: findings.DeviceBisection, say: Say) -> None:
+    first = result.first
     if first is None:
-        say(f"{result['target']} computes what the CPU does, in {result['compared']} units")
+        say(f"{result.target} computes what the CPU does, in {result.compared} units")
     else:
-        say(f"{result['target']} and the CPU part ways at {_place(first)}")
-        say(f"  {first['pattern']}: {first['own_db']:.1f} dB")
-        if first["together"]:
+        say(f"{result.target} and the CPU part ways at {_place(first)}")
+        say(f"  {first.pattern}: {first.own_db:.1f} dB")
+        if first.together:
             say("  alone it computes what the CPU does: its compiler goes wrong where it joins it with what is before")
-    _show_worst(result, "differences, each unit fed with the CPU's tensors", DEVICE_FIGURES, say)
+    rows = [(unit, (unit.own_db, unit.steps)) for unit in result.layers[:SHOWN]]
+    _show_worst("differences, each unit fed with the CPU's tensors", ("own dB", "steps"), rows, say)
 
 
-def _show_compile(result: dict[str, Any], say: Callable[[str], None]) -> None:
-    first = result["first"]
-    say(f"{result['target']} does not compile {_place(first)}")
-    say(f"  {first['pattern']}")
-    say(f"  {first['error']}")
-    if len(first["nodes"]) > 1:
-        say(f"  it takes all of these to fail: {', '.join(first['nodes'])}")
+def _show_compile(result: findings.CompileBisection, say: Say) -> None:
+    first = result.first
+    say(f"{result.target} does not compile {_place(first)}")
+    say(f"  {first.pattern}")
+    say(f"  {first.error}")
+    if len(first.nodes) > 1:
+        say(f"  it takes all of these to fail: {', '.join(first.nodes)}")
 
 
-def _place(layer: dict[str, Any]) -> str:
-    return f"{layer['node']} ({layer['op']}), tensor {layer['tensor']}"
+def _place(found: Layer | findings.UnitFinding | findings.FailingUnit) -> str:
+    return f"{found.node} ({found.op}), tensor {found.tensor}"
 
 
-def _show_worst(result: dict[str, Any], what: str, figures: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """The layers or units with the largest error, in a table with these figures by heading."""
-    from rich.console import Console
-    from rich.table import Table
+def _show_worst(
+    what: str,
+    headings: Sequence[str],
+    rows: Sequence[tuple[Layer | findings.UnitFinding, tuple[float | None, ...]]],
+    say: Say,
+) -> None:
+    """Show the layers or units with the largest error in a table, with their figures under these headings."""
+    from intact.cli.console import print_wrapped, table
 
-    if not result["layers"]:
+    if not rows:
         return
     say(f"the largest {what}:")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("node", "op"):
-        table.add_column(name, overflow="fold")
-    for heading in figures.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for layer in result["layers"][:SHOWN]:
-        table.add_row(layer["node"], layer["op"], *(_number(layer[name]) for name in figures))
-    Console(highlight=False, markup=False).print(table)
+    shown = table(("node", "op"), headings)
+    for found, figures in rows:
+        shown.add_row(found.node, found.op, *map(_number, figures))
+    print_wrapped(shown)
 
 
 def _number(value: float | None) -> str:

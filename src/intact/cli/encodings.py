@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -69,7 +70,7 @@ def diff(
         raise typer.Exit(THEY_DIFFER)
 
 
-def _show(rows: list[tuple[str, str]], say: Any) -> None:
+def _show(rows: list[tuple[str, str]], say: Callable[[str], None]) -> None:
     for tensor, what in rows:
         say(f"{tensor}: {what}")
     say(

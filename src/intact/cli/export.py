@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import CONFIG, HF, IMAGES, OUTPUT, TALK, Option, takes
+from intact.cli.options import CONFIG, HF, IMAGES, OUTPUT, TALK, Flags, Option, takes
 
 NAME = "export"
 SOURCE = (
     Option("source", str, typer.Argument(help="A Hugging Face model: a folder, an ID of the hub, or ID@REVISION.")),
 )
-HOW = (
-    *(option for option in HF if option.name != "hf"),
-    *(option for option in IMAGES if option.name == "image_size"),
-)
+HOW = (*(one for one in HF if one.name != "hf"), *(one for one in IMAGES if one.name == "image_size"))
 
 
 @takes(SOURCE, HOW, OUTPUT, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Export a Hugging Face model to ONNX, and compare it with torch on the same inputs.
 
     Shapes are fixed, as NPUs want them: one text of --sequence-length tokens, or one image of the size that the model

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.cli import arguments
-from intact.cli.options import MODEL, TALK, takes
+from intact.cli.options import MODEL, TALK, Flags, takes
 
 NAME = "inspect"
 
 
 @takes(MODEL, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Show a model's inputs, outputs, operators, size, and whether it is quantized.
 
     Example: intact inspect model.onnx
     """
+    from dataclasses import asdict
+
     from intact.api.inspect import inspect
     from intact.cli import console, summary
 
     facts = inspect(arguments.model_path(values))
     if values["as_json"]:
-        console.print_json(facts)
+        console.print_json(asdict(facts))
     else:
         summary.show_model(facts)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import MODEL, TALK, Option, takes
+from intact.cli.options import MODEL, TALK, Flags, option, takes
+
+if TYPE_CHECKING:
+    from intact.api.lint import LintReport, Severity
 
 NAME = "lint"
 FINDINGS_REMAIN = 1
 LINT = (
-    Option("fix", bool, typer.Option("--fix", help="Write the repaired model; needs -o.", show_default=False)),
-    Option("output", Path | None, typer.Option("-o", "--output", help="Where the repaired model goes.")),
-    Option("overwrite", bool, typer.Option("--overwrite", help="Replace what is there.", show_default=False)),
-    Option(
-        "severity",
-        str | None,
-        typer.Option(
-            "--severity", help="Exit with 1 from this severity on: error, warning or info. [default: warning]"
-        ),
-    ),
+    option("fix", "Write the repaired model; needs -o.", bool),
+    option("output", "Where the repaired model goes.", Path | None, "-o", "--output"),
+    option("overwrite", "Replace what is there.", bool),
+    option("severity", "Exit with 1 from this severity on: error, warning or info. [default: warning]"),
 )
 
 
 @takes(MODEL, LINT, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Find what is wrong with a quantized model, and with --fix repair what can be repaired exactly.
 
     Example: intact lint model.onnx --fix -o fixed.onnx
@@ -36,20 +34,19 @@ def run(values: dict[str, Any]) -> None:
     from intact.cli import console
     from intact.errors import SettingsError
 
-    if values["fix"] != (values["output"] is not None):
+    if values["fix"] != (values.get("output") is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
-    report = lint(arguments.model_path(values), output=values["output"], overwrite=values["overwrite"])
-    result = report.to_dict()
+    report = lint(arguments.model_path(values), output=values.get("output"), overwrite=values["overwrite"])
     if values["as_json"]:
-        console.print_json(result)
+        console.print_json(report.to_dict())
     elif not values["quiet"]:
-        _show(result, console.say)
+        _show(report, console.say)
     if any(finding.severity.at_least(chosen) for finding in report.standing):
         raise typer.Exit(FINDINGS_REMAIN)
 
 
-def _severity(given: str | None) -> Any:
+def _severity(given: str | None) -> Severity:
     from intact.api.lint import Severity
     from intact.errors import SettingsError
 
@@ -60,12 +57,10 @@ def _severity(given: str | None) -> Any:
         raise SettingsError("S182", f"--severity {given}: unknown severity", allowed=allowed) from problem
 
 
-def _show(result: dict[str, Any], say: Any) -> None:
-    for item in result["findings"]:
-        say(f"{item['severity']}[{item['code']}]: {item['node']} ({item['op']}): {item['message']}")
-        say("  fixed" if item["fixed"] else f"  fix: {item['fix']} (intact explain {item['code']})")
-    total, fixed = len(result["findings"]), sum(item["fixed"] for item in result["findings"])
-    say(
-        f"{total} finding{'' if total == 1 else 's'}"
-        + (f", {fixed} fixed: {result['output']}" if result["output"] else "")
-    )
+def _show(report: LintReport, say: Callable[[str], None]) -> None:
+    for item, fixed in zip(report.findings, report.fixed, strict=True):
+        say(f"{item.severity}[{item.code}]: {item.node} ({item.op}): {item.message}")
+        say("  fixed" if fixed else f"  fix: {item.fix} (intact explain {item.code})")
+    total = len(report.findings)
+    repaired = f", {sum(report.fixed)} fixed: {report.output}" if report.output else ""
+    say(f"{total} finding{'' if total == 1 else 's'}{repaired}")

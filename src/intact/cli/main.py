@@ -86,7 +86,7 @@ def _root(
 
 
 def _arguments(typed: Sequence[str]) -> list[str]:
-    """What was typed, with an empty value where one may be left out and is: typer has no such options."""
+    """Add an empty value to what was typed where one may be left out and is: typer has no such options."""
     pairs = zip_longest(typed, typed[1:], fillvalue="-")
     return [f"{word}=" if word in MAY_STAND_ALONE and after.startswith("-") else word for word, after in pairs]
 

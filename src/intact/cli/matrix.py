@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Option, takes
+from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Flags, option, takes
+
+if TYPE_CHECKING:
+    from intact.search.matrix.cells import Outcome
 
 NAME = "matrix"
 SOME_FAILED = 1
 CELLS = (
-    Option(
-        "devices",
-        str,
-        typer.Option("--devices", help="Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", show_default=False),
-    ),
-    Option(
-        "precisions",
-        str,
-        typer.Option("--precisions", help="Separated by commas: uint8, w8a16, …", show_default=False),
-    ),
-    Option("output", Path, typer.Option("-o", "--output", help="A folder; each build gets one in it.")),
+    option("devices", "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", str),
+    option("precisions", "Separated by commas: uint8, w8a16, …", str),
+    option("output", "A folder; each build gets one in it.", Path, "-o", "--output"),
 )
 POOL = (
-    Option("workers", int | None, typer.Option("--workers", min=1, help="Builds at a time. [default: one a core]")),
-    Option(
-        "threads",
-        int | None,
-        typer.Option("--threads", min=1, help="Threads of each build. [default: the cores, shared out]"),
-    ),
-    Option(
-        "cluster",
-        str | None,
-        typer.Option("--cluster", help="A backend of joblib, such as dask or ray, in place of processes here."),
-    ),
+    option("workers", "Builds at a time. [default: one a core]", int | None, min=1),
+    option("threads", "Threads of each build. [default: the cores, shared out]", int | None, min=1),
+    option("cluster", "A backend of joblib, such as dask or ray, in place of processes here."),
 )
 # Each of these is set by the cells.
-QUANTIZER = tuple(option for option in QUANT if option.name != "precision")
+QUANTIZER = tuple(one for one in QUANT if one.name != "precision")
 SETTINGS = (QUANTIZER, DATA, DIMS, COMPILE, GATES, PLACEMENT)
 
 
 @takes(MODEL, CELLS, DATA, POOL, GATES, PLACEMENT, QUANTIZER, DIMS, COMPILE, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Build a model for several devices at several precisions, in parallel, to choose from.
 
     Each build goes to its own folder, OUTPUT/DEVICE-PRECISION; OUTPUT/matrix.html and matrix.json compare them.
@@ -83,7 +71,7 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _show(outcomes: list[Any], say: Any) -> None:
+def _show(outcomes: list[Outcome], say: Callable[[str], None]) -> None:
     from rich.console import Console
     from rich.table import Table
 

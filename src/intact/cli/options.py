@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -18,233 +18,213 @@ class Option:
     """A flag: its name in code, its type, its declaration, and the path of the setting that it sets, if any."""
 
     name: str
-    kind: Any
-    declaration: Any
+    kind: object
+    declaration: object
     setting: tuple[str, ...] = ()
 
 
-def _option(name: str, kind: Any, help: str, *, flags: tuple[str, ...] = (), **more: Any) -> Option:
-    flags = flags or (f"--{name.replace('_', '-')}",)
-    return Option(name, kind, typer.Option(*flags, help=help, show_default=False, **more), PLACES.get(name, ()))
+class Flags(TypedDict, total=False):
+    """The values of a command's flags that are no settings; each command has some of them.
+
+    Where an output or a reference may be left out, `get` tells.
+    """
+
+    model: Path | None
+    models: list[Path]
+    onnx: Path | None
+    hf: str | None
+    source: str
+    reference: Path
+    candidate: Path | None
+    output: Path
+    overwrite: bool
+    device: str | None
+    arch: str | None
+    op: list[str] | None
+    devices: str
+    precisions: str
+    live: bool
+    to: str | None
+    exact: bool | None
+    explain: str | None
+    fix: bool
+    severity: str | None
+    runs: int | None
+    threads: int | None
+    workers: int | None
+    cluster: str | None
+    as_json: bool
+    quiet: bool
+    debug: bool
+
+
+def option(
+    name: str, help: str, kind: object = str | None, *flags: str, metavar: str | None = None, min: int | None = None
+) -> Option:
+    """A flag, called after its name unless `flags` are given; it sets the setting of that name, if there is one."""
+    given = flags or (f"--{name.replace('_', '-')}",)
+    declaration = typer.Option(*given, help=help, show_default=False, metavar=metavar, min=min)
+    return Option(name, kind, declaration, PLACES.get(name, ()))
 
 
 MODEL = (
     Option("model", Path | None, typer.Argument(help="The ONNX model.", show_default=False)),
-    _option("onnx", Path | None, "The ONNX model; the same as the first argument."),
+    option("onnx", "The ONNX model; the same as the first argument.", Path | None),
 )
 HF = (
-    _option("hf", str | None, "In place of a file: a Hugging Face model, as FOLDER, ID or ID@REVISION.", metavar="ID"),
-    _option(
-        "task",
-        str | None,
-        "What the Hugging Face model is for, such as text-classification. [default: what its config says]",
-    ),
-    _option(
-        "sequence_length",
-        int | None,
-        "Tokens of a text that the Hugging Face model takes. [default: 128]",
-    ),
-    _option(
+    option("hf", "In place of a file: a Hugging Face model, as FOLDER, ID or ID@REVISION.", metavar="ID"),
+    option("task", "What the Hugging Face model is for, such as text-classification. [default: what its config says]"),
+    option("sequence_length", "Tokens of a text that the Hugging Face model takes. [default: 128]", int | None),
+    option(
         "dynamic",
-        bool | None,
         "Leave the batch and the length of text free, or fix them. [default: fixed]",
-        flags=("--dynamic/--fixed",),
-    ),
-    _option(
-        "trust_remote_code",
         bool | None,
-        "Run Python code that the Hugging Face model brings along.",
-        flags=("--trust-remote-code",),
+        "--dynamic/--fixed",
     ),
+    option("trust_remote_code", "Run Python code that the Hugging Face model brings along.", bool | None),
 )
-CONFIG = (_option("config", Path | None, "A TOML or JSON file of settings; flags override it."),)
+CONFIG = (option("config", "A TOML or JSON file of settings; flags override it.", Path | None),)
 TARGET = (
-    _option(
-        "device",
-        str | None,
-        "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]",
-    ),
-    _option("arch", str | None, "Architecture, for example v73. [default for qnn: v73]"),
-    _option("soc", str | None, "Chip, for example SM8550; it decides the architecture."),
-    _option(
+    option("device", "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]"),
+    option("arch", "Architecture, for example v73. [default for qnn: v73]"),
+    option("soc", "Chip, for example SM8550; it decides the architecture."),
+    option(
         "assume_vnni",
-        bool | None,
         "Whether the x86 CPU that will run the model has VNNI. [default: what this one has]",
-        flags=("--assume-vnni/--assume-no-vnni",),
+        bool | None,
+        "--assume-vnni/--assume-no-vnni",
     ),
-    _option(
-        "assume_ort",
-        str | None,
-        "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]",
-    ),
+    option("assume_ort", "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]"),
 )
-DIMS = (_option("dim", list[str] | None, "Size of a free dimension, as name=size; repeatable."),)
+DIMS = (option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),)
 IMAGES = (
-    _option("image_size", str | None, "Of images, as HxW. [default: that of the model's input]"),
-    _option("image_mean", str | None, "Subtracted from pixels of 0 to 1, as m or r,g,b."),
-    _option("image_std", str | None, "What pixels are divided by after that."),
-    _option("image_order", str | None, "Order of channels: rgb or bgr. [default: rgb]"),
-    _option("image_layout", str | None, "nchw or nhwc. [default: that of the model's input]"),
+    option("image_size", "Of images, as HxW. [default: that of the model's input]"),
+    option("image_mean", "Subtracted from pixels of 0 to 1, as m or r,g,b."),
+    option("image_std", "What pixels are divided by after that."),
+    option("image_order", "Order of channels: rgb or bgr. [default: rgb]"),
+    option("image_layout", "nchw or nhwc. [default: that of the model's input]"),
 )
-TEXT = (
-    _option(
-        "tokenizer",
-        str | None,
-        "Of lines of a text file: a folder, or a Hugging Face ID. [default: that of --hf]",
-    ),
-)
+TEXT = (option("tokenizer", "Of lines of a text file: a folder, or a Hugging Face ID. [default: that of --hf]"),)
 DATA = (
-    _option(
+    option(
         "data",
-        str | None,
         "Inputs: an .npz keyed by input name, a folder of images, a .txt of one sample a line, or module:function.",
     ),
-    _option(
-        "test_data",
-        str | None,
-        "Inputs for verification; without it rows of --data are held back.",
-    ),
-    _option("samples", int | None, "At most this many rows to calibrate on. [default: 128]"),
-    _option("distribution", str | None, "Of synthetic float inputs: normal or uniform."),
-    _option("seed", int | None, "Of synthetic inputs. [default: 0]"),
+    option("test_data", "Inputs for verification; without it rows of --data are held back."),
+    option("samples", "At most this many rows to calibrate on. [default: 128]", int | None),
+    option("distribution", "Of synthetic float inputs: normal or uniform."),
+    option("seed", "Of synthetic inputs. [default: 0]", int | None),
     *IMAGES,
     *TEXT,
 )
 QUANT = (
-    _option(
+    option(
         "precision",
-        str | None,
         "fp32, fp16, uint8, int8, int16, w8a8, w8a16, w4a16, w8 and w4 (weights only), or auto: the cheapest mix "
         "that meets --min-sqnr, --min-cosine or --max-accuracy-drop. [default: uint8]",
     ),
-    _option(
-        "method",
-        str | None,
-        "How ranges are chosen: minmax, percentile, entropy, mse or auto.",
-    ),
-    _option("plan", str | None, "A plan file, as `intact plan` writes it."),
-    _option("effort", str | None, "fast (ranges only), normal or high. [default: normal]"),
-    _option(
+    option("method", "How ranges are chosen: minmax, percentile, entropy, mse or auto."),
+    option("plan", "A plan file, as `intact plan` writes it."),
+    option("effort", "fast (ranges only), normal or high. [default: normal]"),
+    option(
         "rescue",
-        bool | None,
         "Keep tensors that 8 bits cannot hold in 16 bits or float, or not. [default: rescue]",
-        flags=("--rescue/--no-rescue",),
+        bool | None,
+        "--rescue/--no-rescue",
     ),
-    _option("weight_type", str | None, "Type of weights; the precision sets it."),
-    _option(
-        "activation_type",
-        str | None,
-        "Type of activations; the precision sets it.",
-    ),
-    _option(
+    option("weight_type", "Type of weights; the precision sets it."),
+    option("activation_type", "Type of activations; the precision sets it."),
+    option(
         "per_channel",
-        bool | None,
         "One scale per output channel of a weight, or per tensor.",
-        flags=("--per-channel/--per-tensor",),
+        bool | None,
+        "--per-channel/--per-tensor",
     ),
-    _option(
+    option(
         "block_size",
-        int | None,
         "One scale for this many values of a weight of 4 bits or fewer. [default: one per channel; w8, w4: 32]",
-    ),
-    _option(
-        "accuracy_level",
         int | None,
+    ),
+    option(
+        "accuracy_level",
         "Of MatMulNBits (w8, w4): 4 rounds activations to int8 for speed. [default: 0, float32]",
+        int | None,
     ),
-    _option(
-        "weight_symmetric",
-        bool | None,
-        "Weights with zero point 0, or not.",
-        flags=("--weight-symmetric/--weight-asymmetric",),
+    option(
+        "weight_symmetric", "Weights with zero point 0, or not.", bool | None, "--weight-symmetric/--weight-asymmetric"
     ),
-    _option(
-        "weight_symmetry",
-        str | None,
-        "symmetric or asymmetric: the same as --weight-symmetric and --weight-asymmetric.",
-    ),
-    _option(
+    option("weight_symmetry", "symmetric or asymmetric: the same as --weight-symmetric and --weight-asymmetric."),
+    option(
         "activation_symmetric",
-        bool | None,
         "Activations with the zero point in the middle, or not.",
-        flags=("--activation-symmetric/--activation-asymmetric",),
-    ),
-    _option("op_type", list[str] | None, "Quantize nodes of this type only; repeatable."),
-    _option(
-        "exclude_op_type",
-        list[str] | None,
-        "Never quantize nodes of this type, nor bring them to fp16; repeatable.",
-    ),
-    _option("node", list[str] | None, "Quantize this node only; repeatable."),
-    _option("exclude_node", list[str] | None, "Never quantize this node; repeatable."),
-    _option(
-        "encodings",
-        str | None,
-        "Use the encodings of this file (AIMET or ONNX Runtime overrides, JSON) and calibrate nothing.",
-    ),
-    _option(
-        "calibrate_missing",
         bool | None,
+        "--activation-symmetric/--activation-asymmetric",
+    ),
+    option("op_type", "Quantize nodes of this type only; repeatable.", list[str] | None),
+    option(
+        "exclude_op_type", "Never quantize nodes of this type, nor bring them to fp16; repeatable.", list[str] | None
+    ),
+    option("node", "Quantize this node only; repeatable.", list[str] | None),
+    option("exclude_node", "Never quantize this node; repeatable.", list[str] | None),
+    option(
+        "encodings", "Use the encodings of this file (AIMET or ONNX Runtime overrides, JSON) and calibrate nothing."
+    ),
+    option(
+        "calibrate_missing",
         "Calibrate the tensors that --encodings says nothing about.",
-        flags=("--calibrate-missing/--refuse-missing",),
+        bool | None,
+        "--calibrate-missing/--refuse-missing",
     ),
 )
 COMPILE = (
-    _option(
+    option(
         "strict",
-        bool | None,
         "Refuse nodes that the NPU does not take, or warn and leave them on the CPU. [default: strict]",
-        flags=("--strict/--no-strict",),
+        bool | None,
+        "--strict/--no-strict",
     ),
-    _option(
+    option(
         "ep_option",
-        list[str] | None,
         "Option of the vendor's provider, as key=value; repeatable. For openvino, device=GPU or device=NPU names the "
         "device. [default: device=CPU]",
+        list[str] | None,
     ),
-    _option("io", str | None, "Types of the graph's inputs and outputs: float or quantized."),
-    _option(
-        "timeout",
-        float | None,
-        "Seconds that one call of the vendor's toolchain may take.",
-    ),
+    option("io", "Types of the graph's inputs and outputs: float or quantized."),
+    option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )
 GATES = (
-    _option("min_sqnr", float | None, "Gate: least SQNR in dB of every output of every form."),
-    _option(
-        "min_cosine",
-        float | None,
-        "Gate: least cosine between every output and the original's, for example 0.999.",
+    option("min_sqnr", "Gate: least SQNR in dB of every output of every form.", float | None),
+    option(
+        "min_cosine", "Gate: least cosine between every output and the original's, for example 0.999.", float | None
     ),
-    _option(
+    option(
         "labels",
-        str | None,
         "The right class of every row of the inputs, as integers: an .npy file, or an .npz with the key `labels` or "
         "the name of the output. The accuracy of every form is then shown.",
     ),
-    _option(
+    option(
         "max_accuracy_drop",
-        float | None,
         "Gate: most percentage points of accuracy that a form may lose; needs --labels.",
+        float | None,
     ),
 )
 LATENCY = (
-    _option(
+    option(
         "max_latency_ratio",
-        float | None,
         "Gate: most time of an inference, as a multiple of the original's; 1.0 means no slower. Not for qnn: "
         "a simulator's time is not latency.",
+        float | None,
     ),
 )
-PLACEMENT = (_option("require_npu", float | None, "Gate: least percent of compute nodes on the NPU."),)
+PLACEMENT = (option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),)
 OUTPUT = (
-    _option("output", Path, "Where the result goes.", flags=("-o", "--output")),
-    _option("overwrite", bool, "Replace what is there.", flags=("--overwrite",)),
+    option("output", "Where the result goes.", Path, "-o", "--output"),
+    option("overwrite", "Replace what is there.", bool),
 )
 TALK = (
-    _option("as_json", bool, "Print the result as JSON on stdout; logs go to stderr.", flags=("--json",)),
-    _option("quiet", bool, "Print errors and warnings only.", flags=("--quiet", "-q")),
-    _option("debug", bool, "Show a traceback when something goes wrong.", flags=("--debug",)),
+    option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),
+    option("quiet", "Print errors and warnings only.", bool, "--quiet", "-q"),
+    option("debug", "Show a traceback when something goes wrong.", bool),
 )
 
 
@@ -253,7 +233,7 @@ def takes(*groups: Iterable[Option]) -> Callable[[Callable[..., None]], Callable
     options = [option for group in groups for option in group]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def run(**values: Any) -> None:
+        def run(**values: object) -> None:
             command(values)
 
         run.__doc__ = command.__doc__

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import IMAGES, LATENCY, TALK, TEXT, Option, takes
+from intact.cli.options import IMAGES, LATENCY, TALK, TEXT, Flags, Option, option, takes
 
 NAME = "perf"
 FILES = (
@@ -19,39 +18,15 @@ FILES = (
     ),
 )
 HOW = (
-    Option(
-        "data",
-        str | None,
-        typer.Option(
-            "--data",
-            help="Inputs: an .npz keyed by input name, a folder of images, or module:function. [default: synthetic]",
-            show_default=False,
-        ),
-        ("quant", "load_path"),
-    ),
-    Option(
-        "threads",
-        int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads of an operator. [default: one for each core]", show_default=False
-        ),
-    ),
-    Option(
-        "runs",
-        int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            help="Inferences of each model. [default: what fits into 10 seconds, 15 to 300]",
-            show_default=False,
-        ),
-    ),
+    option("data", "Inputs: an .npz keyed by input name, a folder of images, or module:function. [default: synthetic]"),
+    option("threads", "Threads of an operator. [default: one for each core]", int | None, min=1),
+    option("runs", "Inferences of each model. [default: what fits into 10 seconds, 15 to 300]", int | None, min=1),
 )
 SETTINGS = (IMAGES, TEXT, LATENCY)
 
 
 @takes(FILES, HOW, *SETTINGS, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Time models on this machine, with ONNX Runtime or OpenVINO, and say what takes the time.
 
     The models take turns, one inference each, so that whatever else the machine does slows all of them alike; believe

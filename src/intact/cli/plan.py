@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import CONFIG, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, Flags, takes
 
 NAME = "plan"
 SETTINGS = (HF, TARGET, QUANT, DIMS)
 
 
 @takes(MODEL, HF, TARGET, QUANT, OUTPUT, DIMS, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Write which nodes and tensors would be quantized, and to which types, as a TOML file for --plan.
 
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
@@ -22,7 +20,8 @@ def run(values: dict[str, Any]) -> None:
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    where = {"output": values["output"], "overwrite": values["overwrite"]}
-    planned = plan(**arguments.source(values), config=config, events=talk, **where)
+    planned = plan(
+        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
+    )
     if not values["quiet"]:
         console.say(f"{len(planned.nodes)} nodes, {len(planned.grids)} grids: {values['output']}")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import typer
-
-from intact.cli.options import TALK, Option, takes
+from intact.cli.options import TALK, Flags, option, takes
 
 NAME = "probe"
 PROBE = (
-    Option("device", str | None, typer.Option("--device", help="qnn or openvino. [default: qnn]", show_default=False)),
-    Option("op", list[str] | None, typer.Option("--op", help="Ask about this operator only; repeatable.")),
-    Option("arch", str | None, typer.Option("--arch", help="Architectures, as v68,v73. [default: all]")),
-    Option("output", Path | None, typer.Option("-o", "--output", help="The file of answers; it is continued.")),
-    Option("workers", int | None, typer.Option("--workers", help="Processes at a time. [default: 2]")),
+    option("device", "qnn or openvino. [default: qnn]"),
+    option("op", "Ask about this operator only; repeatable.", list[str] | None),
+    option("arch", "Architectures, as v68,v73. [default: all]"),
+    option("output", "The file of answers; it is continued.", Path | None, "-o", "--output"),
+    option("workers", "Processes at a time. [default: 2]", int | None),
 )
 
 
 @takes(PROBE, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Ask the vendor's library about every operator and type, and write its answers with its version.
 
     An interrupted run goes on where it stopped: answers of the same version in the file are kept.
@@ -35,7 +32,7 @@ def run(values: dict[str, Any]) -> None:
         device=values["device"] or DEFAULT_DEVICE,
         op=values["op"],
         arch=archs,
-        output=values["output"],
+        output=values.get("output"),
         workers=values["workers"],
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, takes
+from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, Flags, takes
 
 NAME = "quantize"
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
 
 
 @takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Quantize a float model for a device, and save it as ONNX with Q/DQ nodes.
 
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
@@ -22,8 +20,9 @@ def run(values: dict[str, Any]) -> None:
 
     config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    where = {"output": values["output"], "overwrite": values["overwrite"]}
-    result = quantize(**arguments.source(values), config=config, events=talk, **where)
+    result = quantize(
+        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
+    )
     if values["as_json"]:
         console.print_json(result.to_dict())
     elif not values["quiet"]:

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import typer
-
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Option, takes
+from intact.cli.options import CONFIG, DATA, DIMS, MODEL, OUTPUT, TALK, TARGET, Flags, option, takes
 
 NAME = "rewrite"
 SETTINGS = (TARGET, DATA, DIMS)
 REWRITE = (
-    Option(
+    option(
         "exact",
+        "Only rules that change no integer, or also those that move one by a step or give a weight another "
+        "grid, where each layer keeps 40 dB. [default: near]",
         bool | None,
-        typer.Option(
-            "--exact/--near",
-            help="Only rules that change no integer, or also those that move one by a step or give a weight another "
-            "grid, where each layer keeps 40 dB. [default: near]",
-            show_default=False,
-        ),
+        "--exact/--near",
     ),
-    Option(
+    option(
         "explain",
-        str | None,
-        typer.Option(
-            "--explain",
-            help="Say which rules fired at this node, and why others did not; without a node, why rules did not fire "
-            "where they match.",
-            metavar="[NODE]",
-            show_default=False,
-        ),
+        "Say which rules fired at this node, and why others did not; without a node, why rules did not fire "
+        "where they match.",
+        metavar="[NODE]",
     ),
 )
 
 
 @takes(MODEL, TARGET, REWRITE, DATA, OUTPUT, DIMS, CONFIG, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Rewrite a quantized model to the form that a device takes, and prove that the numbers stay.
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
@@ -57,4 +45,4 @@ def run(values: dict[str, Any]) -> None:
     if values["as_json"]:
         console.print_json(result.to_dict())
     elif not values["quiet"]:
-        summary.show_rewriting(result.to_dict())
+        summary.show_rewriting(result)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Option, takes
+from intact.cli.options import GATES, IMAGES, TALK, TARGET, TEXT, Flags, Option, option, takes
 
 NAME = "verify"
 FILES = (
@@ -17,37 +16,18 @@ FILES = (
         list[Path],
         typer.Argument(help="Two or more models: the one to compare with, then those to check.", metavar="MODEL"),
     ),
-    Option(
-        "reference",
-        Path | None,
-        typer.Option(
-            "--reference",
-            help="The model to compare with. [default: the first one]",
-            metavar="MODEL",
-            show_default=False,
-        ),
-    ),
+    option("reference", "The model to compare with. [default: the first one]", Path | None, metavar="MODEL"),
 )
 INPUTS = (
-    Option(
-        "data",
-        str | None,
-        typer.Option("--data", help="Inputs: an .npz keyed by input name, a folder of images, or module:function."),
-        ("quant", "load_path"),
-    ),
-    Option(
-        "test_data",
-        str | None,
-        typer.Option("--test-data", help="Inputs that are all for verification."),
-        ("test_path",),
-    ),
+    option("data", "Inputs: an .npz keyed by input name, a folder of images, or module:function."),
+    option("test_data", "Inputs that are all for verification."),
 )
-SIMULATOR = tuple(option for option in TARGET if option.name in ("arch", "soc"))
+SIMULATOR = tuple(one for one in TARGET if one.name in ("arch", "soc"))
 SETTINGS = (INPUTS, SIMULATOR, IMAGES, TEXT, GATES)
 
 
 @takes(FILES, *SETTINGS, TALK)
-def run(values: dict[str, Any]) -> None:
+def run(values: Flags) -> None:
     """Compare the outputs of two or more models on the same inputs.
 
     For every output: SQNR (signal to noise, in dB; 40 is one part in a hundred), cosine, largest and mean error, and
@@ -66,10 +46,7 @@ def run(values: dict[str, Any]) -> None:
 
     reference, *candidates = _models(values)
     found = verify(
-        reference,
-        *candidates,
-        config=arguments.settings(values, *SETTINGS),
-        events=console.Talk(quiet=values["quiet"]),
+        reference, *candidates, config=arguments.settings(values, *SETTINGS), events=console.Talk(quiet=values["quiet"])
     )
     if values["as_json"]:
         console.print_json(comparison.verification(found))
@@ -78,7 +55,7 @@ def run(values: dict[str, Any]) -> None:
     console.refuse_failed(found.judged, found.gates)
 
 
-def _models(values: dict[str, Any]) -> list[Path]:
+def _models(values: Flags) -> list[Path]:
     """The reference and then the models to check."""
-    given, reference = values["models"], values["reference"]
+    given, reference = values["models"], values.get("reference")
     return list(given if reference is None else [reference, *(path for path in given if path != reference)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,14 @@ from intact.runtime import hub
 from intact.runtime.hub import Repository
 from intact.settings.config import ExportConfig, ExportTask
 
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+    from intact.exporting.huggingface import ExportedModel, ExportOrder
+
+    Sample = dict[str, torch.Tensor]
+
 # The newest opset that every part of the pipeline reads without an upgrade.
 OPSET = 21
 USUAL_LENGTH = 128
@@ -25,12 +33,12 @@ SEED = 0
 IMAGE, IDS, MASK, SEGMENTS = "pixel_values", "input_ids", "attention_mask", "token_type_ids"
 
 
-def export(request: dict[str, Any]) -> dict[str, Any]:
+def export(request: ExportOrder) -> ExportedModel:
     """Export the model of a repository to `output`; save inputs and torch's outputs for them beside it."""
     import torch
     import transformers
 
-    repository, settings = Repository(**request["repository"]), ExportConfig(**request["settings"])
+    repository, settings = Repository(*request["repository"]), ExportConfig.from_dict(request["settings"])
     trust = settings.trust_remote_code
     with hub.loading(repository, "config"):
         config = transformers.AutoConfig.from_pretrained(**repository.arguments(), trust_remote_code=trust)
@@ -39,7 +47,7 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     model = _loaded(repository, config, task or tasks.ANY_TASK, trust)
     images = processor.read_processor(repository)
     size = request["image_size"] or processor.image_size(config, images)
-    samples = _samples(model, config, settings, size, repository)
+    samples = _samples(model, settings, size, repository)
     with torch.no_grad():
         answers = [_outputs(model(**sample), repository) for sample in samples]
     exported = _exported(model, samples[0], list(answers[0]), settings.dynamic, repository)
@@ -58,7 +66,9 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _loaded(repository: Repository, config: Any, task: ExportTask, trust: bool) -> Any:
+def _loaded(
+    repository: Repository, config: transformers.PretrainedConfig, task: ExportTask, trust: bool
+) -> transformers.PreTrainedModel:
     """The model in float32, for inference; one without all its weights is refused, since the rest would be random."""
     import torch
     import transformers
@@ -87,12 +97,13 @@ def _loaded(repository: Repository, config: Any, task: ExportTask, trust: bool) 
 
 
 def _samples(
-    model: Any, config: Any, settings: ExportConfig, size: list[int] | None, repository: Repository
-) -> list[dict[str, Any]]:
+    model: transformers.PreTrainedModel, settings: ExportConfig, size: Sequence[int] | None, repository: Repository
+) -> list[Sample]:
     """Seeded inputs in the shapes of the export: the first two as they are traced, then, if shapes are free, others."""
     import torch
 
     torch.manual_seed(SEED)
+    config = model.config
     # torch takes a dimension of 1 for a fixed one, so free ones are traced at 2.
     batches = (2, 2, 1, 3) if settings.dynamic else (1, 1)
     if model.main_input_name == IMAGE:
@@ -117,7 +128,7 @@ def _samples(
     ]
 
 
-def _length(config: Any, settings: ExportConfig, repository: Repository) -> int:
+def _length(config: transformers.PretrainedConfig, settings: ExportConfig, repository: Repository) -> int:
     most = getattr(config, "max_position_embeddings", None)
     if settings.sequence_length is None:
         return USUAL_LENGTH if most is None else min(USUAL_LENGTH, most)
@@ -127,7 +138,7 @@ def _length(config: Any, settings: ExportConfig, repository: Repository) -> int:
     return settings.sequence_length
 
 
-def _text(config: Any, takes: Mapping[str, Any], batch: int, length: int, live: int) -> dict[str, Any]:
+def _text(config: transformers.PretrainedConfig, takes: Collection[str], batch: int, length: int, live: int) -> Sample:
     """Random ids, the first `live` of each row seen, in as many segments as the model tells apart."""
     import torch
 
@@ -140,7 +151,7 @@ def _text(config: Any, takes: Mapping[str, Any], batch: int, length: int, live: 
     return values
 
 
-def _outputs(found: Any, repository: Repository) -> dict[str, np.ndarray]:
+def _outputs(found: transformers.utils.ModelOutput, repository: Repository) -> dict[str, np.ndarray]:
     import torch
 
     odd = [name for name, value in found.items() if not isinstance(value, torch.Tensor)]
@@ -150,7 +161,7 @@ def _outputs(found: Any, repository: Repository) -> dict[str, np.ndarray]:
 
 
 def _exported(
-    model: Any, sample: dict[str, Any], outputs: list[str], dynamic: bool, repository: Repository
+    model: transformers.PreTrainedModel, sample: Sample, outputs: list[str], dynamic: bool, repository: Repository
 ) -> ir.Model:
     import torch
 
@@ -175,7 +186,7 @@ def _exported(
     return result
 
 
-def _free(sample: Mapping[str, Any]) -> dict[str, dict[int, str]]:
+def _free(sample: Sample) -> dict[str, dict[int, str]]:
     """The free dimensions of each input: the batch, and the length of text; the size of images stays fixed."""
     return {name: {0: "batch"} if name == IMAGE else {0: "batch", 1: "sequence"} for name in sample}
 
@@ -192,7 +203,7 @@ def _forget_code(model: ir.Model) -> None:
     model.metadata_props.clear()
 
 
-def _save_answers(samples: list[dict[str, Any]], answers: list[dict[str, np.ndarray]], path: Path) -> None:
+def _save_answers(samples: list[Sample], answers: list[dict[str, np.ndarray]], path: Path) -> None:
     arrays = {f"{number}/in/{name}": value.numpy() for number, row in enumerate(samples) for name, value in row.items()}
     arrays |= {f"{number}/out/{name}": value for number, row in enumerate(answers) for name, value in row.items()}
     np.savez(path, **arrays)

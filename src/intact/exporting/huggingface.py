@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from intact.errors import ModelError
 from intact.exporting import origin
+from intact.json_types import JsonObject
 from intact.model import io
 from intact.numbers.decibels import sqnr_of
 from intact.results import Origin
@@ -21,6 +21,29 @@ from intact.settings.config import ExportConfig
 
 # Rounding in another order costs far less than this; an export that computes something else costs more.
 LEAST_SQNR = 60.0
+
+
+class ExportOrder(TypedDict):
+    """An order to export: the repository by name and revision, the settings, and the files to write."""
+
+    repository: tuple[str, str | None]
+    settings: JsonObject
+    image_size: tuple[int, int] | None
+    output: str
+    answers: str
+
+
+class ExportedModel(TypedDict):
+    """The answer to it: what `Origin` holds beside name and distance, and the number of samples to compare on."""
+
+    task: str
+    task_is_known: bool
+    architecture: str
+    commit: str | None
+    config_sha256: str
+    versions: dict[str, str]
+    samples: int
+    images: dict[str, list[float]] | None
 
 
 def export(
@@ -39,14 +62,14 @@ def export(
     repository = hub.resolved(name)
     with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
         bare, answers = Path(folder, "model.onnx"), Path(folder, "answers.npz")
-        request = {
-            "repository": asdict(repository),
+        order: ExportOrder = {
+            "repository": (repository.name, repository.revision),
             "settings": (settings or ExportConfig()).to_dict(),
             "image_size": image_size,
             "output": str(bare),
             "answers": str(answers),
         }
-        found = process.call("intact.exporting.export_job:export", request, timeout=timeout).result
+        found = process.call("intact.exporting.export_job:export", order, timeout=timeout).result
         least = _compare(bare, answers, found.pop("samples"), name)
         result = Origin(name=name, sqnr_db=least, **found)
         io.save(origin.marked(io.load(bare), result), output)
@@ -73,5 +96,5 @@ def _compare(model: Path, answers: Path, samples: int, name: str) -> float | Non
     return None if math.isinf(distances[worst]) else round(distances[worst], 2)
 
 
-def _part(arrays: Mapping[str, Any], prefix: str) -> dict[str, np.ndarray]:
+def _part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}

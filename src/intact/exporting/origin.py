@@ -1,4 +1,4 @@
-"""Where an exported model came from, as the file itself says: the record travels with the model."""
+"""The origin of an exported model, as the file itself says: the record travels with the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "intact.origin"
 
 
 def of_model(model: ir.Model) -> Origin | None:
-    """What a model says about its origin, or None if it was not exported by intact."""
+    """The origin that a model states, or None if it was not exported by intact."""
     text = model.metadata_props.get(KEY)
     if text is None:
         return None
@@ -25,7 +25,7 @@ def of_model(model: ir.Model) -> Origin | None:
 
 
 def warnings(origin: Origin) -> tuple[str, ...]:
-    """What nobody said about the model, so that it was taken for the usual."""
+    """Warn of what nobody said about the model, so that it was taken for the usual."""
     task = f"{origin.name} names no known task, so it is exported for {origin.task}; --task says otherwise"
     scale = f"{origin.name} does not say how pixels are scaled; give --image-mean and --image-std as in training"
     return (() if origin.task_is_known else (task,)) + ((scale,) if origin.images == {} else ())

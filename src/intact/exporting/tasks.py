@@ -1,4 +1,4 @@
-"""What a Hugging Face model is for: the class that it is loaded as, and the class name that tells it."""
+"""Tasks of Hugging Face models: the class that each is loaded as, and the class name that tells it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +20,7 @@ from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import boundary, float16
+from intact.results import RequantizedWeight, RewriteCheck
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads
@@ -103,7 +103,8 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
     shapes.infer_shapes(described)
     with log.stage("analyze") as (_, details):
         found = analysis.analyze(described, target)
-        details.update({key: found[key] for key in ("compute_nodes", "npu_percent", "partitions", "float_nodes")})
+        details.update(compute_nodes=found.compute_nodes, npu_percent=found.npu_percent, partitions=found.partitions)
+        details["float_nodes"] = [asdict(node) for node in found.float_nodes]
     with log.stage("validate") as (_, details):
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
@@ -157,7 +158,7 @@ def stamped(model: ir.Model) -> ir.Model:
     return result
 
 
-def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[zero_point_notes.RequantizedWeight]:
+def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[RequantizedWeight]:
     """Say what became of zero points that differ by channel; return the layers whose weight moved for it."""
     for note in zero_point_notes.notes(rewritten, target):
         log.events.note(note)
@@ -172,7 +173,7 @@ def validation_rows(inputs: data.CalibrationAndTest) -> Sequence[Outputs]:
 
 def check_rewriting(
     before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], rows: Sequence[Outputs], target: Target
-) -> dict[str, Any]:
+) -> RewriteCheck:
     """Run the model before and after rewriting, and tell what that showed."""
     found = exactness.validate(before, rewritten, rules, rows)
     return {

@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 64
 
 
 def runner(path: Path, config: CompileConfig) -> Runner:
-    """Where a model file runs. This is the one place that chooses.
+    """Choose where a model file runs. This is the one place that does.
 
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
     backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
@@ -121,7 +121,7 @@ def session(
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-    """What a model gives for each row on the CPU, as it is written: without optimizations."""
+    """Outputs of a model for each row on the CPU, as it is written: without optimizations."""
     opened = session(model_or_path)
     return (opened.run(row) for row in rows)
 
@@ -144,7 +144,7 @@ def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outp
 def stream_compiled(
     path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig
 ) -> Iterator[dict[str, np.ndarray]]:
-    """What a compiled model gives for each row, on its device or a simulator of it, a block of rows at a time."""
+    """Outputs of a compiled model for each row, on its device or a simulator of it, a block of rows at a time."""
     waiting = iter(rows)
     while block := list(islice(waiting, ROWS_AT_ONCE)):
         yield from run_compiled(path, block, target, config)
@@ -153,10 +153,10 @@ def stream_compiled(
 def run_compiled(
     path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
 ) -> list[dict[str, np.ndarray]]:
-    """What a compiled model gives for each of these rows."""
+    """Outputs of a compiled model for these rows."""
     return compiling.run(path, rows, device_of(target, config))
 
 
 def device_of(target: Target, config: CompileConfig) -> compiling.Device:
-    """What to compile for and to run on, as the target's table and the settings say."""
+    """The device to compile for and to run on, as the target's table and the settings say."""
     return compiling.Device.of(target, config.timeout, config.ep_options)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -47,7 +46,7 @@ class UpgradeCheck:
     """The comparison of an upgraded model with its file, which runs beside later stages."""
 
     found: Future[tuple[float | None, tuple[str, ...]]] | None
-    details: dict[str, Any]
+    details: dict[str, object]
 
     def confirm(self, log: Log) -> None:
         """Wait for the comparison and record it; raise if the upgrade changed the function."""
@@ -164,6 +163,6 @@ def _without_rounding(model: ir.Model) -> ir.Model:
 
 
 def _computes_integers(model: ir.Model) -> bool:
-    """Whether an operator on integers reads what is quantized, so that there is rounding that cannot be left out."""
+    """True if an operator on integers reads what is quantized, so that there is rounding that cannot be left out."""
     readers = (query.consumers(node.outputs[0]) for node in query.all_nodes(model) if node.op_type == "QuantizeLinear")
     return any(reader.op_type != "DequantizeLinear" for group in readers for reader in group)

@@ -41,7 +41,7 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is a model that intact wrote."""
+    """True if a file is a model that intact wrote."""
     try:
         return path.is_file() and io.load(path).producer_name == PRODUCER
     except ModelError:

@@ -49,12 +49,12 @@ class PreparedModel:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the model came quantized or was quantized here, so that it differs from the one given."""
+        """True if the model came quantized or was quantized here, so that it differs from the one given."""
         return self.source.quantized is not None or self.config.quantization is not None
 
     @property
     def is_portable(self) -> bool:
-        """Whether the quantized model is in the form that every target reads, so that it is worth a file."""
+        """True if the quantized model is in the form that every target reads, so that it is worth a file."""
         quant = self.config.quantization
         return self.source.quantized is not None if quant is None else quant.has_grids
 

@@ -1,9 +1,10 @@
-"""What `--precision` means, and the one function that turns what a user set into a complete configuration."""
+"""The meaning of `--precision`, and the one function that turns what a user set into a complete configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NotRequired, TypedDict, get_args
 
 from intact.errors import NotAvailable, SettingsError
 from intact.model.detect import Quantized
@@ -15,9 +16,19 @@ from intact.targets.spec import Target
 DEFAULT_PRECISION = "uint8"
 AUTO = "auto"
 
+
+class Preset(TypedDict):
+    """The settings of quantization that a precision stands for."""
+
+    activation_type: str
+    weight_type: str
+    block_size: NotRequired[int]
+    rescue: NotRequired[bool]
+
+
 # The one table of precisions. Biases are int32 throughout. Which of these a device takes, and the types of
 # constants that it wants otherwise (LayerNormalization and embedding tables, say), is in its target table.
-PRECISIONS: dict[str, dict[str, Any] | None] = {
+PRECISIONS: dict[str, Preset | None] = {
     "fp32": None,
     "fp16": {"activation_type": "float16", "weight_type": "float16"},
     "uint8": {"activation_type": "uint8", "weight_type": "int8"},
@@ -97,7 +108,7 @@ def check_available(target: Target, precision: str) -> None:
     )
 
 
-def _with_preset(config: BuildConfig, precision: str | None, preset: dict[str, Any]) -> BuildConfig:
+def _with_preset(config: BuildConfig, precision: str | None, preset: Mapping[str, object]) -> BuildConfig:
     inside_compile = config.compile.quant is not None
     layer = {"compile": {"quant": preset}} if inside_compile else {"quant": preset}
     return BuildConfig.from_dict(merge(layer, _asked(config), {"precision": precision}))
@@ -118,7 +129,7 @@ def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
 
 
 def _asked(config: BuildConfig) -> dict[str, Any]:
-    """What was set, without the defaults of the rest."""
+    """The settings that were set, without the defaults of the rest."""
     return config.model_dump(mode="json", exclude_unset=True)
 
 
@@ -145,8 +156,8 @@ def _refuse_contradiction(config: BuildConfig, quantized: Quantized) -> None:
     _refuse_quantization(config, str(quantized))
 
 
-def _contradiction(preset: dict[str, Any] | None, quantized: Quantized) -> str | None:
-    """What of a preset an already quantized model does not have; types that cannot be seen are not had."""
+def _contradiction(preset: Preset | None, quantized: Quantized) -> str | None:
+    """The part of a preset that an already quantized model does not have; types that cannot be seen are not had."""
     if preset is None:
         return "a float model"
     activation, weight = preset["activation_type"], preset["weight_type"]

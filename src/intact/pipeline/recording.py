@@ -1,4 +1,4 @@
-"""What is left of a build: its files, the verdict, the manifest and the report."""
+"""The record of a build: its files, the verdict, the manifest and the report."""
 
 from __future__ import annotations
 

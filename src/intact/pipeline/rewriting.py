@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -16,16 +15,16 @@ from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
 from intact.pipeline import deployment, execution, loading, model_files, preparation
-from intact.results import Refusal
+from intact.results import Refusal, RequantizedWeight, RewriteCheck, RuleCount
 from intact.rules.proof import exactness
-from intact.rules.quantized import families, zero_point_notes
+from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteOrder:
-    """What to rewrite into which file, for which target, by which rules.
+    """A file to rewrite into another, for a target, by some rules.
 
     `explain` names a node, of the model or of the result, or none (""): the result then says which rules fired there,
     and why others did not, those of `left_out` among them.
@@ -45,14 +44,14 @@ class RewrittenFile:
 
     output: Path
     target: str
-    rules: list[families.RuleCount]
+    rules: list[RuleCount]
     operators: dict[str, dict[str, int]]
-    validation: dict[str, Any]
-    requantized_weights: list[zero_point_notes.RequantizedWeight]
+    validation: RewriteCheck
+    requantized_weights: list[RequantizedWeight]
     explain: tuple[Refusal, ...]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The result for programs."""
         return {**asdict(self), "output": str(self.output), "warnings": list(self.warnings)}
 
@@ -91,8 +90,8 @@ def rewrite_file(order: RewriteOrder, config: BuildConfig, log: Log) -> Rewritte
 
 def _repaired(
     model: ir.Model, first: Rewritten, rules: Sequence[Rule], rows: Sequence[execution.Outputs], target: Target
-) -> tuple[Rewritten, dict[str, Any]]:
-    """What `rules` made of a model, without what ONNX Runtime would do wrong with it, and what running it showed."""
+) -> tuple[Rewritten, RewriteCheck]:
+    """Repair in a rewritten model what ONNX Runtime would do wrong with it, and run it."""
     found = deployment.check_rewriting(model, first, rules, rows, target)
     shapes.infer_shapes(first.model)
     forms = target.rewrite
@@ -107,12 +106,13 @@ def _repaired(
     return replace(repaired, applications=first.applications + repaired.applications), _together(found, again)
 
 
-def _together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """What running models before and after showed, of two steps one after the other."""
+def _together(first: RewriteCheck, second: RewriteCheck) -> RewriteCheck:
+    """Join the outcomes of two steps, one after the other."""
     both = (first, second)
     distances = [found["rewriting_sqnr_db"] for found in both if found["rewriting_sqnr_db"] is not None]
     rules = first["steps_moved"] | second["steps_moved"]
-    return first | {
+    return {
+        **first,
         "validated_rewrites": sum(found["validated_rewrites"] for found in both),
         "rewriting_identical": all(found["rewriting_identical"] for found in both),
         "rewriting_sqnr_db": min(distances, default=None),

@@ -23,7 +23,7 @@ from intact.settings.config import BuildConfig
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What is no setting of a build, but of one call of it.
+    """Options of one call of a build, which are no settings.
 
     Where the deployed form is much worse than the quantized one, `mender` looks for a better one, and `finder` names
     the place.

@@ -30,7 +30,7 @@ Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | No
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What running every form showed; the first rows of `task` are the original's.
+    """Figures of running every form; the first rows of `task` are the original's.
 
     `unrun` says why the deployed form did not run, `parted` where it leaves the quantized one.
     """

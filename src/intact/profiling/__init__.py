@@ -1,1 +1,1 @@
-"""How long models take, where this machine can time them, and what takes the time."""
+"""Latency of models that this machine can time, and what takes the time."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from intact.backends import sample_files
 from intact.backends.base import Timer
+from intact.backends.sample_files import SamplesOrder
 from intact.data import Feeds
 from intact.errors import ModelError, SettingsError
 from intact.model import io
@@ -52,6 +54,43 @@ class Measurement:
     models: tuple[Performance, ...]
 
 
+class TimerOrder(TypedDict):
+    """A runtime to time a model in: the module that opens the model, and what it is told."""
+
+    module: str
+    order: dict[str, object]
+
+
+class TimedFile(TypedDict):
+    """A model to time; without a timer it runs in ONNX Runtime."""
+
+    path: str
+    timer: TimerOrder | None
+
+
+class RaceOrder(SamplesOrder):
+    """An order to time models in turns."""
+
+    models: list[TimedFile]
+    threads: int
+    rounds: int | None
+
+
+class ExamineOrder(SamplesOrder):
+    """An order to measure the memory and the nodes of one model."""
+
+    model: TimedFile
+    threads: int
+
+
+class Examined(TypedDict):
+    """The memory of one model, None where the system does not say, and the times of its nodes."""
+
+    peak_bytes: int | None
+    used_bytes: int | None
+    nodes: list[tuple[str, str, float]]
+
+
 def measure(
     paths: Sequence[Path],
     rows: Sequence[Feeds],
@@ -70,11 +109,12 @@ def measure(
         refuse_compiled(path)
     times = time_models(paths, rows, plugins=plugins, threads=threads, rounds=rounds, advance=advance)
     examined = [_examine(path, rows[0], within.get(path), threads) for path in paths]
-    first = examined[0][1]
+    ran = [[NodeTime(*node) for node in found["nodes"]] for found in examined]
     models = []
-    for path, latency, (memory, nodes) in zip(paths, latencies(times), examined, strict=True):
+    for path, latency, found, nodes in zip(paths, latencies(times), examined, ran, strict=True):
+        memory = (found["peak_bytes"], found["used_bytes"])
         ops = profile.by_op(nodes)
-        slower = profile.blame(profile.by_op(first), ops) if latency.is_slower else ()
+        slower = profile.blame(profile.by_op(ran[0]), ops) if latency.is_slower else ()
         size = sum(file.stat().st_size for file in ([path] if path in within else io.files_of(path)))
         slowest = tuple(sorted(nodes, key=lambda node: -node.seconds))
         runtime = _runtime(within.get(path), threads)
@@ -99,13 +139,10 @@ def time_models(
     """
     if not plugins:
         return race([session_contender(path, rows, threads) for path in paths], rounds, advance=advance)
-    request = {
-        "models": [{"path": str(path.resolve()), **_where(plugins.get(path), threads)} for path in paths],
-        "threads": threads,
-        "rounds": rounds,
-    }
-    found = _call("race_models", request, rows)["times"]
-    return np.array(found)
+    files = [_file(path, plugins.get(path), threads) for path in paths]
+    with sample_files.sent(rows) as held:
+        order: RaceOrder = {"models": files, "threads": threads, "rounds": rounds, **held}
+        return np.array(_call("race_models", order)["times"])
 
 
 def refuse_compiled(path: Path) -> None:
@@ -136,7 +173,7 @@ def session_contender(path: Path, rows: Sequence[Feeds], threads: int) -> Callab
     return lambda number: session.run(feeds[number % len(feeds)])
 
 
-def fitting(ports: Mapping[str, Any], row: Feeds, path: Path) -> Feeds:
+def fitting(ports: Mapping[str, DTypeLike], row: Feeds, path: Path) -> Feeds:
     """A row in the types that a model takes: a model with integer inputs is timed on the same values, cast."""
     missing = [name for name in ports if name not in row]
     if missing:
@@ -152,29 +189,22 @@ def types_of(session: ort_cpu.Session) -> dict[str, str]:
     return {port: _TYPES.get(name, name) for port, name in names.items()}
 
 
-def _where(timer: Timer | None, threads: int) -> dict[str, Any]:
-    return {"timer": None if timer is None else {"module": timer.module, "order": timer.order(threads)}}
+def _file(path: Path, timer: Timer | None, threads: int) -> TimedFile:
+    told: TimerOrder | None = None if timer is None else {"module": timer.module, "order": timer.order(threads)}
+    return {"path": str(path.resolve()), "timer": told}
 
 
 def _runtime(timer: Timer | None, threads: int) -> str:
     return f"onnxruntime {ort_cpu.version()}, CPU" if timer is None else timer.runtime(threads)
 
 
-def _examine(
-    path: Path, row: Feeds, timer: Timer | None, threads: int
-) -> tuple[tuple[int | None, int | None], list[NodeTime]]:
+def _examine(path: Path, row: Feeds, timer: Timer | None, threads: int) -> Examined:
     """The memory and the nodes of one model, from a process of its own."""
-    request = {"model": str(path.resolve()), "threads": threads, **_where(timer, threads)}
-    found = _call("examine", request, [row])
-    return (found["peak_bytes"], found["used_bytes"]), [NodeTime(**node) for node in found["nodes"]]
+    with sample_files.sent([row]) as held:
+        order: ExamineOrder = {"model": _file(path, timer, threads), "threads": threads, **held}
+        found: Examined = _call("examine", order)
+    return found
 
 
-def _call(job: str, request: Mapping[str, Any], rows: Sequence[Feeds]) -> dict[str, Any]:
-    """What a job of `profiling.perf_job` says about these rows, which travel in a file."""
-    with tempfile.TemporaryDirectory(prefix="intact-perf-") as folder:
-        inputs = Path(folder, "inputs.npz")
-        arrays = {f"{number}.{index}": v for number, row in enumerate(rows) for index, v in enumerate(row.values())}
-        # mypy takes the keyword arguments of numpy's stub for its flags.
-        np.savez(inputs, **arrays)  # type: ignore[arg-type]
-        order = {**request, "inputs": str(inputs), "names": list(rows[0]), "rows": len(rows)}
-        return process.call(f"intact.profiling.perf_job:{job}", order, timeout=_SECONDS_FOR_ONE).result
+def _call(job: str, order: SamplesOrder) -> Any:
+    return process.call(f"intact.profiling.perf_job:{job}", order, timeout=_SECONDS_FOR_ONE).result

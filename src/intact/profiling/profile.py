@@ -1,4 +1,4 @@
-"""What takes the time: ONNX Runtime's record of a model's nodes, by operator, and two models beside each other."""
+"""Times of a model's nodes from ONNX Runtime's record, by operator, and two models beside each other."""
 
 from __future__ import annotations
 

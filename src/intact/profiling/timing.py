@@ -32,7 +32,7 @@ class Latency:
 
     @property
     def is_slower(self) -> bool:
-        """Whether this is slower than the first, and not by noise."""
+        """True if this is slower than the first, and not by noise."""
         return self.ratio_low > 1
 
 
@@ -61,7 +61,7 @@ def race(
 
 
 def affordable(seconds_of_a_round: float) -> int:
-    """How many rounds to run when nobody says."""
+    """The number of rounds to run when nobody says."""
     return int(min(max(SECONDS / max(seconds_of_a_round, 1e-9), FEWEST), MOST))
 
 
@@ -76,7 +76,7 @@ def latencies(times: np.ndarray) -> tuple[Latency, ...]:
 
 
 def _interval(column: np.ndarray, first: np.ndarray) -> tuple[float, float]:
-    """Where the ratio of medians lies in 95 of 100 draws; draws are the same every time."""
+    """The range of the ratio of medians in 95 of 100 draws; draws are the same every time."""
     rounds = np.random.default_rng(0).integers(0, len(first), (DRAWS, len(first)))
     ratios = np.median(column[rounds], axis=1) / np.median(first[rounds], axis=1)
     low, high = np.percentile(ratios, (2.5, 97.5))

@@ -15,7 +15,7 @@ _TICKS = 5
 
 
 def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
-    """Where to draw each point, the goal and the ticks; None where nothing was searched for."""
+    """Places of the points, the goal and the ticks in the drawing; None where nothing was searched for."""
     if search is None:
         return None
     points = [_shown(point) for point in search["points"]]

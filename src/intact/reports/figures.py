@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from intact.results import TypeCount
 
 MISSING = "–"
 # `verify` writes the most negative float32 where there is no signal, or no end to the noise.
@@ -58,7 +59,7 @@ def size(count: int) -> str:
     return f"{value:.2f} GB"
 
 
-def types_in_words(groups: Sequence[Mapping[str, Any]]) -> str:
+def types_in_words(groups: Sequence[TypeCount]) -> str:
     """A census in one line: `17 uint8 × int8, 4 uint16; 2 in float`."""
     floats = [group for group in groups if _is_float(group)]
     text = ", ".join(f"{group['nodes']} {_pair(group)}" for group in groups if group not in floats)
@@ -69,14 +70,14 @@ def types_in_words(groups: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(part for part in (text, rest) if part)
 
 
-def quantized_nodes(groups: Sequence[Mapping[str, Any]]) -> int:
+def quantized_nodes(groups: Sequence[TypeCount]) -> int:
     """The number of nodes that have integers for activations or weights."""
     return sum(group["nodes"] for group in groups if not _is_float(group))
 
 
-def _is_float(group: Mapping[str, Any]) -> bool:
+def _is_float(group: TypeCount) -> bool:
     return group["activations"] in _FLOATS and (group["weights"] is None or group["weights"] in _FLOATS)
 
 
-def _pair(group: Mapping[str, Any]) -> str:
+def _pair(group: TypeCount) -> str:
     return group["activations"] if group["weights"] is None else f"{group['activations']} × {group['weights']}"

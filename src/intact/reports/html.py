@@ -81,7 +81,7 @@ def render(manifest: Record) -> str:
 
 
 def view(manifest: Record) -> dict[str, Any]:
-    """What the page says beyond the manifest's own values."""
+    """The values of the page beyond the manifest's own."""
     config, stages = manifest["config"], {stage["name"]: stage for stage in manifest["stages"]}
     placement = _placement(manifest["placement"], config["compile"]["device"])
     return {
@@ -160,7 +160,7 @@ def _symmetry(symmetric: bool) -> str:
 
 
 def _placement(placement: Record, device: str) -> dict[str, Any]:
-    """How much of the model is on the NPU. Q/DQ compute nothing, so they are counted apart."""
+    """The share of the model on the NPU. Q/DQ compute nothing, so they are counted apart."""
     npu, cpu = placement["npu_nodes"], placement["cpu_nodes"]
     on, off = _compute(npu), _compute(cpu)
     ops = sorted({node["op"] for node in (*npu, *cpu)})
@@ -290,7 +290,7 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
 
 
 def _types(groups: Sequence[Record]) -> str:
-    """How many nodes have each type of activations and weights."""
+    """The number of nodes with each type of activations and weights."""
     return ", ".join(f"{group['nodes']} {group['activations']} × {group['weights'] or '–'}" for group in groups)
 
 

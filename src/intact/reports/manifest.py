@@ -59,7 +59,7 @@ class SourceModel(ManifestPart):
 
 
 class Calibration(ManifestPart):
-    """What ranges were measured on: kind of data, number of samples, digest of their content."""
+    """The data that ranges were measured on: its kind, the number of samples, a digest of their content."""
 
     kind: Literal["npz", "arrays", "callable", "images", "text", "synthetic", "none"]
     samples: int

@@ -20,7 +20,7 @@ def render(matrix: Mapping[str, Any]) -> str:
 
 
 def view(matrix: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page says: the cells, the best figures among those that passed, and how many did not."""
+    """The values of the page: the cells, the best figures among those that passed, and the number that did not."""
     cells = matrix["cells"]
     passed = [cell for cell in cells if cell["status"] == "built"]
     return {

@@ -30,14 +30,16 @@ def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
     """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out."""
     if not paths:
         return {}
+    # The child has another working directory.
+    places = {str(path.resolve()): path for path in paths}
     try:
-        reply = process.call("intact.runtime.loads:load", {"models": list(map(str, paths))}, timeout=timeout)
+        reply = process.call("intact.runtime.loads:load", {"models": list(places)}, timeout=timeout)
     except IntactError as error:
         if len(paths) == 1:
             return {paths[0]: error.message}
         # The process died of one of them: alone, each tells.
         return {path: why for one in paths for path, why in problems(one, timeout=timeout).items()}
-    return {Path(path): why for path, why in reply.result["refused"].items()}
+    return {places[path]: why for path, why in reply.result["refused"].items()}
 
 
 def load(request: dict[str, list[str]]) -> dict[str, dict[str, str]]:

@@ -1,1 +1,1 @@
-"""What runs or builds a model many times to find something out: where it breaks, and which build to choose."""
+"""Searches that run or build a model many times: for the place where it breaks, or for the build to choose."""

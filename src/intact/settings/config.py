@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from intact.errors import SettingsError
+from intact.json_types import JsonObject
 from intact.settings import devices
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
@@ -58,7 +59,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys_only(cls, values: Any) -> Any:
+    def _known_keys_only(cls, values: object) -> object:
         known = list(cls.model_fields)
         unknown = [key for key in values if key not in known] if isinstance(values, dict) else []
         if unknown:
@@ -66,7 +67,7 @@ class Settings(BaseModel):
             raise ValueError(f"{found} (allowed: {', '.join(known)})")
         return values
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """These settings as JSON-compatible values."""
         return self.model_dump(mode="json")
 
@@ -76,7 +77,7 @@ class Settings(BaseModel):
         return " ".join(f"{key}={value}" for key, value in _flat(self.model_dump(mode="json", exclude=unchanged)))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Settings from plain values; a SettingsError (a ValueError) names every key or value that is wrong."""
         try:
             return cls.model_validate(values)
@@ -85,7 +86,7 @@ class Settings(BaseModel):
 
 
 class TensorOverride(Settings):
-    """What the user fixes for one tensor; fields left out follow the plan."""
+    """The grid that the user fixes for one tensor; fields left out follow the plan."""
 
     dtype: QuantType | None = None
     symmetric: bool | None = None
@@ -104,7 +105,7 @@ class TensorOverride(Settings):
 
 
 class ImageConfig(Settings):
-    """How images become inputs: `(pixel / 255 - mean) / std`, at a size, in an order and a layout."""
+    """Preparation of images as inputs: `(pixel / 255 - mean) / std`, at a size, in an order and a layout."""
 
     size: tuple[PositiveInt, PositiveInt] | None = Field(
         default=None, description="Height and width, also as 224x320 or 224; None: those of the model's input."
@@ -122,7 +123,7 @@ class ImageConfig(Settings):
 
     @field_validator("size", mode="before")
     @classmethod
-    def _size_as_text(cls, value: Any) -> Any:
+    def _size_as_text(cls, value: object) -> object:
         if not isinstance(value, str | int):
             return value
         parts = str(value).lower().split("x")
@@ -130,12 +131,12 @@ class ImageConfig(Settings):
 
     @field_validator("mean", "std", mode="before")
     @classmethod
-    def _numbers_as_text(cls, value: Any) -> Any:
+    def _numbers_as_text(cls, value: object) -> object:
         return value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int | float) else value
 
 
 class ExportConfig(Settings):
-    """How a Hugging Face model becomes an ONNX file; shapes are fixed, as NPUs want them, unless `dynamic`."""
+    """The export of a Hugging Face model to an ONNX file; shapes are fixed, as NPUs want them, unless `dynamic`."""
 
     task: ExportTask | None = Field(default=None, description="What the model is for; None: what its config says.")
     sequence_length: PositiveInt | None = Field(
@@ -147,7 +148,7 @@ class ExportConfig(Settings):
 
 
 class QuantConfig(Settings):
-    """How a model is quantized: the single source of truth, used by every part of the program."""
+    """Settings of quantization: the single source of truth, used by every part of the program."""
 
     weight_type: WeightType = Field(default="int8", description="Type of weights.")
     activation_type: ActivationType = Field(
@@ -217,12 +218,12 @@ class QuantConfig(Settings):
 
     @property
     def has_grids(self) -> bool:
-        """Whether activations are put on grids, so that the result is a QDQ model."""
+        """True if activations are put on grids, so that the result is a QDQ model."""
         return self.activation_type not in ("float", "float16")
 
 
 class CompileConfig(Settings):
-    """How a model is compiled for a device; all it says about quantization is one optional QuantConfig."""
+    """Settings of compilation for a device; all they say about quantization is one optional QuantConfig."""
 
     device: str = Field(
         default=devices.HOST,
@@ -334,9 +335,9 @@ class BuildConfig(Settings):
         return self.quant if self.quant is not None else self.compile.quant
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, object]:
     """The values of a TOML or JSON settings file."""
-    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _json_without_duplicates}
+    parsers: dict[str, Callable[[str], object]] = {".toml": tomllib.loads, ".json": _json_without_duplicates}
     parse = parsers.get(path.suffix.lower())
     if parse is None:
         raise SettingsError("S101", f"{path}: settings files are TOML or JSON", allowed=".toml, .json")
@@ -351,9 +352,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def merge(*layers: dict[str, Any]) -> dict[str, Any]:
+def merge(*layers: Mapping[str, object]) -> dict[str, object]:
     """Nested dictionaries laid over each other; what a later layer sets wins, what it leaves out stays."""
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for layer in layers:
         for key, value in layer.items():
             old = merged.get(key)
@@ -367,7 +368,7 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, dict):
@@ -390,12 +391,13 @@ def _problem(detail: ErrorDetails) -> str:
     return f"{where} = {detail['input']!r}: {message}"
 
 
-def _json_without_duplicates(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _json_without_duplicates(text: str) -> object:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         keys = [key for key, _ in pairs]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"the key {twice[0]} stands there twice")
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=unique)
+    values: object = json.loads(text, object_pairs_hook=unique)
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 
@@ -70,13 +70,13 @@ class Keywords(TypedDict, total=False):
     trust_remote_code: bool
 
 
-def configured(config: BuildConfig | None, keywords: Mapping[str, Any]) -> BuildConfig:
+def configured(config: BuildConfig | None, keywords: Mapping[str, object]) -> BuildConfig:
     """Lay keyword arguments over a configuration; both know only what was set."""
     unknown = [name for name in keywords if name not in PLACES]
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}; settings are {', '.join(sorted(PLACES))}")
     base = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
-    flags: dict[str, Any] = {}
+    flags: dict[str, object] = {}
     for name, value in keywords.items():
         flags = merge(flags, nested(PLACES[name], _plain(value)))
     if "quant" in flags and config is not None and config.compile.quant is not None:
@@ -84,11 +84,11 @@ def configured(config: BuildConfig | None, keywords: Mapping[str, Any]) -> Build
     return BuildConfig.from_dict(merge(base, flags))
 
 
-def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def nested(path: tuple[str, ...], value: object) -> dict[str, object]:
     """A value in its place, as nested dictionaries."""
     return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value as settings take it: paths are text."""
     return str(value) if isinstance(value, PathLike) else value

@@ -138,17 +138,19 @@ class OpSpec:
 
     def must_have_fixed(self, dtype: str) -> bool:
         """True if a grid that is shared with other tensors may not take the place of the fixed one."""
-        return dtype in self.fixed and (dtype in self.must_fix or any(_holds(rule, dtype) for rule in self.require))
-
-
-def _holds(rule: Requirement, dtype: str) -> bool:
-    types = rule.get("types")
-    return rule["check"] == "output_grid_holds" and isinstance(types, list) and dtype in types
+        is_held = any(_is_about(rule, "output_grid_holds", dtype) for rule in self.require)
+        return dtype in self.fixed and (dtype in self.must_fix or is_held)
 
     def least_scale(self, index: int, dtype: str) -> float:
         """The least scale that an input of this type may have; 0 where any is right."""
-        rules = (rule for rule in self.require if rule["check"] == "input_scale_at_least")
-        return max((rule["scale"] for rule in rules if rule["index"] == index and dtype in rule["types"]), default=0.0)
+        found = [rule for rule in self.require if _is_about(rule, "input_scale_at_least", dtype)]
+        scales = (rule["scale"] for rule in found if rule["index"] == index)
+        return max((scale for scale in scales if isinstance(scale, float)), default=0.0)
+
+
+def _is_about(rule: Requirement, check: str, dtype: str) -> bool:
+    types = rule.get("types")
+    return rule["check"] == check and isinstance(types, list) and dtype in types
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.search.debug.bisect import Comparison
+from intact.search.debug.bisect import compare_layers
 from intact.search.debug.layers import Layer, first_parted
+from intact.search.debug.paired_models import PairedModels
 from tests.quantization.models import model
 
 RNG = np.random.default_rng(0)
@@ -20,7 +21,7 @@ HEAD = "a = MatMul(x, w)  b = Add(a, bias)  c = Identity(b)"
 def layers(reference: str, candidate: str, constants: dict, changed: dict) -> list[Layer]:
     shapes = ("float[4,8] x", "float[4,8] y")
     models = [model(*shapes, reference, **constants), model(*shapes, candidate, **(constants | changed))]
-    return Comparison(*models, ROWS).layers()
+    return compare_layers(PairedModels(*models), ROWS)
 
 
 def named(found: list[Layer]) -> str | None:

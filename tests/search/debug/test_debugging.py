@@ -67,36 +67,36 @@ def compared(zoo, name: str, candidate: Path, **more: object) -> dict:
 )
 def test_a_spoiled_grid_of_a_transformer_is_named(zoo, quantized, tmp_path, index, fault):
     planted = spoiled_grid(quantized("bert"), tmp_path / "bad.onnx", "MatMul", index, **fault)
-    first = compared(zoo, "bert", planted.path)["first"]
-    assert first["node"] == planted.node and first["tensor"] in planted.tensors and first["cause"] == "grid"
+    first = compared(zoo, "bert", planted.path).first
+    assert first.node == planted.node and first.tensor in planted.tensors and first.cause == "grid"
 
 
 @pytest.mark.parametrize(("index", "factor"), [(1, 50.0), (5, 0.02), (8, 2.0), (15, 50.0)])
 def test_a_spoiled_weight_of_a_transformer_is_named(zoo, quantized, tmp_path, index, factor):
     planted = spoiled_weight(quantized("bert"), tmp_path / "bad.onnx", "MatMul", index, factor)
-    first = compared(zoo, "bert", planted.path)["first"]
-    assert first["node"] == planted.node and first["tensor"] in planted.tensors and first["cause"] == "weights"
+    first = compared(zoo, "bert", planted.path).first
+    assert first.node == planted.node and first.tensor in planted.tensors and first.cause == "weights"
 
 
 @pytest.mark.parametrize(("op", "index"), [("Conv", 1), ("Conv", 4), ("Gemm", 0)])
 def test_a_spoiled_weight_of_a_convolutional_network_is_named(zoo, quantized, tmp_path, op, index):
     planted = spoiled_weight(quantized("depthwise_cnn"), tmp_path / "bad.onnx", op, index, 0.02)
-    assert compared(zoo, "depthwise_cnn", planted.path)["first"]["node"] == planted.node
+    assert compared(zoo, "depthwise_cnn", planted.path).first.node == planted.node
 
 
 def test_a_fault_that_later_layers_hide_is_told_apart(zoo, quantized, tmp_path):
     """The weight of a gate, whose sigmoid is flat: no output notices."""
     planted = spoiled_weight(quantized("depthwise_cnn"), tmp_path / "bad.onnx", "Conv", 3, 0.02)
     result = compared(zoo, "depthwise_cnn", planted.path)
-    assert result["first"] is None and planted.node in [layer["node"] for layer in result["undone"]]
+    assert result.first is None and planted.node in [layer.node for layer in result.undone]
 
 
 def test_of_two_faults_the_first_is_named_and_both_are_counted(zoo, quantized, tmp_path):
     later = spoiled_grid(quantized("bert"), tmp_path / "later.onnx", "MatMul", 14, factor=0.02)
     both = spoiled_weight(later.path, tmp_path / "both.onnx", "MatMul", 6, 50.0)
     result = compared(zoo, "bert", both.path)
-    assert result["first"]["node"] == both.node
-    assert len(result["parted"]) == 2 and set(result["parted"]) & later.tensors
+    assert result.first.node == both.node
+    assert len(result.parted) == 2 and set(result.parted) & later.tensors
 
 
 @pytest.mark.parametrize("device", ["cpu", "qnn"])
@@ -105,20 +105,20 @@ def test_of_two_faults_the_first_is_named_and_both_are_counted(zoo, quantized, t
 def test_a_sound_model_is_not_accused(zoo, quantized, name, precision, device):
     """Though masks are less deep in it than in the reference, and channels are scaled to be undone later."""
     result = compared(zoo, name, quantized(name, device, precision))
-    assert result["first"] is None and result["layers"]
-    own = [layer["own_db"] for layer in result["layers"]]
+    assert result.first is None and result.layers
+    own = [layer.own_db for layer in result.layers]
     assert own == sorted(own)
 
 
 def test_a_model_does_not_part_ways_with_itself(zoo):
-    assert compared(zoo, "vit", zoo.model("vit"))["layers"] == []
+    assert compared(zoo, "vit", zoo.model("vit")).layers == []
 
 
 def test_tensors_are_paired_by_structure_where_names_are_lost(zoo, quantized, tmp_path):
     planted = spoiled_weight(quantized("vit"), tmp_path / "bad.onnx", "MatMul", 3, 50.0)
     place = [node.name for node in onnx.load(planted.path).graph.node].index(planted.node)
     path = renamed(planted.path, tmp_path / "renamed.onnx")
-    assert compared(zoo, "vit", path)["first"]["node"] == f"n{place}"
+    assert compared(zoo, "vit", path).first.node == f"n{place}"
 
 
 def test_a_model_of_integer_operators_is_compared_as_well(zoo, quantized, tmp_path):
@@ -126,14 +126,14 @@ def test_a_model_of_integer_operators_is_compared_as_well(zoo, quantized, tmp_pa
     integers = tmp_path / "integers.onnx"
     convert(planted.path, to="qlinear", config=BuildConfig(), output=integers)
     assert any(node.op_type == "QLinearConv" for node in onnx.load(integers).graph.node)
-    first = compared(zoo, "depthwise_cnn", integers)["first"]
-    assert first["cause"] == "grid" and planted.tensors & {first["tensor"], first["node"].split("_QuantizeLinear")[0]}
+    first = compared(zoo, "depthwise_cnn", integers).first
+    assert first.cause == "grid" and planted.tensors & {first.tensor, first.node.split("_QuantizeLinear")[0]}
 
 
 def test_two_quantized_models_with_the_same_fault_do_not_part_ways(zoo, quantized, tmp_path):
     planted = spoiled_grid(quantized("vit"), tmp_path / "bad.onnx", "MatMul", 2, factor=0.02)
     result = debug(planted.path, planted.path, config=BuildConfig(), data=str(zoo.data("vit")))
-    assert result["first"] is None
+    assert result.first is None
 
 
 def sqnr_of(folder: Path) -> float:
@@ -157,7 +157,7 @@ def test_the_repro_shows_the_fault_alone(zoo, quantized, tmp_path):
         "model.onnx",
         "reference.onnx",
     ]
-    assert sqnr_of(folder) == pytest.approx(result["first"]["own_db"], abs=1.0)
+    assert sqnr_of(folder) == pytest.approx(result.first.own_db, abs=1.0)
     computing = [n.op_type for n in onnx.load(folder / "model.onnx").graph.node if "uantizeLinear" not in n.op_type]
     assert computing == ["MatMul"]
 
@@ -195,8 +195,8 @@ def test_one_model_needs_a_device_and_grids(zoo):
 @pytest.mark.qnn
 def test_the_simulator_agrees_with_the_cpu_unit_by_unit(zoo, quantized):
     result = debug(quantized("vit"), None, config=config(), data=str(zoo.data("vit")))
-    assert result["kind"] == "device" and result["first"] is None
-    assert result["compared"] > 20 and min(layer["own_db"] for layer in result["layers"]) > 30
+    assert result.kind == "device" and result.first is None
+    assert result.compared > 20 and min(layer.own_db for layer in result.layers) > 30
 
 
 @pytest.mark.qnn
@@ -208,7 +208,7 @@ def test_a_compiled_candidate_is_compared_by_its_quantized_model(zoo, quantized,
         compiled / "model.onnx",
         data=str(zoo.data("depthwise_cnn")),
     )
-    assert result["kind"] == "device" and result["first"] is None
+    assert result.kind == "device" and result.first is None
 
 
 @pytest.mark.qnn
@@ -216,11 +216,11 @@ def test_what_fails_to_compile_without_a_name_is_named(zoo, quantized, tmp_path)
     planted = narrowed_gelu(quantized("bert", precision="w8a16"), tmp_path / "bad.onnx", 1)
     folder = tmp_path / "repro"
     result = debug(planted.path, None, config=config(arch="v68"), output=folder)
-    first = result["first"]
-    assert (result["kind"], first["node"], first["nodes"]) == ("compile", planted.node, [planted.node])
-    assert first["pattern"] == "Gelu(uint16) -> uint8" and "1002" in first["error"]
+    first = result.first
+    assert (result.kind, first.node, first.nodes) == ("compile", planted.node, [planted.node])
+    assert first.pattern == "Gelu(uint16) -> uint8" and "1002" in first.error
     alone = debug(folder / "model.onnx", None, config=config(arch="v68"))
-    assert alone["first"]["pattern"] == first["pattern"] and alone["compiled"] == 1
+    assert alone.first.pattern == first.pattern and alone.compiled == 1
 
 
 CHIP = Device("qnn", timeout=60, arch=73)

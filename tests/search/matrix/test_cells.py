@@ -46,7 +46,7 @@ def test_each_cell_is_a_build_in_its_own_folder(built):
         manifest = json.loads((output / outcome.folder / "manifest.json").read_text())
         assert manifest["config"]["precision"] == outcome.precision
         compiled = [row["sqnr_db"] for row in manifest["accuracy"] if row["form"] == "compiled"]
-        assert outcome.sqnr_db == min(compiled) and outcome.bytes and outcome.gates[0]["passed"]
+        assert outcome.sqnr_db == min(compiled) and outcome.bytes and outcome.gates[0].passed
 
 
 def test_a_cell_that_fails_says_why_and_does_not_stop_the_rest(built):

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -117,7 +116,7 @@ class PluginTimer:
     plugin: Plugin
     module: str = "intact.backends.openvino.job"
 
-    def order(self, threads: int) -> dict[str, Any]:
+    def order(self, threads: int) -> dict[str, object]:
         """The plugin's device and options."""
         plugin = self._with(threads)
         return {"device": plugin.device, "options": dict(plugin.options)}

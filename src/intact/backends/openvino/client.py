@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
+from intact.backends import sample_files
+from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable
 from intact.runtime import process
 
@@ -24,7 +25,7 @@ _FLOATS = ("f32", "f16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What to compile for: a device as OpenVINO names it, and options of its plugin.
+    """A device to compile for as OpenVINO names it, and options of its plugin.
 
     Unless `INFERENCE_PRECISION_HINT` says otherwise, the CPU computes what is left in float in bf16 where it can.
     """
@@ -45,7 +46,7 @@ ACCURATE = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 
 
 def plugin_of(options: Mapping[str, str]) -> Plugin:
-    """What a user's options mean: `device` names the plugin, the others are its own, over those that keep accuracy."""
+    """The plugin that `device` among a user's options names; the others are its own, over those that keep accuracy."""
     device = options.get("device", CPU.device)
     given = {name: value for name, value in options.items() if name != "device"}
     return Plugin(device, {**(ACCURATE if device == CPU.device else {}), **given})
@@ -66,16 +67,43 @@ class PluginLayer:
         return next((name for name in _FLOATS if self.kernel.endswith(f"_{name}")), self.precision)
 
 
+class PluginOrder(TypedDict):
+    """The part of every order to the worker: the device and the options of its plugin."""
+
+    device: str
+    options: dict[str, str]
+
+
+class BlobOrder(PluginOrder):
+    """An order to compile a model; `blob` is None where nothing is to be written."""
+
+    model: str
+    blob: str | None
+
+
+class InferOrder(PluginOrder, SamplesOrder):
+    """An order to run a model on samples."""
+
+    model: str
+
+
+class BlobReply(TypedDict):
+    """The answer to an order to compile: the error, or the fields of each `PluginLayer`."""
+
+    error: str | None
+    layers: list[tuple[str, str, str, list[str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledBlob:
-    """What compiling gave: the layers that will run, or the error."""
+    """The result of compiling: the layers that will run, or the error."""
 
     error: str | None
     layers: tuple[PluginLayer, ...]
 
 
 def available() -> bool:
-    """Whether OpenVINO is installed."""
+    """True if OpenVINO is installed."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 
@@ -93,16 +121,16 @@ def devices() -> dict[str, str]:
 
 def check(plugin: Plugin) -> None:
     """Refuse a device that is not on this machine, and options that it does not have."""
-    _call("check_plugin", _where(plugin), _SECONDS_TO_START)
+    _call("check_plugin", _order(plugin), _SECONDS_TO_START)
 
 
 def compile_blob(model: Path, blob: Path | None, plugin: Plugin = CPU, *, timeout: float) -> CompiledBlob:
     """Compile the ONNX model at `model` and write the result to `blob`; without `blob` nothing is written."""
-    request = {"model": str(model.resolve()), "blob": None if blob is None else str(blob.resolve())}
-    reply = _call("compile_blob", {**request, **_where(plugin)}, timeout)
-    return CompiledBlob(
-        reply["error"], tuple(PluginLayer(**{**row, "nodes": tuple(row["nodes"])}) for row in reply["layers"])
-    )
+    path = None if blob is None else str(blob.resolve())
+    order: BlobOrder = {"model": str(model.resolve()), "blob": path, **_order(plugin)}
+    reply: BlobReply = _call("compile_blob", order, timeout)
+    layers = (PluginLayer(kind, kernel, precision, tuple(nodes)) for kind, kernel, precision, nodes in reply["layers"])
+    return CompiledBlob(reply["error"], tuple(layers))
 
 
 def run(
@@ -117,34 +145,21 @@ def run(
 
     `outputs` are the graph's outputs in order: OpenVINO may know the same tensor by several names.
     """
-    names = list(samples[0]) if samples else []
-    with tempfile.TemporaryDirectory(prefix="intact-samples-") as folder:
-        given, produced = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
-        arrays = {f"{row}.{index}": s[name] for row, s in enumerate(samples) for index, name in enumerate(names)}
-        # mypy takes the keyword arguments of numpy's stub for its flags.
-        np.savez(given, **arrays)  # type: ignore[arg-type]
-        request = {
-            "model": str(path.resolve()),
-            "names": names,
-            "samples": len(samples),
-            "inputs": str(given),
-            "outputs": str(produced),
-        }
-        count = _call("run_samples", {**request, **_where(plugin)}, timeout)["outputs"]
+    with sample_files.sent(samples) as files:
+        order: InferOrder = {"model": str(path.resolve()), **files, **_order(plugin)}
+        count = _call("run_samples", order, timeout)["outputs"]
         assert count == len(outputs), f"{path} has {count} outputs, not {', '.join(outputs)}"
-        with np.load(produced, allow_pickle=False) as results:
-            rows = range(len(samples))
-            return [{name: results[f"{row}.{index}"] for index, name in enumerate(outputs)} for row in rows]
+        return sample_files.received(files, outputs)
 
 
-def _where(plugin: Plugin) -> dict[str, Any]:
+def _order(plugin: Plugin) -> PluginOrder:
     return {"device": plugin.device, "options": dict(plugin.options)}
 
 
-def _call(job: str, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+def _call(job: str, order: Mapping[str, object], timeout: float) -> Any:
     _require_package()
     limit = process.default_memory_limit()
-    return process.call(f"intact.backends.openvino.job:{job}", request, timeout=timeout, memory_limit=limit).result
+    return process.call(f"intact.backends.openvino.job:{job}", order, timeout=timeout, memory_limit=limit).result
 
 
 def _require_package() -> None:

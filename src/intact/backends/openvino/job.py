@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import openvino
 
+from intact.backends import sample_files
+from intact.backends.openvino.client import PluginLayer
 from intact.errors import NotAvailable, SettingsError, ToolchainError
+
+if TYPE_CHECKING:
+    from intact.backends.openvino.client import BlobOrder, BlobReply, InferOrder, PluginOrder
 
 BLOB = ".blob"
 
@@ -18,19 +23,19 @@ BLOB = ".blob"
 _PASSED = re.compile(r"Exception from \S+:\d+:|Check '.*?' failed at \S+:\d+:|\[CPU\] ")
 
 
-def list_devices(request: dict[str, Any]) -> dict[str, Any]:
+def list_devices(request: dict[str, object]) -> dict[str, dict[str, str]]:
     """The devices that OpenVINO finds on this machine, by what it calls them, with their full names."""
     core = openvino.Core()
     return {"devices": {name: core.get_property(name, "FULL_DEVICE_NAME") for name in core.available_devices}}
 
 
-def check_plugin(request: dict[str, Any]) -> dict[str, Any]:
+def check_plugin(request: PluginOrder) -> dict[str, object]:
     """Refuse a device that is not here, and options that it does not have."""
     _check(request["device"], request["options"])
     return {}
 
 
-def compile_blob(request: dict[str, Any]) -> dict[str, Any]:
+def compile_blob(request: BlobOrder) -> BlobReply:
     """Compile `model` for `device`, and write what came of it to `blob` unless that is None."""
     _check(request["device"], request["options"])
     try:
@@ -40,19 +45,14 @@ def compile_blob(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": sentence(error), "layers": []}
     if request["blob"] is not None:
         Path(request["blob"]).write_bytes(compiled.export_model().getvalue())
-    return {"error": None, "layers": layers(compiled)}
+    rows = [(layer.kind, layer.kernel, layer.precision, list(layer.nodes)) for layer in layers(compiled)]
+    return {"error": None, "layers": rows}
 
 
-def run_samples(request: dict[str, Any]) -> dict[str, Any]:
+def run_samples(request: InferOrder) -> dict[str, int]:
     """Run the ONNX model or blob `model` on every sample of `inputs` (an .npz), and save the results in `outputs`."""
     compiled = load(request["model"], request["device"], request["options"])
-    results: dict[str, np.ndarray] = {}
-    with np.load(request["inputs"], allow_pickle=False) as arrays:
-        for row in range(request["samples"]):
-            feeds = {name: arrays[f"{row}.{index}"] for index, name in enumerate(request["names"])}
-            results |= {f"{row}.{index}": value for index, value in enumerate(_run(compiled, feeds))}
-    # mypy takes the keyword arguments of numpy's stub for its flags.
-    np.savez(request["outputs"], **results)  # type: ignore[arg-type]
+    sample_files.answer(request, (_run(compiled, feeds) for feeds in sample_files.each(request)))
     return {"outputs": len(compiled.outputs)}
 
 
@@ -80,7 +80,7 @@ def infer(compiled: openvino.CompiledModel, feeds: Mapping[str, np.ndarray]) -> 
     return [np.array(values[index]) for index in range(len(compiled.outputs))]
 
 
-def opened(path: str, order: Mapping[str, Any], *, profile: bool) -> TimedBlob:
+def opened(path: str, order: PluginOrder, *, profile: bool) -> TimedBlob:
     """A model to time, on the device and with the options of `order`; with `profile` its layers are timed too."""
     counters = {"PERF_COUNT": "YES"} if profile else {}
     return TimedBlob(load(path, order["device"], {**order["options"], **counters}))
@@ -116,17 +116,17 @@ class TimedBlob:
         return found
 
 
-def layers(compiled: openvino.CompiledModel) -> list[dict[str, Any]]:
-    """What runs, in order: the kind of each layer, its kernel and precision, and the nodes that it was made of."""
+def layers(compiled: openvino.CompiledModel) -> list[PluginLayer]:
+    """The layers that run, in order, with the nodes that they were made of."""
     operations = compiled.get_runtime_model().get_ordered_ops()
     facts = [{key: str(found.value) for key, found in op.get_rt_info().items()} for op in operations]
     return [
-        {
-            "kind": fact["layerType"],
-            "kernel": fact["primitiveType"],
-            "precision": fact["runtimePrecision"],
-            "nodes": [name for name in fact["originalLayersNames"].split(",") if name],
-        }
+        PluginLayer(
+            fact["layerType"],
+            fact["primitiveType"],
+            fact["runtimePrecision"],
+            tuple(name for name in fact["originalLayersNames"].split(",") if name),
+        )
         for fact in facts
     ]
 

@@ -7,17 +7,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import joblib
 import numpy as np
 
+from intact.backends import installed
 from intact.backends.base import Library
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
 from intact.backends.probing.cases import Case
-from intact.backends.probing.libraries import library_of
 from intact.backends.probing.models import inputs_of, model_of
-from intact.errors import IntactError, ToolchainError
+from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
+from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import io
 from intact.runtime import process
 from intact.targets.registry import known_archs, load_target
@@ -35,6 +35,15 @@ class Question:
     case: Case
     arch: int
     soc_id: int | None
+
+
+def library_of(backend: str) -> Library:
+    """The library that knows what `backend` takes."""
+    library = installed.find(backend).library if installed.is_backend(backend) else None
+    if library is None:
+        able = ", ".join(name for name, other in installed.every() if other.library is not None)
+        raise SettingsError("S191", f"--device {backend}: it has no library to ask", allowed=able)
+    return library
 
 
 def probe(
@@ -87,25 +96,19 @@ def _soc_id(backend: str, arch: int) -> int | None:
     return soc.id if soc is not None else None
 
 
-def _write(folder: Path, number: int, question: Question) -> dict[str, Any]:
+def _write(folder: Path, number: int, question: Question) -> ProbeQuestion:
     model, inputs = folder / f"{number}.onnx", folder / f"{number}.npz"
     io.save(model_of(question.case), model)
     # mypy takes the keyword arguments of numpy's stub for its flags.
     np.savez(inputs, **inputs_of(question.case))  # type: ignore[arg-type]
-    return {
-        "id": number,
-        "model": str(model),
-        "inputs": str(inputs),
-        "arch": question.arch,
-        "soc_id": question.soc_id,
-    }
+    return {"id": number, "model": str(model), "inputs": str(inputs), "arch": question.arch, "soc_id": question.soc_id}
 
 
-def _ask(library: Library, folder: Path, orders: list[dict[str, Any]]) -> Iterator[tuple[int, Answer]]:
+def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:
     """Answers as far as the child got; the question that it died of is answered too."""
     file = folder / "answers.jsonl"
     file.unlink(missing_ok=True)
-    request = {"library": library.module, "questions": orders, "answers": str(file)}
+    request: ProbeOrder = {"library": library.module, "questions": orders, "answers": str(file)}
     log, death = "", None
     try:
         timeout = 60 + SECONDS_A_QUESTION * len(orders)
@@ -115,14 +118,14 @@ def _ask(library: Library, folder: Path, orders: list[dict[str, Any]]) -> Iterat
     except ToolchainError as error:
         death = error
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    replies = [json.loads(line) for line in lines]
+    replies: list[ProbeAnswer] = [json.loads(line) for line in lines]
     reasons = library.reasons(log)
     yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
     if death is not None:
         yield orders[len(replies)]["id"], Answer("died", _first_line(death))
 
 
-def _answer(reply: Mapping[str, Any], reasons: Mapping[int, str]) -> Answer:
+def _answer(reply: ProbeAnswer, reasons: Mapping[int, str]) -> Answer:
     if reply["verdict"] == "refused":
         return Answer("refused", reasons.get(reply["id"]) or reply["error"])
     return Answer(reply["verdict"], "", reply["sqnr_db"])

@@ -1,4 +1,4 @@
-"""What a library answered, as a file: one line a question, with the version of the library."""
+"""Answers of a library as a file: one line a question, with the version of the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from intact.backends import installed
 
@@ -22,7 +22,7 @@ Verdict = Literal["integer", "float", "refused", "died"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the library says to one case on one architecture.
+    """The answer of a library to one case on one architecture.
 
     `integer`: it takes it as it is. `float`: it takes the operator, but computes it in float between its own
     Dequantize and Quantize. `refused` and `died` come with a reason. `sqnr_db` compares its simulator with the CPU.
@@ -34,12 +34,12 @@ class Answer:
 
     @property
     def right(self) -> bool:
-        """Whether the simulator computes what ONNX says."""
+        """True if the simulator computes what ONNX says."""
         return self.sqnr_db is not None and self.sqnr_db >= LEAST_SQNR_DB
 
     @property
     def accepted(self) -> bool:
-        """Whether the operator runs on the NPU in its own types, and rightly."""
+        """True if the operator runs on the NPU in its own types, and rightly."""
         return self.verdict == "integer" and self.right
 
 
@@ -86,5 +86,5 @@ def _row(row: Mapping[int, Answer]) -> str:
     return json.dumps(shared, ensure_ascii=False)
 
 
-def _cells(row: Mapping[str, list[Any]]) -> dict[int, Answer]:
+def _cells(row: Mapping[str, tuple[Verdict, str, float | None]]) -> dict[int, Answer]:
     return {int(arch): Answer(*cell) for archs, cell in row.items() for arch in archs.split()}

@@ -153,7 +153,7 @@ def _combinations(template: Template) -> Iterator[tuple[str, ...]]:
 
 
 def _is_possible(template: Template, slots: tuple[str, ...]) -> bool:
-    """Whether ONNX has the operator in half precision, and weights in blocks are large enough for them."""
+    """True if ONNX has the operator in half precision, and weights in blocks are large enough for them."""
     if HALF in slots and not template.half:
         return False
     shapes = [o.shape for o, slot in zip(template.operands, slots, strict=True) if "block" in slot.split()]
@@ -209,6 +209,6 @@ def _variants(template: Template, slots: tuple[str, ...]) -> Iterator[Case]:
 
 
 def _is_plain(template: Template, slots: tuple[str, ...]) -> bool:
-    """Whether all activations have one type, so that only the output is out of line."""
+    """True if all activations have one type, so that only the output is out of line."""
     activations = {slot for o, slot in zip(template.operands, slots, strict=True) if o.role in ("x", "y")}
     return len(activations) == 1

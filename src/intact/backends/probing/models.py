@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Template, block_axis
 from intact.model import upgrade
+from intact.numbers.encoding import to_levels
 from intact.numbers.integer_types import limits as bounds
 from intact.numbers.integer_types import middle
 from intact.targets.spec import Slot
@@ -189,7 +189,7 @@ class _CaseWriter:
         values = self.random.uniform(operand.low, operand.high, operand.shape)
         shape = [-1 if per_channel and i == self.case.template.axis else 1 for i in range(len(operand.shape))]
         zeros = middle(dtype) if slot.symmetric else middle(dtype) + 1
-        integers = np.clip(np.rint(values / grid.steps.reshape(shape)) + zeros, *bounds(dtype))
+        integers = to_levels(values, grid.steps.reshape(shape), zeros, dtype)
         stored = self._constant(name, _integers(integers, dtype))
         axis = {"axis": self.case.template.axis} if per_channel else {}
         return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
@@ -208,7 +208,7 @@ class _CaseWriter:
         steps = [self.grids[i].steps if i in self.grids else np.asarray(1.0) for i in (0, 1)]
         scale = steps[0] * steps[1]
         grid = self._parameters(f"constant{index}", "int32", scale, np.zeros(scale.shape))
-        integers = np.rint(self.random.uniform(-0.5, 0.5, operand.shape) / scale)
+        integers = to_levels(self.random.uniform(-0.5, 0.5, operand.shape), scale, 0, "int32")
         stored = self._constant(f"constant{index}", _integers(integers, "int32"))
         axis = {"axis": 0} if scale.ndim else {}
         return self._node("DequantizeLinear", stored, grid.scale, grid.zero_point, **axis)
@@ -238,7 +238,7 @@ def _slot(text: str) -> Slot:
     return Slot.parse(text.replace(HALF, "float").replace(f" {PLAIN}", ""))
 
 
-def _floats(slot: str) -> type[np.floating[Any]]:
+def _floats(slot: str) -> type[np.float16 | np.float32]:
     return np.float16 if slot.split()[:1] == [HALF] else np.float32
 
 

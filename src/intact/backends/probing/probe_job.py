@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 import numpy as np
 
+from intact.numbers.decibels import sqnr_of
 from intact.runtime import ort_cpu
 
-# Reported where a library and the CPU agree bit for bit.
-_IDENTICAL = 999.0
+# Reported where a library and the CPU agree bit for bit, and where nothing of the signal is left.
+_IDENTICAL, _NOTHING_RIGHT = 999.0, -300.0
 
 
-def ask_all(request: dict[str, Any]) -> dict[str, Any]:
+class ProbeQuestion(TypedDict):
+    """A question as the worker gets it: a model and inputs for it, as paths, and the chip that is asked about."""
+
+    id: int
+    model: str
+    inputs: str
+    arch: int
+    soc_id: int | None
+
+
+class ProbeOrder(TypedDict):
+    """Questions to the module `library`, and the file that takes the answers."""
+
+    library: str
+    questions: list[ProbeQuestion]
+    answers: str
+
+
+class ProbeAnswer(TypedDict, total=False):
+    """The answer of a library: a verdict, with its error or with the SQNR of the result."""
+
+    id: int
+    verdict: Literal["integer", "float", "refused"]
+    error: str
+    sqnr_db: float | None
+
+
+def ask_all(request: ProbeOrder) -> dict[str, object]:
     """Answer each question of `request` and append the answer to the file `answers` at once.
 
     A library that dies takes only the question with it that it died of. `library` is the module that asks it: its
@@ -30,7 +59,7 @@ def ask_all(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def expected(question: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def expected(question: ProbeQuestion) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The inputs of a question, and what ONNX Runtime's CPU provider makes of them."""
     with np.load(question["inputs"], allow_pickle=False) as arrays:
         feeds = dict(arrays)
@@ -38,9 +67,7 @@ def expected(question: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str,
 
 
 def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
-    """How two results compare, in dB."""
-    right = np.concatenate([value.ravel() for value in wanted]).astype(np.float64)
-    noise = np.concatenate([value.ravel() for value in found]).astype(np.float64) - right
-    if not noise.any():
-        return _IDENTICAL
-    return round(float(10 * np.log10(np.sum(right**2) / np.sum(noise**2) + 1e-30)), 1)
+    """The SQNR of a result in dB, with one decimal."""
+    right, given = (np.concatenate([value.ravel() for value in values]) for values in (wanted, found))
+    distance = sqnr_of(right, given)
+    return _IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, _NOTHING_RIGHT), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import onnxruntime as ort
 
@@ -14,13 +14,31 @@ from intact.backends.qnn import job as qnn
 from intact.backends.qnn.probe_log import MARK
 from intact.runtime.ort_message import sentence
 
+if TYPE_CHECKING:
+    from intact.backends.probing.probe_job import ProbeAnswer, ProbeQuestion
+    from intact.backends.qnn.client import ChipOrder
+
 _CONVERSIONS = {"Quantize", "Dequantize", "Convert", "Cast"}
 # Qnn_DataType_t: 16 and 32 bits of float.
 _FLOATS = {0x0216, 0x0232}
 
 
-def ask(question: dict[str, Any]) -> dict[str, Any]:
-    """What the library says to a question, with its reason or with the SQNR of its simulator."""
+class GraphNode(TypedDict):
+    """A node of the graph that the library writes down."""
+
+    type: str
+    input_names: list[str]
+    output_names: list[str]
+
+
+class GraphTensor(TypedDict):
+    """A tensor of that graph."""
+
+    data_type: int
+
+
+def ask(question: ProbeQuestion) -> ProbeAnswer:
+    """Put a question to the library; the answer has its reason, or the SQNR of its simulator."""
     with tempfile.TemporaryDirectory(prefix="intact-graph-") as folder:
         dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": folder}
         try:
@@ -29,12 +47,12 @@ def ask(question: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             _log_reasons(question)
             return {"verdict": "refused", "error": sentence(error)}
-        verdict = "float" if _computes_in_float(Path(folder)) else "integer"
-    return {"verdict": verdict, "sqnr_db": _sqnr(session, question)}
+        in_float = _computes_in_float(Path(folder))
+    return {"verdict": "float" if in_float else "integer", "sqnr_db": _sqnr(session, question)}
 
 
-def _session(question: dict[str, Any], dump: dict[str, str], *, fallback: bool, verbose: bool) -> ort.InferenceSession:
-    chip = {"arch": question["arch"], "soc_id": question["soc_id"], "ep_options": dump, "verbose": verbose}
+def _session(question: ProbeQuestion, dump: dict[str, str], *, fallback: bool, verbose: bool) -> ort.InferenceSession:
+    chip: ChipOrder = {"arch": question["arch"], "soc_id": question["soc_id"], "ep_options": dump, "verbose": verbose}
     options = qnn.session_options(chip)
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -42,7 +60,7 @@ def _session(question: dict[str, Any], dump: dict[str, str], *, fallback: bool, 
     return qnn.create(question["model"], options)
 
 
-def _log_reasons(question: dict[str, Any]) -> None:
+def _log_reasons(question: ProbeQuestion) -> None:
     """Ask once more for the sake of the log, which is the only place where reasons appear."""
     print(f"{MARK} {question['id']}", flush=True)
     try:
@@ -53,7 +71,7 @@ def _log_reasons(question: dict[str, Any]) -> None:
 
 
 def _computes_in_float(folder: Path) -> bool:
-    """Whether any node of the graph that the library was given, conversions aside, reads or writes floats."""
+    """True if any node of the graph that the library was given, conversions aside, reads or writes floats."""
     for path in folder.glob("*.json"):
         graph = json.loads(path.read_text(encoding="utf-8")).get("graph")
         if graph is not None and any(_is_float(node, graph["tensors"]) for node in graph["nodes"].values()):
@@ -61,15 +79,15 @@ def _computes_in_float(folder: Path) -> bool:
     return False
 
 
-def _is_float(node: dict[str, Any], tensors: dict[str, Any]) -> bool:
+def _is_float(node: GraphNode, tensors: dict[str, GraphTensor]) -> bool:
     if node["type"] in _CONVERSIONS:
         return False
     names = [*node["input_names"], *node["output_names"]]
     return any(name in tensors and tensors[name]["data_type"] in _FLOATS for name in names)
 
 
-def _sqnr(session: ort.InferenceSession, question: dict[str, Any]) -> float | None:
-    """How the simulator's result compares with the CPU's; None where the simulator stops."""
+def _sqnr(session: ort.InferenceSession, question: ProbeQuestion) -> float | None:
+    """The SQNR of the simulator's result against the CPU's; None where the simulator stops."""
     feeds, wanted = expected(question)
     try:
         found = session.run(list(wanted), feeds)

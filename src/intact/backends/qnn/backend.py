@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import placing
-from intact.backends.qnn.client import Attempt, Chip
+from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.errors import TargetError
 from intact.model import io, normalize
 from intact.results import PlacedNode, Placement
@@ -115,10 +115,8 @@ class QnnSimulator:
 
     def failure(self, path: Path, device: Device) -> str | None:
         """The compiler's error, nodes on the CPU allowed; None where it compiles."""
-        chip = chip_of(device)
-        return qnn_client.compile_context(
-            path.parent, path.name, MODEL, chip, fallback=True, timeout=device.timeout
-        ).error
+        chip, rest = chip_of(device), LeftToCpu.REFUSED
+        return qnn_client.compile_context(path.parent, path.name, MODEL, chip, rest=rest, timeout=device.timeout).error
 
 
 def chip_of(device: Device) -> Chip:
@@ -129,23 +127,21 @@ def chip_of(device: Device) -> Chip:
 def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
     """The compilation that counts, and why it is not of the whole model."""
     if on_cpu:
-        pinned = _attempt(work, chip, timeout, fallback=True, pinned=True)
+        pinned = _attempt(work, chip, timeout, LeftToCpu.PINNED)
         # ONNX Runtime cannot split a graph around an annotated node that others depend on: there the provider's own
         # refusals have to do.
-        attempt = pinned if pinned.error is None else _attempt(work, chip, timeout, fallback=True)
+        attempt = pinned if pinned.error is None else _attempt(work, chip, timeout, LeftToCpu.REFUSED)
         return attempt, "other nodes are left to the CPU"
-    whole = _attempt(work, chip, timeout)
+    whole = _attempt(work, chip, timeout, LeftToCpu.NOTHING)
     if whole.error is None:
         return whole, None
-    return _attempt(work, chip, timeout, fallback=True), whole.error
+    return _attempt(work, chip, timeout, LeftToCpu.REFUSED), whole.error
 
 
-def _attempt(work: Path, chip: Chip, timeout: float, *, fallback: bool = False, pinned: bool = False) -> Attempt:
+def _attempt(work: Path, chip: Chip, timeout: float, rest: LeftToCpu) -> Attempt:
     shutil.rmtree(work / OUTPUT, ignore_errors=True)  # what a failed attempt left
     (work / OUTPUT).mkdir()
-    return qnn_client.compile_context(
-        work, SOURCE, f"{OUTPUT}/{MODEL}", chip, fallback=fallback, pinned=pinned, timeout=timeout
-    )
+    return qnn_client.compile_context(work, SOURCE, f"{OUTPUT}/{MODEL}", chip, rest=rest, timeout=timeout)
 
 
 def _placement(model: ir.Model, attempt: Attempt, on_cpu: Mapping[str, str], work: Path) -> Placement:

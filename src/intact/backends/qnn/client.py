@@ -6,16 +6,18 @@ import importlib.metadata
 import importlib.util
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
+from intact.backends import sample_files
 from intact.backends.qnn import log as qnn_log
+from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
 from intact.runtime import pool, process
 from intact.targets.provider_placement import AssignedNodes
@@ -34,7 +36,7 @@ _MOST_SAMPLES = 64
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What to compile for or simulate: an architecture (73 is V73), a chip's id, and options of the provider."""
+    """A chip to compile for or simulate: an architecture (73 is V73), its id, and options of the provider."""
 
     arch: int | None = None
     soc_id: int | None = None
@@ -50,40 +52,74 @@ class Attempt:
     reasons: dict[str, str]
 
 
+class LeftToCpu(Enum):
+    """The nodes that may stay on the CPU: none, those that the compiler refuses, or also annotated ones (`pinning`)."""
+
+    NOTHING = "nothing"
+    REFUSED = "refused"
+    PINNED = "pinned"
+
+
+class ChipOrder(TypedDict):
+    """The part of every order to the worker: the chip, the provider's options, and how much is logged."""
+
+    arch: int | None
+    soc_id: int | None
+    ep_options: dict[str, str]
+    verbose: bool
+
+
+class CompileOrder(ChipOrder):
+    """An order to compile: `context` is None where nothing is to be written; see `LeftToCpu` for the rest."""
+
+    folder: str
+    model: str
+    context: str | None
+    fallback: bool
+    pinned: bool
+
+
+class LoadOrder(ChipOrder):
+    """An order to load a model in the simulator."""
+
+    model: str
+
+
+class RunOrder(LoadOrder, SamplesOrder):
+    """An order to run a model on samples."""
+
+    optimize: bool
+
+
+class CompileReply(TypedDict):
+    """The answer to an order to compile."""
+
+    error: str | None
+    assigned: list[AssignedNodes]
+
+
 def compile_context(
-    folder: Path,
-    model: str,
-    context: str | None,
-    chip: Chip,
-    *,
-    fallback: bool,
-    pinned: bool = False,
-    timeout: float,
+    folder: Path, model: str, context: str | None, chip: Chip, *, rest: LeftToCpu, timeout: float
 ) -> Attempt:
     """Compile `model` into the EPContext model `context`, both relative to `folder`.
 
-    Without `context` nothing is written. With `fallback` nodes may stay on the CPU, and the reasons are read; with
-    `pinned` those that are annotated so (see `pinning`) have to.
+    Without `context` nothing is written. Where nodes may stay on the CPU, the reasons are read.
     """
-    request = {
+    fallback = rest is not LeftToCpu.NOTHING
+    order: CompileOrder = {
         "folder": str(folder),
         "model": model,
         "context": context,
         "fallback": fallback,
-        "pinned": pinned,
-        "verbose": fallback,
+        "pinned": rest is LeftToCpu.PINNED,
+        **_order(chip, verbose=fallback),
     }
-    reply = _call("compile_context", request, chip, timeout)
+    reply = _call("compile_context", order, timeout)
     return Attempt(reply.result["error"], reply.result["assigned"], qnn_log.reasons(reply.log))
 
 
 def run(
-    path: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    chip: Chip,
-    *,
-    timeout: float,
-    optimize: bool = True,
+    path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float, optimize: bool = True
 ) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` in the simulator, one dictionary a sample, in their order.
 
@@ -94,14 +130,15 @@ def run(
     workers = pool.workers(len(samples), _bytes_of_a_simulator(path))
     share = min(max(1, math.ceil(len(samples) / workers)), _MOST_SAMPLES)
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
-    request = {"model": str(path.resolve()), "verbose": False, "optimize": optimize}
-    jobs = (_running(request, part, chip, timeout) for part in parts)
+    model: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
+    jobs = (_running(model, part, optimize=optimize, timeout=timeout) for part in parts)
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
 
 
 def load(path: Path, chip: Chip, *, timeout: float) -> None:
     """Raise unless the simulator loads the model at `path`; nothing is run."""
-    _call("load_model", {"model": str(path.resolve()), "verbose": False}, chip, timeout)
+    order: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
+    _call("load_model", order, timeout)
 
 
 def _bytes_of_a_simulator(path: Path) -> int:
@@ -111,30 +148,16 @@ def _bytes_of_a_simulator(path: Path) -> int:
 
 @contextmanager
 def _running(
-    model: Mapping[str, Any], samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, timeout: float
+    model: LoadOrder, samples: Sequence[Mapping[str, np.ndarray]], *, optimize: bool, timeout: float
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     """A simulator at work on these samples; the function that this gives waits for the outputs."""
-    names = list(samples[0])
-    with tempfile.TemporaryDirectory(prefix="intact-samples-") as folder:
-        inputs, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
-        arrays = {f"{row}.{index}": s[name] for row, s in enumerate(samples) for index, name in enumerate(names)}
-        # mypy takes the keyword arguments of numpy's stub for its flags.
-        np.savez(inputs, **arrays)  # type: ignore[arg-type]
-        request = {
-            **model,
-            "names": names,
-            "samples": len(samples),
-            "inputs": str(inputs),
-            "outputs": str(outputs),
-        }
+    with sample_files.sent(samples) as files:
+        order: RunOrder = {**model, **files, "optimize": optimize}
 
         def wait() -> list[dict[str, np.ndarray]]:
-            produced = _checked(reply()).result["names"]
-            with np.load(outputs, allow_pickle=False) as results:
-                rows = range(len(samples))
-                return [{name: results[f"{row}.{index}"] for index, name in enumerate(produced)} for row in rows]
+            return sample_files.received(files, _checked(reply()).result["names"])
 
-        with _started("run_samples", request, chip, timeout) as reply:
+        with _started("run_samples", order, timeout) as reply:
             yield wait
 
 
@@ -153,16 +176,17 @@ def version() -> str:
     return environment()[PACKAGE]
 
 
-def _call(job: str, request: Mapping[str, Any], chip: Chip, timeout: float) -> process.Reply:
-    with _started(job, request, chip, timeout) as reply:
+def _order(chip: Chip, *, verbose: bool = False) -> ChipOrder:
+    return {"arch": chip.arch, "soc_id": chip.soc_id, "ep_options": dict(chip.ep_options), "verbose": verbose}
+
+
+def _call(job: str, order: ChipOrder, timeout: float) -> process.Reply:
+    with _started(job, order, timeout) as reply:
         return _checked(reply())
 
 
-def _started(
-    job: str, request: Mapping[str, Any], chip: Chip, timeout: float
-) -> AbstractContextManager[Callable[[], process.Reply]]:
+def _started(job: str, order: ChipOrder, timeout: float) -> AbstractContextManager[Callable[[], process.Reply]]:
     _require_package()
-    order = {**request, "arch": chip.arch, "soc_id": chip.soc_id, "ep_options": dict(chip.ep_options)}
     limit = process.default_memory_limit()
     return process.started(f"intact.backends.qnn.job:{job}", order, timeout=timeout, memory_limit=limit)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_qnn
 
+from intact.backends import sample_files
 from intact.errors import SettingsError, ToolchainError
 from intact.runtime.ort_message import sentence
 from intact.runtime.pinning import SETTING
+
+if TYPE_CHECKING:
+    from intact.backends.qnn.client import ChipOrder, CompileOrder, CompileReply, LoadOrder, RunOrder
+    from intact.targets.provider_placement import AssignedNodes
 
 PROVIDER = "QNNExecutionProvider"
 
@@ -21,7 +26,7 @@ PROVIDER = "QNNExecutionProvider"
 _OURS = {"htp_arch": "the architecture (--arch)", "soc_model": "the chip (--soc)"}
 
 
-def compile_context(request: dict[str, Any]) -> dict[str, Any]:
+def compile_context(request: CompileOrder) -> CompileReply:
     """Compile `model` into the EPContext model `context`; both paths are relative to `folder`.
 
     The compiler hashes the path as given and numbers what it makes, so that only a relative path, and one
@@ -46,27 +51,20 @@ def compile_context(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": None, "assigned": _assignment(session)}
 
 
-def load_model(request: dict[str, Any]) -> dict[str, Any]:
+def load_model(request: LoadOrder) -> dict[str, object]:
     """Load `model` in the simulator."""
     _load(request["model"], session_options(request))
     return {}
 
 
-def run_samples(request: dict[str, Any]) -> dict[str, Any]:
+def run_samples(request: RunOrder) -> dict[str, list[str]]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
     options = session_options(request)
     if not request["optimize"]:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = _load(request["model"], options)
     names = [value.name for value in session.get_outputs()]
-    results: dict[str, np.ndarray] = {}
-    with np.load(request["inputs"], allow_pickle=False) as arrays:
-        for row in range(request["samples"]):
-            feeds = {name: arrays[f"{row}.{index}"] for index, name in enumerate(request["names"])}
-            values = _run(session, names, feeds)
-            results |= {f"{row}.{index}": value for index, value in enumerate(values)}
-    # mypy takes the keyword arguments of numpy's stub for its flags.
-    np.savez(request["outputs"], **results)  # type: ignore[arg-type]
+    sample_files.answer(request, (_run(session, names, feeds) for feeds in sample_files.each(request)))
     return {"names": names}
 
 
@@ -90,7 +88,7 @@ def _run(session: ort.InferenceSession, names: list[str], feeds: dict[str, np.nd
     return values
 
 
-def session_options(request: dict[str, Any]) -> ort.SessionOptions:
+def session_options(request: ChipOrder) -> ort.SessionOptions:
     """Session options with the HTP backend of QNN for the requested architecture and chip."""
     options = ort.SessionOptions()
     options.log_severity_level = 0 if request["verbose"] else 2
@@ -100,7 +98,7 @@ def session_options(request: dict[str, Any]) -> ort.SessionOptions:
 
 
 @cache
-def _devices() -> list[Any]:
+def _devices() -> list[ort.OrtEpDevice]:
     try:
         ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
     # A library that does not load (wrong platform, old glibc) surfaces as one of several unrelated exceptions.
@@ -112,8 +110,8 @@ def _devices() -> list[Any]:
     return devices
 
 
-def _provider_options(request: dict[str, Any]) -> dict[str, str]:
-    given: dict[str, str] = request["ep_options"]
+def _provider_options(request: ChipOrder) -> dict[str, str]:
+    given = request["ep_options"]
     for name in given.keys() & _OURS.keys():
         raise SettingsError("S128", f"provider option {name}: it follows from {_OURS[name]}", fix=f"leave {name} out")
     _refuse_unknown(given)
@@ -143,9 +141,9 @@ def create(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
     return ort.InferenceSession(path, options, enable_fallback=0, read_config_from_model=0)
 
 
-def _assignment(session: ort.InferenceSession) -> list[dict[str, Any]]:
-    """For each subgraph, its provider and its nodes as [name, op type]."""
+def _assignment(session: ort.InferenceSession) -> list[AssignedNodes]:
+    """Every subgraph with its provider and its nodes."""
     return [
-        {"provider": graph.ep_name, "nodes": [[node.name, node.op_type] for node in graph.get_nodes()]}
+        {"provider": graph.ep_name, "nodes": [(node.name, node.op_type) for node in graph.get_nodes()]}
         for graph in session.get_provider_graph_assignment_info()
     ]

@@ -1,4 +1,4 @@
-"""What the QNN provider says about itself, which it says in its log only."""
+"""Messages of the QNN provider about itself, which are in its log only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BACKEND = re.compile(r"backendValidateOpConfig\(\) failed for node .* with erro
 
 
 def startup_failure(log: str) -> str | None:
-    """Why the provider did not start; ORT itself would go on without it."""
+    """The reason that the provider did not start; ORT itself would go on without it."""
     found = _STARTUP.search(log)
     return plain(found[1] or found[2]) if found else None
 
@@ -31,7 +31,7 @@ def refused_settings(log: str) -> list[str]:
 
 
 def reasons(log: str) -> dict[str, str]:
-    """Why each node that the provider refused was refused, by the node's name, from a verbose log."""
+    """The reason against each node that the provider refused, by the node's name, from a verbose log."""
     reader = _Reader()
     for line in log.splitlines():
         reader.read(plain(line))

@@ -1,4 +1,4 @@
-"""Where the nodes of a model run, from the QNN provider, with the reasons that it logs."""
+"""The placement of a model's nodes as the QNN provider decides it, with the reasons that it logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact.backends.qnn import client as qnn_client
-from intact.backends.qnn.client import Attempt, Chip
+from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.model import io
 from intact.results import PlacedNode, Placement
 from intact.runtime import pinning
@@ -23,9 +23,11 @@ def place(model: ir.Model, chip: Chip, timeout: float) -> Placement:
     ops = provider_placement.node_ops(model)
     with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
         io.save(model, Path(folder) / _MODEL)
-        attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=False, timeout=timeout)
+        attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, rest=LeftToCpu.NOTHING, timeout=timeout)
         if attempt.error is not None:
-            attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, fallback=True, timeout=timeout)
+            attempt = qnn_client.compile_context(
+                Path(folder), _MODEL, None, chip, rest=LeftToCpu.REFUSED, timeout=timeout
+            )
         if attempt.error is not None and attempt.reasons:
             attempt = _without_refused(model, Path(folder), attempt, chip, timeout)
     found = _failed(ops, attempt) if attempt.error is not None else _placed(ops, attempt)
@@ -33,12 +35,16 @@ def place(model: ir.Model, chip: Chip, timeout: float) -> Placement:
     return Placement(tuple(compute[0]), tuple(compute[1]), found.partitions if compute[0] else 0)
 
 
+def _attempt(folder: Path, chip: Chip, rest: LeftToCpu, timeout: float) -> Attempt:
+    return qnn_client.compile_context(folder, _MODEL, None, chip, rest=rest, timeout=timeout)
+
+
 def _without_refused(model: ir.Model, folder: Path, failed: Attempt, chip: Chip, timeout: float) -> Attempt:
     """The rest of the model: ONNX Runtime cannot put back on the CPU what it had changed for the NPU by itself."""
     refused = provider_placement.refused(provider_placement.node_ops(model), failed.reasons)
     pinning.pin(model, {node.name for node in refused})
     io.save(model, folder / _MODEL)
-    attempt = qnn_client.compile_context(folder, _MODEL, None, chip, fallback=True, pinned=True, timeout=timeout)
+    attempt = _attempt(folder, chip, LeftToCpu.PINNED, timeout)
     return replace(attempt, reasons={**failed.reasons, **attempt.reasons})
 
 

@@ -1,4 +1,4 @@
-"""Why the library refused questions of a probe, which it says in its log only."""
+"""Reasons of the library for refusing questions of a probe, which are in its log only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "intact-probe"
 
 
 def reasons(log: str) -> dict[int, str]:
-    """Why a question was answered with no, by its number, from the log between its marks."""
+    """The reason against each refused question, by its number, from the log between its marks."""
     sections = log.split(f"{MARK} ")[1:]
     found: dict[int, str] = {}
     for section in sections:

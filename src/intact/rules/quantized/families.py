@@ -7,7 +7,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypedDict
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -15,7 +15,7 @@ from intact.errors import SettingsError
 from intact.matching import explanation, rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
-from intact.results import Application, Refusal
+from intact.results import Application, Refusal, RuleCount
 from intact.rules import discovery, quantized
 from intact.rules.quantized.target_rule import TargetRule
 from intact.settings.devices import HOST
@@ -140,14 +140,6 @@ def conversion(form: str | None) -> Target:
         raise SettingsError("S134", f"unknown form {form!r} of a quantized model", allowed=", ".join(CONVERSIONS))
     target = load_target(HOST)
     return replace(target, rewrite=replace(target.rewrite, form=found, rules=CONVERSIONS[found]))
-
-
-class RuleCount(TypedDict):
-    """A rule that fired, its claim, and the number of times."""
-
-    rule: str
-    exactness: str
-    count: int
 
 
 def counts(applications: Iterable[Application]) -> list[RuleCount]:

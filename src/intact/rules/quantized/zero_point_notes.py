@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TypedDict
 
 import onnx_ir as ir
 
 from intact.matching.rewriter import Rewritten
 from intact.model import query
+from intact.results import RequantizedWeight
 from intact.rules.discovery import rules_of
 from intact.rules.quantized import depthwise, input_copies, symmetric, zero_points
 from intact.rules.quantized.operand import Operand, dq_operand
@@ -90,13 +90,6 @@ def _several(weight: Operand) -> bool:
         return len(set(weight.zeros().tolist())) > 1
     shape = query.static_shape(weight.zero_point)
     return shape is None or any(size > 1 for size in shape)
-
-
-class RequantizedWeight(TypedDict):
-    """A layer and the SQNR in dB of each channel of its weight after it got another grid."""
-
-    node: str
-    weight_sqnr_db: list[float]
 
 
 def requantized(model: ir.Model) -> list[RequantizedWeight]:

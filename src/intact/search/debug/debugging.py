@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -21,9 +21,20 @@ from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import publish
 from intact.rules.quantized import families
 from intact.search.debug import failing, repro
-from intact.search.debug.bisect import Comparison
+from intact.search.debug.bisect import compare_layers
 from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
+from intact.search.debug.findings import (
+    Bisection,
+    CompileBisection,
+    Destination,
+    DeviceBisection,
+    FailingUnit,
+    ModelBisection,
+    PartedUnit,
+    UnitFinding,
+)
 from intact.search.debug.layers import Layer, first_parted, ranked
+from intact.search.debug.paired_models import PairedModels
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -31,17 +42,9 @@ from intact.targets.spec import Target
 ROWS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The folder for the smallest models that show a fault."""
-
-    folder: Path
-    overwrite: bool = False
-
-
 def debug_files(
     reference: Path, candidate: Path | None, config: BuildConfig, *, save: Destination | None = None, log: Log
-) -> dict[str, Any]:
+) -> Bisection:
     """Find where `candidate` parts ways with `reference`, and where a device that the settings name does with the CPU.
 
     A candidate that is compiled already is taken as the reference on the device. With `save`, the worst node alone
@@ -64,7 +67,7 @@ def debug_files(
     rows = _rows(given, config, log)
     if other is not None and not compiled:
         result = _compare(given, other, rows, save, log)
-        if result["first"] is not None or not device:
+        if result.first is not None or not device:
             return result
     return _on_device(given if other is None or compiled else other, rows, config, save, log)
 
@@ -86,42 +89,34 @@ def _rows(model: ir.Model, config: BuildConfig, log: Log) -> list[data.Feeds]:
 
 def _compare(
     reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: Destination | None, log: Log
-) -> dict[str, Any]:
-    comparison = Comparison(reference, candidate, rows)
-    with log.stage("debug", len(comparison.pairs)) as (advance, _):
-        layers = comparison.layers(advance)
+) -> ModelBisection:
+    models = PairedModels(reference, candidate)
+    with log.stage("debug", len(models.pairs)) as (advance, _):
+        layers = compare_layers(models, rows, advance)
     first, by_error = first_parted(layers), ranked(layers)
     worst = first or next(iter(by_error), None)
     if save is not None and worst is not None:
-        _save_difference(save, reference, candidate, comparison, worst, rows)
-    return {
-        "kind": "models",
-        "first": None if first is None else asdict(first),
-        "layers": [asdict(layer) for layer in by_error],
-        "parted": [layer.tensor for layer in layers if layer.cause is not None],
-        "undone": [asdict(layer) for layer in layers if layer.meant],
-        "compared": len(layers),
-        "samples": len(rows),
-        "repro": None if save is None or worst is None else str(save.folder),
-        "warnings": log.warnings,
-    }
+        _save_difference(save, models, worst, rows)
+    return ModelBisection(
+        first=first,
+        layers=by_error,
+        parted=[layer.tensor for layer in layers if layer.cause is not None],
+        undone=[layer for layer in layers if layer.meant],
+        compared=len(layers),
+        samples=len(rows),
+        repro=None if save is None or worst is None else str(save.folder),
+        warnings=log.warnings,
+    )
 
 
-def _save_difference(
-    save: Destination,
-    reference: ir.Model,
-    candidate: ir.Model,
-    comparison: Comparison,
-    layer: Layer,
-    rows: list[data.Feeds],
-) -> None:
-    """The layer in both models, between the same tensors; the candidate's with its grids."""
-    tensor = comparison.base(layer.tensor)
-    inputs = comparison.inputs_of(tensor)
-    match = comparison.pairs[tensor]
+def _save_difference(save: Destination, models: PairedModels, layer: Layer, rows: list[data.Feeds]) -> None:
+    """Write the layer of both models, between the same tensors; the candidate's with its grids."""
+    tensor, reference = models.base(layer.tensor), models.reference
+    inputs = models.inputs_of(tensor)
     arrays = {name: _value(reference, theirs, rows[0]) for name, theirs in inputs.items()}
-    expected = Cutter(reference).piece([match], set(inputs.values()), {t: arrays[n] for n, t in inputs.items()})
-    found = Cutter(candidate).piece([comparison.seen(layer.tensor)], set(inputs), arrays)
+    like = {theirs: arrays[name] for name, theirs in inputs.items()}
+    expected = reference.piece([models.pairs[tensor]], set(inputs.values()), like)
+    found = models.whole.piece([models.seen(layer.tensor)], set(inputs), arrays)
     for value in expected.graph.inputs:
         names = [name for name, theirs in inputs.items() if theirs == value.name]
         value.name = names[0] if names else value.name
@@ -131,18 +126,18 @@ def _save_difference(
     repro.write_difference(save.folder, what, expected, found, arrays | extra, overwrite=save.overwrite)
 
 
-def _value(model: ir.Model, tensor: str, row: Mapping[str, np.ndarray]) -> np.ndarray:
+def _value(model: Cutter, tensor: str, row: Mapping[str, np.ndarray]) -> np.ndarray:
     """One tensor of a model for one row."""
     if tensor in row:
         return np.asarray(row[tensor])
-    piece = Cutter(model).piece([tensor], set(row))
+    piece = model.piece([tensor], set(row))
     feeds = {value.name or "": np.asarray(row[value.name or ""]) for value in piece.graph.inputs}
     return execution.session(piece).run(feeds)[tensor]
 
 
 def _on_device(
     model: ir.Model, rows: list[data.Feeds], config: BuildConfig, save: Destination | None, log: Log
-) -> dict[str, Any]:
+) -> DeviceBisection | CompileBisection:
     target = preparation.target_of(config.compile)
     simulator = simulator_of(target)
     if simulator is None:
@@ -168,7 +163,7 @@ def _on_device(
 
 def _failing(
     model: ir.Model, fails: failing.Fails, error: str, target: Target, save: Destination | None, log: Log
-) -> dict[str, Any]:
+) -> CompileBisection:
     with log.stage("debug"):
         found = failing.smallest_failing(model, fails)
     if found is None:
@@ -180,28 +175,18 @@ def _failing(
         what = f"{', '.join(nodes)}: {pattern}\nThe compiler for {target.name} fails: {found.error}"
         command = f"intact debug model.onnx --device {target.backend} {_arch(target)}"
         repro.write_device(save.folder, what, found.model, {}, command, overwrite=save.overwrite)
-    return {
-        "kind": "compile",
-        "target": target.name,
-        "first": {
-            "node": unit.nodes[0] if unit.nodes else unit.tensor,
-            "op": unit.ops[0] if unit.ops else "QuantizeLinear",
-            "tensor": unit.tensor,
-            "cause": "compile",
-            "pattern": pattern,
-            "nodes": nodes,
-            "error": found.error,
-        },
-        "layers": [],
-        "compiled": found.attempts,
-        "repro": None if save is None else str(save.folder),
-        "warnings": log.warnings,
-    }
+    return CompileBisection(
+        target=target.name,
+        first=FailingUnit(unit.node, unit.op, unit.tensor, "compile", pattern, nodes, found.error),
+        compiled=found.attempts,
+        repro=None if save is None else str(save.folder),
+        warnings=log.warnings,
+    )
 
 
 def _against_cpu(
     comparison: DeviceComparison, target: Target, rows: int, save: Destination | None, log: Log
-) -> dict[str, Any]:
+) -> DeviceBisection:
     with log.stage("debug", len(comparison.units.units)) as (advance, _):
         errors = comparison.errors(advance)
         alone = next((error for error in errors if error.parted), None)
@@ -217,31 +202,23 @@ def _against_cpu(
         )
         command = f"intact debug model.onnx --device {target.backend} {_arch(target)} --data inputs.npz"
         repro.write_device(save.folder, what, piece, inputs, command, overwrite=save.overwrite)
-    return {
-        "kind": "device",
-        "target": target.name,
-        "first": None if first is None else _told(first) | {"together": joined is not None},
-        "layers": [_told(error) for error in by_error],
-        "parted": [error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
-        "compared": len(errors),
-        "samples": rows,
-        "repro": None if save is None or worst is None else str(save.folder),
-        "warnings": log.warnings,
-    }
+    return DeviceBisection(
+        target=target.name,
+        first=None if first is None else PartedUnit(**asdict(_told(first)), together=joined is not None),
+        layers=[_told(error) for error in by_error],
+        parted=[error.unit.tensor for error in (*errors, *([] if joined is None else [joined])) if error.parted],
+        compared=len(errors),
+        samples=rows,
+        repro=None if save is None or worst is None else str(save.folder),
+        warnings=log.warnings,
+    )
 
 
-def _told(error: UnitError) -> dict[str, Any]:
+def _told(error: UnitError) -> UnitFinding:
     unit = error.unit
-    return {
-        "node": unit.nodes[0] if unit.nodes else unit.tensor,
-        "op": unit.ops[0] if unit.ops else "QuantizeLinear",
-        "tensor": unit.tensor,
-        "own_db": error.own_db,
-        "steps": error.steps,
-        "max_abs_error": error.max_abs_error,
-        "pattern": unit.pattern,
-        "cause": "device" if error.parted else None,
-    }
+    cause: Literal["device"] | None = "device" if error.parted else None
+    figures = (error.own_db, error.steps, error.max_abs_error)
+    return UnitFinding(unit.node, unit.op, unit.tensor, *figures, unit.pattern, cause)
 
 
 def _arch(target: Target) -> str:

@@ -33,7 +33,7 @@ SIMULATED_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class UnitError:
-    """How far the NPU is from the CPU in one unit, fed with the same tensors; None where they are identical."""
+    """The distance of the NPU from the CPU in one unit, fed with the same tensors; None where they are identical."""
 
     unit: Unit
     own_db: float | None
@@ -215,6 +215,5 @@ def first_on_device(
 
 def _sentence(target: Target, error: UnitError, more: str) -> str:
     unit = error.unit
-    node, op = (unit.nodes[0], unit.ops[0]) if unit.nodes else (unit.tensor, "QuantizeLinear")
     kept = "nothing" if error.own_db is None else f"{error.own_db:.1f} dB"
-    return f"{target.name} and the CPU part ways at {node} ({op}), which keeps {kept}{more}"
+    return f"{target.name} and the CPU part ways at {unit.node} ({unit.op}), which keeps {kept}{more}"

@@ -47,7 +47,7 @@ def subsets(before: Sequence[TracedTensor]) -> list[Sources]:
 
 
 def kept(tried: Mapping[Sources, Rows], chosen: Collection[Sources], sources: Sources) -> dict[Sources, Rows]:
-    """What is followed on of what was tried, by the sources that are left.
+    """Choose what is followed on of what was tried, by the sources that are left.
 
     What is undone no longer tells apart what else differs with it; where both were followed, that alone counts.
     """

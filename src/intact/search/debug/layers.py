@@ -1,4 +1,4 @@
-"""What one layer adds to the error by itself, and when that is too much."""
+"""The error that one layer adds by itself, and the limits of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOST_DB = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one layer of the candidate adds to the error by itself; None stands for no error at all.
+    """The error that one layer of the candidate adds by itself; None stands for no error at all.
 
     `computed_db` is the SQNR of its result, fed with the reference's tensors; `grid_db` that of putting it on its
     grid, and `expected_db` what the type of the grid could hold. `own_db` is both together. `accumulated_db` is the
@@ -50,7 +50,7 @@ class Layer:
 
 @dataclass(slots=True)
 class Loss:
-    """What putting one tensor on one grid costs, over all rows."""
+    """The cost of putting one tensor on one grid, over all rows."""
 
     grid: ActivationGrid
     difference: Difference = field(default_factory=Difference)
@@ -72,7 +72,7 @@ class Loss:
 
     @property
     def too_much(self) -> bool:
-        """Whether it costs more than any sound grid of its type."""
+        """True if it costs more than any sound grid of its type."""
         found, expected = self.difference.sqnr_db, self.expected_db
         if found is None or found >= PARTED_DB:
             return False
@@ -80,7 +80,7 @@ class Loss:
 
 
 def loss_of(grid: ActivationGrid, rows: Rows) -> Loss:
-    """What putting a tensor with these values on a grid costs."""
+    """The cost of putting a tensor with these values on a grid."""
     result = Loss(grid)
     for value in rows:
         result.add(value)
@@ -119,7 +119,7 @@ def but_for_a_factor(expected: Rows, found: Rows) -> Difference:
 
 
 def agrees(difference: Difference, limit: float) -> bool:
-    """Whether a difference is no greater than the limit allows."""
+    """True if a difference is no greater than the limit allows."""
     return decibels(difference) >= limit
 
 

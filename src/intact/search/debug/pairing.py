@@ -1,4 +1,4 @@
-"""Which tensor of one model is which tensor of another: by name where names survived, by structure elsewhere."""
+"""Pairs the tensors of two models: by name where names survived, by structure elsewhere."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _names_on_grid(value: ir.Value) -> list[str]:
 
 
 def _alike(left: ir.Value, right: ir.Value) -> bool:
-    """Whether nothing that is known of both speaks against their being the same tensor."""
+    """True if nothing that is known of both speaks against their being the same tensor."""
     if left.dtype is not None and right.dtype is not None and left.dtype != right.dtype:
         return False
     a, b = query.static_shape(left), query.static_shape(right)

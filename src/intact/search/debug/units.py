@@ -15,7 +15,7 @@ from intact.targets.provider_placement import CONVERSIONS
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What computes one tensor: `output` is that tensor behind its grid, `reads` are the tensors of other units."""
+    """The nodes that compute one tensor: `output` is it behind its grid, `reads` are the tensors of other units."""
 
     tensor: str
     output: str
@@ -23,6 +23,16 @@ class Unit:
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     pattern: str
+
+    @property
+    def node(self) -> str:
+        """The name of its first node; that of the tensor where it only puts the tensor on a grid."""
+        return self.nodes[0] if self.nodes else self.tensor
+
+    @property
+    def op(self) -> str:
+        """The operator of its first node."""
+        return self.ops[0] if self.ops else "QuantizeLinear"
 
 
 class Units:

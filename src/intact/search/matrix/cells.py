@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import joblib
 from joblib import parallel
@@ -23,7 +23,7 @@ from intact.events import Events, Log, Silence
 from intact.pipeline import loading, preparation, presets
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
-from intact.results import Build, Word
+from intact.results import Build, Gate, Word
 from intact.runtime import ort_cpu
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig, merge
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a cell; figures are those of the deployed form, None where there are none."""
+    """The outcome of a cell; figures are those of the deployed form, None where there are none."""
 
     device: str
     precision: str
@@ -66,7 +66,7 @@ class Outcome:
     npu_percent: float | None = None
     partitions: int | None = None
     bytes: int | None = None
-    gates: tuple[dict[str, Any], ...] = ()
+    gates: tuple[Gate, ...] = ()
     error: str | None = None
     verdict: Word | None = None
     verdict_reasons: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def _build_all(todo: Sequence[CellJob], workers: int, cluster: str | None, log: 
         return {}
     # joblib runs one job in this very process, where neither threads nor crashes can be kept apart: one worker is two
     # that get one cell at a time.
-    limits: dict[str, Any] = {} if cluster is not None else {"n_jobs": max(workers, 2), "pre_dispatch": workers}
+    limits: dict[str, int] = {} if cluster is not None else {"n_jobs": max(workers, 2), "pre_dispatch": workers}
     pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **limits)
     found: dict[str, Outcome] = {}
     with log.stage("matrix", len(todo)) as (advance, _):
@@ -202,7 +202,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
         npu_percent=100 * on / (on + off) if has_npu and on + off else None,
         partitions=built.placement.partitions if has_npu else None,
         bytes=sum(a.bytes for a in built.artifacts if a.kind not in ("portable quantized model", MADE_FROM)),
-        gates=tuple(asdict(gate) for gate in built.gates),
+        gates=built.gates,
         verdict=built.verdict,
         verdict_reasons=built.verdict_reasons,
     )
@@ -235,13 +235,14 @@ def _kept(work: CellJob) -> Outcome | None:
         whole = all((folder / a["path"]).stat().st_size == a["bytes"] for a in manifest["artifacts"])
         if record["key"] != work.key or not whole:
             return None
-        return Outcome(**{**record["outcome"], "kept": True})
+        outcome = record["outcome"]
+        return Outcome(**{**outcome, "kept": True, "gates": tuple(Gate(**gate) for gate in outcome["gates"])})
     except (OSError, ValueError, LookupError, TypeError):
         return None  # nothing, half of something, or nothing of ours: it is built
 
 
 def _check_output(output: Path) -> None:
-    """A matrix goes into a new or empty folder, or into one that holds a matrix."""
+    """Refuse a folder that is neither new nor empty and holds no matrix."""
     publish.check_folder(output, overwrite=True)
     ours = (output / TABLE).is_file() or any(output.glob(f"*/{RECORD}"))
     if output.is_dir() and any(output.iterdir()) and not ours:
@@ -256,7 +257,7 @@ def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
 
 @contextmanager
 def _backend(cluster: str | None, threads: int) -> Iterator[None]:
-    """Where cells are built: processes here, or a backend that joblib knows by name."""
+    """Choose the place that cells are built in: processes here, or a backend that joblib knows by name."""
     if cluster is None:
         with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
             yield

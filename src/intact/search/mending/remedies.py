@@ -137,7 +137,9 @@ def _cut_behind(
     wide.outputs[0].name = names.take(f"{site.tensor}/whole")
     wide.outputs[0].type, wide.outputs[0].shape = value.type, ir.Shape(shape)
     graph.insert_before(old, wide)
-    pair = _pair(wide.outputs[0], quantize.inputs[1], quantize.inputs[2], names)
+    scale, zero = quantize.inputs[1:3]
+    assert scale is not None, "a QuantizeLinear has a scale"
+    pair = _pair(wide.outputs[0], scale, zero, names)
     numbers = [
         edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{site.tensor}/{what}"))
         for part, what in zip(window, ("starts", "ends", "axes"), strict=True)

@@ -1,4 +1,4 @@
-"""What a model costs as it was written: every node at the price of the types that it has there, whoever chose them."""
+"""The cost of a model as it was written: every node at the price of the types that it has there, whoever chose them."""
 
 from __future__ import annotations
 

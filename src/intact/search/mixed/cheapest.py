@@ -26,7 +26,7 @@ from intact.search.mixed.curve import Curve, curve_of
 from intact.search.mixed.hunt import Hunt
 from intact.search.mixed.ladder import Assignment
 from intact.search.mixed.workbench import GOALS, Workbench
-from intact.settings.config import BuildConfig, QuantConfig
+from intact.settings.config import BuildConfig
 
 # What the search decides itself.
 _DECIDED = {"activation_type", "weight_type", "types", "plan", "encodings"}
@@ -36,12 +36,7 @@ POINTS_KEPT = 40
 
 
 def build(
-    path: Path,
-    config: BuildConfig,
-    output: Path,
-    *,
-    overwrite: bool = False,
-    events: Events | None = None,
+    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
 ) -> Build:
     """Build the cheapest mix of precisions that meets the gates.
 
@@ -95,7 +90,8 @@ def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, 
 
 def _plan(built: Build, begun: PreparedModel, folder: Path) -> tuple[Artifact, ...]:
     """Write the plan of a build beside it; half precision throughout has no grids to plan."""
-    quant = QuantConfig.from_dict(built.config["quant"] or built.config["compile"]["quant"])
+    quant = BuildConfig.from_dict(built.config).quantization
+    assert quant is not None, "a mix of precisions is quantized"
     if not quant.has_grids:
         return ()
     planned = quantizing.plan(begun.model, begun.target, quant, quant.types)

@@ -1,4 +1,4 @@
-"""What an inference costs at given precisions: multiply-adds and bytes moved, at the prices of the target's table."""
+"""The cost of an inference at given precisions: multiply-adds and bytes moved, at the prices of the target's table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def elements(value: ir.Value | None) -> int:
 
 
 def multiply_adds(node: ir.Node) -> int:
-    """How many products a node adds up; operators that are no products of matrices have none."""
+    """The number of products that a node adds up; operators that are no products of matrices have none."""
     first, second = query.input_(node, 0), query.input_(node, 1)
     if first is None or second is None or not second.shape or not first.shape:
         return 0
@@ -45,7 +45,7 @@ def _size(value: ir.Value, axis: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What there is to do: multiply-adds and weights of each group, values of each tensor."""
+    """The work of an inference: multiply-adds and weights of each group, values of each tensor."""
 
     products: tuple[int, ...]
     weights: tuple[int, ...]

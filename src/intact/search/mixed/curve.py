@@ -60,7 +60,7 @@ class Curve:
         return replace(found, cost=found.cost / self.cheapest)
 
     def bill(self, written: ir.Model) -> Bill:
-        """What a model costs that was made with an assignment, or with any other types."""
+        """The cost of a model that was made with an assignment, or with any other types."""
         found = bill(self.ladder.prices, self.model, written)
         return replace(found, cost=found.cost / self.cheapest)
 
@@ -69,7 +69,7 @@ class Curve:
         return {level.name: self.ladder.uniform(k).cost / self.cheapest for k, level in enumerate(self.levels)}
 
     def groups_of(self, chosen: Assignment) -> dict[str, int]:
-        """How many groups have each precision."""
+        """The number of groups with each precision."""
         counts = Counter(chosen.levels)
         return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
 
@@ -103,7 +103,7 @@ def curve_of(begun: PreparedModel) -> Curve:
 
 
 def _quantizes(begun: PreparedModel, found: Structure, chosen: Assignment) -> bool:
-    """Whether anything is left to quantize: float throughout is another precision, not a mix."""
+    """True if anything is left to quantize: float throughout is another precision, not a mix."""
     quant = quant_of(settings(begun, found, chosen))
     try:
         quantizing.plan(begun.model, begun.target, quant, quant.types)

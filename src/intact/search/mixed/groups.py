@@ -1,4 +1,4 @@
-"""What precisions are given to: groups of nodes that have one type, and the tensors between them."""
+"""Groups of nodes that get one precision, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT = "float"
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """Whether nodes in float can stand behind integers on a grid, before them, and between them.
+    """The places that nodes in float can have: behind integers on a grid, before them, and between them.
 
     An NPU takes a node between grids for one of integers, whatever it was meant to be.
     """
@@ -159,7 +159,7 @@ def _types(names: Sequence[str], planned: QuantPlan) -> object:
 
 
 def _takes_float(node: ir.Node, target: Target) -> bool:
-    """Whether a node that is not quantized stays on the target."""
+    """True if a node that is not quantized stays on the target."""
     return not target.npu or bool(_float_signatures(node, target))
 
 

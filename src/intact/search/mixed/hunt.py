@@ -24,7 +24,7 @@ MOST_TRIMS, TRIMMED = 3, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of one assignment: quantized and run on the CPU, or compiled as well.
+    """The result of one assignment: quantized and run on the CPU, or compiled as well.
 
     `missing_db` is how much SQNR it lacks, negative where there is more than enough, None where that is not known.
     Cost, groups and bytes are those of the model that was written.
@@ -40,7 +40,7 @@ class Trial:
 
 
 class Workshop(Protocol):
-    """What a hunt has done for it."""
+    """The work that a hunt leaves to others."""
 
     def attempt(self, chosen: Assignment) -> Trial | None:
         """Quantize and run on the CPU; None where the target does not take that."""
@@ -78,7 +78,7 @@ class Hunt:
         return None
 
     def _candidate(self) -> Assignment | None:
-        """What to build next; None where nothing is left."""
+        """Choose the assignment to build next; None where nothing is left."""
         ceiling = self._ceiling()
         mix = self._mix(ceiling) if sum(a.precision is None for a in self.built) < MOST_BUILDS else None
         return mix or ceiling or self._nearest()
@@ -164,7 +164,7 @@ class Hunt:
         return chosen
 
     def _nearest(self) -> Assignment | None:
-        """Where nothing is left that should meet the gates: the one that comes nearest, if it is not built already."""
+        """The assignment that comes nearest to the gates, if it is not built already: no other should meet them."""
         if self._gave_up:
             return None
         self._gave_up = True

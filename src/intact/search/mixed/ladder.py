@@ -179,7 +179,7 @@ class Ladder:
     def _change(
         self, move: Sequence[int], levels: list[int], level: int, *, higher: bool
     ) -> tuple[np.ndarray, float, Change]:
-        """What it adds to noise and cost to bring these groups to a level, those that can have it; nothing if none."""
+        """The noise and cost that bringing these groups to a level adds, those that can have it; nothing if none."""
         groups = self.prices.structure.groups
         able = [g for g in move if level in groups[g].levels and (levels[g] < level if higher else levels[g] > level)]
         change = dict.fromkeys(able, level)
@@ -189,7 +189,7 @@ class Ladder:
         return noise, cost, change
 
     def _stands(self, change: Change, levels: Sequence[int]) -> bool:
-        """Whether, after a change, everything in float is where the target takes it in float."""
+        """True if, after a change, everything in float is where the target takes it in float."""
         after = {**dict(enumerate(levels)), **change}
         return all(self._takes(group, after) for group in self._near(change))
 

@@ -32,7 +32,7 @@ class Segments:
         self._before: list[dict[str, np.ndarray]] = []
 
     def share_behind(self, names: Iterable[str]) -> float:
-        """How much of the model, in segments, lies behind the first that reads one of these inputs."""
+        """The share of the segments that begins with the first that reads one of these inputs."""
         return 1 - self._first_reader(names) / len(self._reads)
 
     def run(self, feeds: Arrays) -> list[np.ndarray]:
@@ -65,14 +65,14 @@ class Segments:
         return {**state, **session.run({port.name: state[port.name] for port in session.inputs})}
 
     def _results(self, chunk: Iterable[ir.Node], index: int) -> list[str]:
-        """What a segment computes that a later one reads, or that is an output."""
+        """The tensors of a segment that a later one reads, or that are outputs."""
         later = set().union(*self._reads[index + 1 :])
         values = [value for node in chunk for value in node.outputs]
         return [value.name or "" for value in values if value in later or value.name in self._outputs]
 
 
 def _read(nodes: Iterable[ir.Node]) -> set[ir.Value]:
-    """What nodes read, themselves or in their bodies."""
+    """The tensors that nodes read, themselves or in their bodies."""
     found: set[ir.Value] = set()
     for node in nodes:
         found.update(value for value in node.inputs if value is not None)

@@ -1,4 +1,4 @@
-"""How much noise each group of nodes adds to the outputs by itself, at each precision.
+"""The noise that each group of nodes adds to the outputs by itself, at each precision.
 
 Every tensor, weight and reading of a tensor is rounded alone, in a run of the float model on a few rows, and the noise
 that it makes at the outputs is measured. Rounding errors of different places are all but independent, so the noise of
@@ -93,7 +93,7 @@ Combination = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Runs:
-    """What turning switches on does to the outputs, row by row; nothing is run twice."""
+    """The effect of switches on the outputs, row by row; nothing is run twice."""
 
     probe: ProbeModel
     unseen: Unseen

@@ -61,7 +61,7 @@ class ProbeModel:
         return self._cut().again(dict.fromkeys(switches, _ON))
 
     def effort(self, switches: Sequence[str]) -> float:
-        """How much of a run of the whole model it takes to run with these switches on."""
+        """The share of a run of the whole model that it takes to run with these switches on."""
         return self._cut().share_behind(switches)
 
     def _cut(self) -> Segments:

@@ -1,4 +1,4 @@
-"""What rows that ranges were not observed on have that the others had not: values beyond every value that was seen.
+"""Values beyond every one that was seen: what rows that ranges were not observed on have, and the others had not.
 
 A grid cuts such values off, which costs more than rounding, on few rows, and mostly whatever the number of bits.
 """

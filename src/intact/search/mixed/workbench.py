@@ -41,7 +41,7 @@ class Workbench:
     _last: tuple[Assignment, PreparedModel, Log] | None = None
 
     def attempt(self, chosen: Assignment) -> Trial | None:
-        """What an assignment gives that is quantized and run on the CPU; None where the target does not take it."""
+        """Quantize as assigned and run on the CPU; None where the target does not take it."""
         try:
             prepared, _ = self._prepared(chosen)
         except TargetError as error:
@@ -55,7 +55,7 @@ class Workbench:
         return trial
 
     def build(self, chosen: Assignment) -> Trial | None:
-        """What an assignment gives as built; None where the target does not take it after all."""
+        """Build as assigned; None where the target does not take it after all."""
         prepared, log = self._prepared(chosen)
         place = self.folder / str(len(self.builds) + len(self.errors))
         try:
@@ -139,7 +139,7 @@ def _least(rows: Sequence[Accuracy], form: Form) -> float | None:
 
 
 def _missing_db(gates: Sequence[Gate]) -> float | None:
-    """How much SQNR is missing for all gates to hold, negative where there is more than enough; None if unknown."""
+    """The SQNR that is missing for all gates to hold, negative where there is more than enough; None if unknown."""
     missing = [_gap_db(gate) for gate in gates]
     known = [gap for gap in missing if gap is not None]
     unknown = [gate for gate, gap in zip(gates, missing, strict=True) if gap is None]
@@ -158,7 +158,7 @@ def _gap_db(gate: Gate) -> float | None:
 
 
 def _surplus(gates: Sequence[Gate]) -> float:
-    """How near a build came to its goals: greater is better."""
+    """The nearness of a build to its goals: greater is better."""
     gaps = [_gap_db(gate) for gate in gates if gate.name in GOALS and not gate.passed]
     lost = [gate.value or 0.0 for gate in gates if gate.name == "max_accuracy_drop" and not gate.passed]
     return -max([gap for gap in gaps if gap is not None] + lost, default=0.0)
