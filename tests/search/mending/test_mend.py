@@ -182,4 +182,4 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     (told,) = [stage for stage in built.stages if stage.name == "mend"]
     assert "deconvolve" in told.details["done"][0]
     assert [stage.name for stage in built.stages].count("verify") == 1
-    assert built.placement.npu_percent == 100
+    assert not built.placement.cpu_nodes
