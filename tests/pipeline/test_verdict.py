@@ -30,6 +30,12 @@ def row(form="quantized", db=45.0, **values):
     return replace(FINE, form=form, sqnr_db=db, **values)
 
 
+def test_a_loss_against_a_model_that_came_quantized_is_told_without_a_number():
+    same = replace(FINE, sqnr_db=None, identical=True)
+    (reason,) = judge(Evidence((same, row("compiled", 38.5)))).reasons
+    assert reason == "output y keeps 38.5 dB in the compiled model, where the quantized one is the same"
+
+
 def word(*rows, **values):
     return judge(Evidence(rows, **values)).word
 

@@ -42,14 +42,22 @@ def shortfall(accuracy: Sequence[Accuracy]) -> float:
     return max([0.0, *missed])
 
 
-def mend(built: CompiledModel, mender: Mender, log: Log) -> RewrittenModel | None:
+@dataclass(frozen=True, slots=True)
+class MendedBuild:
+    """A build with its model in a form that its device computes better, and what was done."""
+
+    form: RewrittenModel
+    done: tuple[str, ...]
+
+
+def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
     """Ask for another form of a model that was compiled; None where there is none."""
     prepared = built.prepared
     with log.stage("mend") as (_, details):
         rows = deployment.validation_rows(prepared.inputs)
         found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
         details["done"] = [] if found is None else list(found.done)
-    return None if found is None else deployment.in_other_form(built.before, found.model, log)
+    return None if found is None else MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done)
 
 
 def _db(found: float | None) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from intact.backends import compiling
 from intact.backends.installed import versions
+from intact.errors import IntactError
 from intact.events import Events, Log, Silence
 from intact.pipeline import acceptance, deployment, mending, preparation, presets, recording, verifying
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
@@ -66,13 +67,18 @@ def _deploy(
     before = log.mark()
     compiled, verified = _try(rewritten, folder, options, log)
     missed = mending.shortfall(verified.accuracy)
-    if missed and options.mender is not None:
-        found = mending.mend(compiled, options.mender, log)
+    found = mending.mend(compiled, options.mender, log) if missed and options.mender is not None else None
+    if found is not None:
         told = log.stages.pop()
-        if found is not None:
-            log.back_to(before)
-            compiled, verified = _try(found, folder, options, log)
-        if found is not None and mending.shortfall(verified.accuracy) >= missed:
+        log.back_to(before)
+        try:
+            compiled, verified = _try(found.form, folder, options, log)
+            is_better = mending.shortfall(verified.accuracy) < missed
+        except IntactError:
+            is_better = False  # the target does not take this form
+        if is_better:
+            log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
+        else:
             log.back_to(before)
             compiled, verified = _try(rewritten, folder, options, log)
         log.stages.append(told)

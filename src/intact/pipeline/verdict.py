@@ -137,7 +137,8 @@ def _about_losses(evidence: Evidence, limits: VerdictConfig) -> Iterator[_Findin
         if lost <= limits.most_lost_db or _db(row) >= limits.lost_below_db:
             continue
         word: Word = "broken" if _db(row) < limits.suspect_below_db else "suspect"
-        what = f"output {row.output} keeps {_db(row):.1f} dB in the {row.form} model, {lost:.1f} dB less than quantized"
+        less = f"{lost:.1f} dB less than quantized" if math.isfinite(lost) else "where the quantized one is the same"
+        what = f"output {row.output} keeps {_db(row):.1f} dB in the {row.form} model, {less}"
         yield _Finding(word, what + ("" if evidence.parted is None else f"; {evidence.parted}"))
 
 

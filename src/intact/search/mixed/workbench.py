@@ -17,6 +17,7 @@ from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
+from intact.search.mending.mend import mend
 from intact.search.mixed.curve import Curve, settings
 from intact.search.mixed.hunt import Trial
 from intact.search.mixed.ladder import Assignment
@@ -59,7 +60,7 @@ class Workbench:
         prepared, log = self._prepared(chosen)
         place = self.folder / str(len(self.builds) + len(self.errors))
         try:
-            built = stages.complete(prepared, place, BuildOptions(finder=first_on_device), log)
+            built = stages.complete(prepared, place, BuildOptions(finder=first_on_device, mender=mend), log)
         except TargetError as error:
             self._note(chosen, error)
             return None
