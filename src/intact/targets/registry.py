@@ -178,6 +178,7 @@ def _forms(entry: RewriteSection, origin: str, vnni: bool | None, ort: str | Non
         # A version that the user names is the one that runs the model: no other has to.
         portable_up_to=tuple(entry.portable_up_to) if ort is None else (),
         weight_zero_points=entry.weight_zero_points,
+        requantizes_wrongly=frozenset(entry.requantizes_wrongly),
         worth_converting=entry.worth_converting,
         worth_flattening=entry.worth_flattening,
         direct_conv=(entry.direct_conv.inputs, entry.direct_conv.outputs, entry.direct_conv.positions),

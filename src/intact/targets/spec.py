@@ -178,6 +178,7 @@ class Forms:
     `portable_up_to` multiplications, in 1, 2 and 3 dimensions, take the form of those without such a kernel all the
     same. `direct_conv` is what the fastest kernel for convolutions wants: a multiple of so many input channels, and so
     many output channels or more; and how many positions a convolution has whose input is worth a copy for that.
+    `requantizes_wrongly` are the types in which a device may be wrong about a grid right behind another one.
     `worth_converting` is how many multiplications with each int8 from outside pay for its conversion to uint8, and
     `worth_flattening` how many results of a stack of matrices pay for a product that takes a matrix only.
     """
@@ -193,6 +194,7 @@ class Forms:
     refuses_distinct: frozenset[str] = frozenset()
     portable_up_to: tuple[int, ...] = ()
     direct_conv: tuple[int, int, int] = (1, 1, 1)
+    requantizes_wrongly: frozenset[str] = frozenset()
     worth_converting: int | None = None
     worth_flattening: int | None = None
     source: str = ""

@@ -191,6 +191,7 @@ class RewriteSection(TableSection):
     distinct_zero_points: dict[str, str] = {}
     portable_up_to: list[int] = []
     direct_conv: DirectConvRow = DirectConvRow()
+    requantizes_wrongly: list[str] = []
     worth_converting: int | None = None
     worth_flattening: int | None = None
     source: str = ""

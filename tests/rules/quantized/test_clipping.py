@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from intact.matching import rewriter
 from intact.rules.discovery import rules_of
-from intact.rules.quantized import clipping
+from intact.rules.quantized import clipping, families
 from intact.runtime import ort_cpu
+from intact.targets.registry import load_target
 
 RULES = rules_of(clipping)
 
@@ -121,3 +122,19 @@ def test_a_relu_that_something_else_reads_stays_for_it():
 def test_rewriting_twice_changes_nothing():
     once = rewritten(clipped("Relu(x)", "uint8", 0.5, 0))
     assert rewritten(once.model).applications == ()
+
+
+@pytest.mark.parametrize("call", ["Relu(d)", "Clip(d, a)"])
+@pytest.mark.parametrize(("dtype", "is_kept"), [("uint16", True), ("uint8", False)])
+def test_it_stays_behind_a_grid_where_a_target_requantizes_wrongly(call, dtype, is_kept):
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[N] x) => ({dtype}[N] y)
+    <float s = {{0.5}}, {dtype} z = {{0}}, {dtype} m = {{100}}, float a = {{0.0}}> {{
+      q = QuantizeLinear(x, s, m)
+      d = DequantizeLinear(q, s, m)
+      c = {call}
+      y = QuantizeLinear(c, s, z) }}"""
+    model = ir.from_onnx_text(text)
+    model.graph[-1].outputs[0].dtype = ir.DataType[dtype.upper()]
+    rules = families.rules_for(load_target("qnn"))
+    assert (call[:4] in ops(rewriter.apply(model.clone(), rules).model)) == is_kept
+    assert call[:4] not in ops(rewritten(model).model)

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
-from intact.matching.rewriter import EXACT, LocalRule
+from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.numbers import integer_types
+from intact.rules.quantized.target_rule import TargetRule
+from intact.targets.spec import Forms
 
 
-class _Absorb(LocalRule):
+class _Absorb(TargetRule):
     """The common part of the rules below: what stood before Q is gone."""
 
     exactness = EXACT
+
+    def __init__(self, apart: frozenset[str] = frozenset()) -> None:
+        self.apart = apart
+
+    def for_target(self, forms: Forms) -> Self:
+        return type(self)(forms.requantizes_wrongly)
+
+    def not_apart(self, x: ir.Value, quantize: ir.Node) -> str | None:
+        """Refuse to put a grid right behind another one, in types that the target gets wrong."""
+        dtype, before = quantize.outputs[0].dtype, x.producer()
+        if dtype is None or dtype.name.lower() not in self.apart or before is None:
+            return None
+        is_on_grid = before.op_type == "DequantizeLinear" and not query.is_constant(before.inputs[0])
+        return f"{query.describe(x)} is on a grid, and the target may requantize it wrongly" if is_on_grid else None
 
     def rewrite(self, op: Builder, x: ir.Value, quantize: ir.Node) -> ir.Value:
         return op.like(quantize, x, *quantize.inputs[1:])
@@ -27,8 +45,8 @@ class AbsorbRelu(_Absorb):
     def pattern(self, op: Patterns, x: Var, s: Var, z: Var) -> Roots:
         return op.QuantizeLinear(op.Relu(x), s, z, _name="quantize")
 
-    def check(self, s: ir.Value, z: ir.Value, quantize: ir.Node) -> str | None:
-        return _does_not_clip(quantize, s, z, 0.0, None)
+    def check(self, x: ir.Value, s: ir.Value, z: ir.Value, quantize: ir.Node) -> str | None:
+        return self.not_apart(x, quantize) or _does_not_clip(quantize, s, z, 0.0, None)
 
 
 class AbsorbClip(_Absorb):
@@ -38,12 +56,12 @@ class AbsorbClip(_Absorb):
         return op.QuantizeLinear(op.Clip(x, low, high), s, z, _name="quantize")
 
     def check(
-        self, s: ir.Value, z: ir.Value, low: ir.Value | None, high: ir.Value | None, quantize: ir.Node
+        self, x: ir.Value, s: ir.Value, z: ir.Value, low: ir.Value | None, high: ir.Value | None, quantize: ir.Node
     ) -> str | None:
         ends = [None if end is None else query.scalar(end) for end in (low, high)]
         if any(value is not None and end is None for value, end in zip((low, high), ends, strict=True)):
             return "the limits of the Clip are computed, not constant"
-        return _does_not_clip(quantize, s, z, *ends)
+        return self.not_apart(x, quantize) or _does_not_clip(quantize, s, z, *ends)
 
 
 def _does_not_clip(
