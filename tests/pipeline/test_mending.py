@@ -80,6 +80,14 @@ def test_otherwise_the_first_form_is_written_as_if_nobody_had_tried(case, given,
     assert [name for name in names(built) if name != "mend"] == names(plain)
 
 
+def test_a_mender_that_fails_is_told_and_stops_nothing(given, tmp_path, monkeypatch):
+    def mender(*_):
+        raise ModelError("M130", "the simulator does not load it")
+
+    built = build(given, tmp_path / "out", monkeypatch, [9.0], mender)
+    assert any("the simulator does not load it" in text for text in built.warnings)
+
+
 def test_a_right_build_asks_nobody(given, tmp_path, monkeypatch):
     def mender(*_):
         raise AssertionError("there is nothing to mend")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from intact.errors import IntactError
 from intact.events import Log
 from intact.pipeline import deployment
 from intact.pipeline.deployment import CompiledModel, Outputs, RewrittenModel
@@ -55,7 +56,11 @@ def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
     prepared = built.prepared
     with log.stage("mend") as (_, details):
         rows = deployment.validation_rows(prepared.inputs)
-        found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+        try:
+            found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+        except IntactError as error:
+            found = None
+            log.warn(f"a form that the device computes better could not be looked for: {error}")
         details["done"] = [] if found is None else list(found.done)
     return None if found is None else MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done)
 

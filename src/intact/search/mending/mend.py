@@ -39,9 +39,7 @@ def mend(
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
         wrong = _first_wrong(comparison)
-        if wrong is None:
-            break
-        form = _right_form(comparison, wrong)
+        form = None if wrong is None else _right_form(comparison, wrong)
         if form is None:
             break
         model = form.model
@@ -51,7 +49,10 @@ def mend(
 
 def _first_wrong(comparison: DeviceComparison) -> UnitError | None:
     """The first unit that is wrong alone, or else behind all that is before it."""
-    alone = next((error for error in comparison.errors() if error.parted), None)
+    try:
+        alone = next((error for error in comparison.errors() if error.parted), None)
+    except IntactError:
+        alone = None  # the compiler takes the model, but not all of its units side by side
     return comparison.together() if alone is None else comparison.behind_all(alone.unit)
 
 

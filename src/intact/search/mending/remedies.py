@@ -89,12 +89,12 @@ def drop_double_grids(site: Site) -> str | None:
 
 def crop_outside(site: Site) -> str | None:
     """Let a ConvTranspose compute what its pads would cut off, and cut it off behind it."""
-    node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and n.outputs[0].name == site.tensor), None)
+    node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and any(query.ints(n, "pads"))), None)
     shape = None if node is None else query.static_shape(node.outputs[0])
     if node is None or shape is None or "output_shape" in node.attributes:
         return None
     pads, spatial = query.ints(node, "pads"), len(shape) - 2
-    if not any(pads) or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
+    if query.string(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
     whole = [*shape[:2], *(size + pads[i] + pads[i + spatial] for i, size in enumerate(shape[2:]))]
     zeros = ir.AttrInt64s("pads", [0] * len(pads))
@@ -133,23 +133,24 @@ def _cut_behind(
 ) -> None:
     """Put a wider node in the place of one, on the same grid, and behind it a Slice to starts, ends and axes."""
     names, graph, value = edit.Names(site.model), site.model.graph, old.outputs[0]
-    quantize = next(node for node in value.consumers() if node.op_type == QUANTIZE)
-    wide.outputs[0].name = names.take(f"{site.tensor}/whole")
-    wide.outputs[0].type, wide.outputs[0].shape = value.type, ir.Shape(shape)
-    graph.insert_before(old, wide)
-    scale, zero = quantize.inputs[1:3]
-    assert scale is not None, "a QuantizeLinear has a scale"
-    pair = _pair(wide.outputs[0], scale, zero, names)
+    name, grid = value.name, next((node for node in value.consumers() if node.op_type == QUANTIZE), None)
+    whole = wide.outputs[0]
+    whole.name, whole.type, whole.shape = names.take(f"{name}/whole"), value.type, ir.Shape(shape)
+    pair: list[ir.Node] = []
+    if grid is not None and grid.inputs[1] is not None:
+        pair = _pair(whole, grid.inputs[1], grid.inputs[2], names)
     numbers = [
-        edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{site.tensor}/{what}"))
+        edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{name}/{what}"))
         for part, what in zip(window, ("starts", "ends", "axes"), strict=True)
     ]
-    cut = ir.Node("", "Slice", [pair[-1].outputs[0], *numbers], name=names.take(f"{site.tensor}/Slice"))
-    graph.insert_before(old, [*pair, cut])
+    cut = ir.Node("", "Slice", [pair[-1].outputs[0] if pair else whole, *numbers], name=names.take(f"{name}/Slice"))
+    graph.insert_before(old, [wide, *pair, cut])
+    is_output = value.is_graph_output()
     edit.replace_value(value, cut.outputs[0], names)
     cut.outputs[0].type, cut.outputs[0].shape = value.type, value.shape
     graph.remove(old, safe=True)
-    cut.outputs[0].name = site.tensor
+    if not is_output:
+        cut.outputs[0].name = name
 
 
 def widen_inputs(site: Site, factor: float = 16.0) -> str | None:
