@@ -9,7 +9,7 @@ from intact.pipeline import presets, stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
-from intact.search.mending.mend import mend
+from intact.search.mending.mender import mend
 from intact.search.mixed import cheapest
 from intact.settings.config import BuildConfig
 

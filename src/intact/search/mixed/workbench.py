@@ -17,7 +17,7 @@ from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
-from intact.search.mending.mend import mend
+from intact.search.mending.mender import mend
 from intact.search.mixed.curve import Curve, settings
 from intact.search.mixed.hunt import Trial
 from intact.search.mixed.ladder import Assignment

@@ -23,7 +23,7 @@ OTHER_STEP = 1.0 + 2.0**-7
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class FaultSite:
     """The place of a remedy: a model of its own to edit, and the tensor that comes out wrong."""
 
     model: ir.Model
@@ -59,10 +59,10 @@ class Site:
                     yield node, index, producer
 
 
-Remedy = Callable[[Site], str | None]
+Remedy = Callable[[FaultSite], str | None]
 
 
-def swap_operands(site: Site) -> str | None:
+def swap_operands(site: FaultSite) -> str | None:
     """Exchange the two operands of an operator that does not mind."""
     node = next((n for n in site.nodes if n.op_type in COMMUTATIVE and len(n.inputs) == 2), None)
     if node is None:
@@ -73,7 +73,7 @@ def swap_operands(site: Site) -> str | None:
     return f"the operands of {node.name} ({node.op_type}) are exchanged"
 
 
-def drop_double_grids(site: Site) -> str | None:
+def drop_double_grids(site: FaultSite) -> str | None:
     """Leave out every grid whose only reader is another grid of its type: the second one rounds anyway."""
     dropped = []
     for second in [node for node in site.model.graph if node.op_type == QUANTIZE]:
@@ -87,7 +87,7 @@ def drop_double_grids(site: Site) -> str | None:
     return f"{dropped[0]}{more}, a grid in front of another one, is left out"
 
 
-def crop_outside(site: Site) -> str | None:
+def crop_outside(site: FaultSite) -> str | None:
     """Let a ConvTranspose compute what its pads would cut off, and cut it off behind it."""
     node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and any(query.ints(n, "pads"))), None)
     shape = None if node is None else query.static_shape(node.outputs[0])
@@ -104,7 +104,7 @@ def crop_outside(site: Site) -> str | None:
     return f"{node.name} (ConvTranspose) computes what its pads leave out, and a Slice leaves it out"
 
 
-def pad_rows(site: Site, least: int = 32) -> str | None:
+def pad_rows(site: FaultSite, least: int = 32) -> str | None:
     """Read longer rows from a constant table, and cut them behind the Gather."""
     node = next((n for n in site.nodes if n.op_type == "Gather" and n.outputs[0].name == site.tensor), None)
     table = None if node is None or node.inputs[0] is None else node.inputs[0].producer()
@@ -129,7 +129,7 @@ def pad_rows(site: Site, least: int = 32) -> str | None:
 
 
 def _cut_behind(
-    site: Site, old: ir.Node, wide: ir.Node, shape: list[int], window: tuple[list[int], list[int], list[int]]
+    site: FaultSite, old: ir.Node, wide: ir.Node, shape: list[int], window: tuple[list[int], list[int], list[int]]
 ) -> None:
     """Put a wider node in the place of one, on the same grid, and behind it a Slice to starts, ends and axes."""
     names, graph, value = edit.Names(site.model), site.model.graph, old.outputs[0]
@@ -153,7 +153,7 @@ def _cut_behind(
         cut.outputs[0].name = name
 
 
-def widen_inputs(site: Site, factor: float = 16.0) -> str | None:
+def widen_inputs(site: FaultSite, factor: float = 16.0) -> str | None:
     """Give the 16-bit grids that a unit reads wider steps."""
     widened = []
     for node, index, dequantize in site.reads():
@@ -165,7 +165,7 @@ def widen_inputs(site: Site, factor: float = 16.0) -> str | None:
     return None if not widened else f"{', '.join(widened)} has steps {factor:g} times as wide"
 
 
-def separate(site: Site) -> str | None:
+def separate(site: FaultSite) -> str | None:
     """Put a grid of slightly other steps between a unit and what it reads, so that a compiler does not join them."""
     found = list(site.reads())
     for node, index, dequantize in found:
@@ -176,7 +176,7 @@ def separate(site: Site) -> str | None:
     return f"{found[0][0].name} ({found[0][0].op_type}) stands apart from what is before it" if found else None
 
 
-def other_width(site: Site) -> str | None:
+def other_width(site: FaultSite) -> str | None:
     """Compute a unit with 8 bits instead of 16, or with 16 instead of 8."""
     found = list(site.reads())
     value, reads = site._value, 0
@@ -202,7 +202,7 @@ def other_width(site: Site) -> str | None:
     return f"{found[0][0].name} ({found[0][0].op_type}) is computed with {bits} bits"
 
 
-def widen_more(site: Site) -> str | None:
+def widen_more(site: FaultSite) -> str | None:
     """Give the 16-bit grids that a unit reads far wider steps."""
     return widen_inputs(site, 256.0)
 

@@ -15,9 +15,9 @@ from intact.pipeline.mending import shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
-from intact.search.mending import mend as mending
-from intact.search.mending import remedies
-from intact.search.mending.remedies import Site
+from intact.search.mending import mender as mending
+from intact.search.mending import other_forms
+from intact.search.mending.other_forms import FaultSite
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.registry import load_target
 
@@ -84,8 +84,8 @@ class WrongAt:
 class TestRemedies:
     def test_each_computes_the_same_within_a_step_of_the_coarsest_grid(self, name):
         model, rows = model_of(name), rows_of(name)
-        site = Site(model.clone(), "h")
-        done = getattr(remedies, name)(site)
+        site = FaultSite(model.clone(), "h")
+        done = getattr(other_forms, name)(site)
         assert done is not None
         site.model.graph.sort()
         step = {"widen_inputs": 0.016, "widen_more": 0.256, "other_width": 0.002 * 65535 / 255}.get(name, 0.004)
@@ -94,12 +94,12 @@ class TestRemedies:
 
     def test_it_changes_the_form(self, name):
         model = model_of(name)
-        changed = Site(model.clone(), "h")
-        assert getattr(remedies, name)(changed)
+        changed = FaultSite(model.clone(), "h")
+        assert getattr(other_forms, name)(changed)
         assert ir.to_proto(changed.model).SerializeToString() != ir.to_proto(model).SerializeToString()
 
     def test_all_remedies_are_tried(self, name):
-        assert getattr(remedies, name) in remedies.REMEDIES
+        assert getattr(other_forms, name) in other_forms.REMEDIES
 
 
 def found(name: str, is_wrong: Callable[[ir.Model], bool], monkeypatch):

@@ -12,7 +12,7 @@ from intact.errors import IntactError
 from intact.pipeline import execution
 from intact.pipeline.mending import Mended
 from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
-from intact.search.mending.remedies import REMEDIES, Site
+from intact.search.mending.other_forms import REMEDIES, FaultSite
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 
@@ -60,7 +60,7 @@ def _right_form(comparison: DeviceComparison, wrong: UnitError) -> _Form | None:
     """The first form of a unit that is right where it stands; else the best, if it gains enough."""
     forms: list[_Form] = []
     for remedy in REMEDIES:
-        site = Site(comparison.units.cutter.model.clone(), wrong.unit.tensor)
+        site = FaultSite(comparison.units.cutter.model.clone(), wrong.unit.tensor)
         done = remedy(site)
         if done is None:
             continue
