@@ -115,3 +115,11 @@ def test_quantize_refuses_it_because_its_output_would_not_be_quantized(given, tm
     with pytest.raises(TargetError, match=reason):
         quantize(path, output=tmp_path / "q.onnx", device="cpu", precision="uint8")
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_model_that_gives_a_sequence_is_built_and_compared(tmp_path):
+    model = from_text("(float[2,3] x) => (seq(float[2,3]) y)", "n = Neg(x)  y = SequenceConstruct(x, n)")
+    io.save(model, tmp_path / "sequence.onnx")
+    built = build(tmp_path / "sequence.onnx", output=tmp_path / "out", device="cpu", precision="uint8")
+    assert built.verdict == "good"
+    assert [row.output for row in built.accuracy] == ["y.length", "y[0]", "y[1]"]
