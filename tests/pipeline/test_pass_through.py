@@ -123,3 +123,14 @@ def test_a_model_that_gives_a_sequence_is_built_and_compared(tmp_path):
     built = build(tmp_path / "sequence.onnx", output=tmp_path / "out", device="cpu", precision="uint8")
     assert built.verdict == "good"
     assert [row.output for row in built.accuracy] == ["y.length", "y[0]", "y[1]"]
+
+
+def test_no_optimize_leaves_the_graph_as_it_is(tmp_path):
+    model = from_text("(float[2,3] x) => (float[2,3] y)", "a = Identity(x)  b = Identity(a)  y = Softmax(b)")
+    io.save(model, tmp_path / "m.onnx")
+    for optimize, nodes in ((True, ["Softmax"]), (False, ["Identity", "Identity", "Softmax"])):
+        out = tmp_path / str(optimize)
+        built = build(tmp_path / "m.onnx", output=out, device="cpu", precision="uint8", optimize=optimize)
+        assert [node.op_type for node in onnx.load(out / "model.onnx").graph.node] == nodes
+        stage = next(stage for stage in built.stages if stage.name == "optimize")
+        assert (stage.status, built.verdict) == ("ran" if optimize else "skipped", "good")

@@ -95,7 +95,10 @@ def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedM
 
 
 def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
-    """Bring a float model to fewer and friendlier operators."""
+    """Bring a float model to fewer and friendlier operators, unless the settings leave it as it is."""
+    if not begun.config.optimize:
+        log.skip("optimize", "--no-optimize leaves the model as it is")
+        return begun
     with log.stage("optimize") as (_, details):
         optimized = optimize_for(begun.source.model, begun.target)
         details["rewrites"] = len(optimized.applications)
