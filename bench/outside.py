@@ -29,16 +29,22 @@ CODE = re.compile(r"error\[([A-Z]\d{3})\]")
 
 
 def build(path: Path, asked: argparse.Namespace) -> Record:
-    """Build one model, with made-up inputs, and say what came of it; one in float, or quantized already, takes no effort."""
-    found = _build(path, asked, ["--effort", asked.effort])
-    return _build(path, asked, []) if found["code"] in ("S113", "S119") else found
+    """Build one model, with made-up inputs, and say what came of it.
+
+    One in float, or quantized already, takes no effort, and no precision where it has another: it is built as it came.
+    """
+    precision, effort = ["--precision", asked.precision], ["--effort", asked.effort]
+    found = _build(path, asked, [*precision, *effort])
+    if found["code"] in ("S113", "S119"):
+        return _build(path, asked, precision)
+    return _build(path, asked, []) if found["code"] == "S112" else found
 
 
-def _build(path: Path, asked: argparse.Namespace, effort: list[str]) -> Record:
+def _build(path: Path, asked: argparse.Namespace, precision: list[str]) -> Record:
     with tempfile.TemporaryDirectory(prefix="outside-") as name:
         out, log = Path(name, "out"), Path(name, "log.txt")
-        command = [INTACT, "build", path, "--device", asked.device, "--precision", asked.precision, "-o", out, "-q"]
-        command += [*effort, *(["--no-strict"] if asked.no_strict else []), *asked.flags]
+        command = [INTACT, "build", path, "--device", asked.device, "-o", out, "-q"]
+        command += [*precision, *(["--no-strict"] if asked.no_strict else []), *asked.flags]
         start = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True)

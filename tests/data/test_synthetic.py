@@ -11,6 +11,7 @@ import pytest
 from intact.data import Reading, load
 from intact.data.roles import Mask, Real, Signal, TableIndex, roles
 from intact.errors import DataError
+from tests.builder import from_text
 from tests.data.models import IMAGE, model
 from tests.zoo import ZOO
 
@@ -189,3 +190,56 @@ def test_inputs_with_a_default_are_not_fed():
     )
     feed = next(iter(load(ir.from_proto(given), None, samples=1).calibration))
     assert list(feed) == ["x"]
+
+
+def run(given):
+    """Every synthetic row of a model, and what the model gives for it."""
+    session = ort.InferenceSession(ir.to_proto(given).SerializeToString())
+    return [(feed, session.run(None, feed)[0]) for feed in load(given, None, samples=4).calibration]
+
+
+def declared(inputs, output, body):
+    return from_text(f"({inputs}) => ({output} y)", body, opset=18)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "body", "values"),
+    [
+        ("float[2, 6] a, int64[2] x", "float[3, 4]", "y = Reshape (a, x)", [3, 4]),
+        ("float[1, 4] a, int64[2] x", "float[3, 4]", "y = Expand (a, x)", [3, 4]),
+        ("float[2, 3] a, int64[2] x", "float[4, 3]", "y = Tile (a, x)", [2, 1]),
+        ("float[2, 3] a, int64[4] x", "float[2, 5]", "y = Pad (a, x)", [0, 0, 0, 2]),
+        ("float[1, 1, 4, 4] a, int64[4] x", "float[1, 1, 8, 2]", "y = Resize (a, , , x)", [1, 1, 8, 2]),
+        ("float[1, 1, 4, 4] a, float[4] x", "float[1, 1, 8, 2]", "y = Resize (a, , x)", [1, 1, 2, 0.5]),
+        ("int64[1] x", "float[7]", "y = ConstantOfShape (x)", [7]),
+        ("float[2, 9] a, int64[1] x", "float[2, 3]", "y, i = TopK (a, x)", [3]),
+        ("float[4, 9] a, int64[2] x, int64[2] e", "float[2, 3]", "y = Slice (a, x, e)", [0, 0]),
+    ],
+)
+def test_what_decides_a_shape_is_made_up_from_the_shape_that_the_graph_declares(inputs, output, body, values):
+    given = declared(inputs, output, body)
+    expected = tuple(given.graph.outputs[0].shape)
+    for feed, result in run(given):
+        np.testing.assert_allclose(feed["x"].reshape(-1), values, rtol=1e-6)
+        assert result.shape == expected
+    assert any("input x is taken as" in warning for warning in load(given, None, samples=4).warnings)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "low", "high"),
+    [
+        ("float[1, 9, 4] b, float[1, 1, 9] s, int64[1] n, float[1] x", "y = NonMaxSuppression (b, s, n, x)", 0, 1),
+        ("float[1, 1, 8, 8] a, float[5, 4] r, int64[5] x", "y = RoiAlign <sampling_ratio = 1> (a, r, x)", 0, 0),
+        ("int64[2, 3] a, int64[2, 3] x", "y = Mod (a, x)", 1, 8),
+        ("float[2, 3] a, float x", "y, m = Dropout (a, x)", 0, 0.5),
+    ],
+)
+def test_what_an_operator_allows_only_in_a_range_stays_in_it(inputs, body, low, high):
+    seen = np.concatenate([feed["x"].reshape(-1) for feed, _ in run(model(inputs, body))])
+    assert seen.min() >= low and seen.max() <= high
+
+
+def test_free_dimensions_are_as_large_as_the_model_needs():
+    given = model("float[1, 1, H, W] x", "y = AveragePool <kernel_shape = [5, 5]> (x)")
+    assert {feed["x"].shape for feed, _ in run(given)} == {(1, 1, 8, 8)}
+    assert any("free dimensions are taken as 8" in warning for warning in load(given, None, samples=4).warnings)

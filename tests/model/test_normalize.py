@@ -310,3 +310,37 @@ def test_scales_of_blocks_keep_their_shape() -> None:
     body = "g (uint8[2] q) => (float[2] y) <float[1] s = {0.5}> { y = DequantizeLinear <axis=0, block_size=2> (q, s) }"
     done = normalize.normalize(parsed(body, opset=21, ir_version=10))
     assert [tuple(value.shape or ()) for value in done.graph.initializers.values()] == [(1,)]
+
+
+QAT = """g (float[1,2] x) => (float[1,2] y) <float s = {0.1}, uint8 z = {128}> {
+    a = Identity(s)  b = Identity(a)  c = Identity(z)
+    q = QuantizeLinear(x, b, c)  same = Cast <to = 2> (q)  y = DequantizeLinear(same, b, c)
+}"""
+
+
+def test_copies_of_scales_and_casts_to_the_same_type_are_nothing() -> None:
+    proto = proto_of(QAT)
+    model = normalize.normalize(ir.from_proto(proto))
+    assert [node.op_type for node in model.graph] == ["QuantizeLinear", "DequantizeLinear"]
+    assert all(query.is_constant(value) for node in model.graph for value in node.inputs[1:])
+    x = np.array([[0.33, -2.71]], np.float32)
+    for given, found in zip(run(proto.SerializeToString(), {"x": x}), run(serialized(model), {"x": x}), strict=True):
+        np.testing.assert_array_equal(given, found)
+
+
+def serialized(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ("q = QuantizeLinear(x, s, z)  y = Cast <to = 3> (q)", "Cast"),
+        ("y = Identity(s)", "Identity"),
+    ],
+    ids=["a cast to another type", "an output of the graph"],
+)
+def test_what_does_something_stays(body: str, kept: str) -> None:
+    kind = "int8[1,2]" if kept == "Cast" else "float"
+    model = parsed(f"g (float[1,2] x) => ({kind} y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {body} }}")
+    assert kept in [node.op_type for node in normalize.normalize(model).graph]

@@ -40,7 +40,8 @@ def plan(
             raise SettingsError("S114", f"{given.path}: nothing to plan: {source.quantized or resolved.precision}")
         target = presets.available(resolved)
         preparation.announce(resolved, target, log.events)
-        planned = quantizing.plan(preparation.optimize_for(source.model, target).model, target, quant)
+        optimized = preparation.optimize_for(source.model, target).model if resolved.optimize else source.model
+        planned = quantizing.plan(optimized, target, quant)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
     return planned

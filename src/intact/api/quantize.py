@@ -59,6 +59,8 @@ def quantize(
             raise SettingsError(
                 "S114", f"{given.path}: nothing to do: {reason}", fix="use intact build or intact compile"
             )
+        if prepared.unquantized is not None:
+            raise prepared.unquantized
         model_files.write_model(prepared.model, place, given.path, log)
     figures = next(stage for stage in log.stages if stage.name == "quantize").details
     count = cast("QuantizeFigures", figures)["nodes_quantized"]

@@ -175,6 +175,12 @@ QUANT = (
         bool | None,
         "--calibrate-missing/--refuse-missing",
     ),
+    option(
+        "optimize",
+        "Bring the float model to fewer and friendlier operators first, or leave it as it is. [default: optimize]",
+        bool | None,
+        "--optimize/--no-optimize",
+    ),
 )
 COMPILE = (
     option(

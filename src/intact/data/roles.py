@@ -7,12 +7,13 @@ samples of a signal; floats are data, unless they go through `(1 - x) * c` or a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from intact.errors import DataError
+from intact.data.demands import Fixed, Interval, demand
+from intact.data.meetings import Meeting, casts_to_bool, meetings_of
 from intact.model import query
 
 
@@ -40,16 +41,7 @@ class TableIndex:
     known: bool = True
 
 
-Role = Real | Signal | Mask | TableIndex
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A node that uses an input's values in one of its slots, after `shift` was added to them on the way."""
-
-    node: ir.Node
-    slot: int
-    shift: int = 0
+Role = Real | Signal | Mask | TableIndex | Fixed | Interval
 
 
 MASKED_BY_AT_LEAST = 1000.0
@@ -58,42 +50,15 @@ _NARROW = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.U
 _LOGIC = {"Not", "And", "Or", "Xor", "Equal"}
 _COMPARISONS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
-# Ops whose output holds the values of these slots; None stands for every slot.
-_PASSES_ON: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(("Cast", "Clip", "Expand", "Flatten", "Identity", "Pad", "Reshape"), (0,)),
-    **dict.fromkeys(("Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"), (0,)),
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), (0,)),
-    **dict.fromkeys(("Concat", "Max", "Min"), None),
-    "Where": (1, 2),
-}
-
 # Ops whose output holds every value of their first slot, and nothing else.
 _KEEPS_ALL = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 # Ops that refuse what is outside of the dimension that they index.
 _LOOKS_UP = {"Gather", "GatherElements", "EmbedLayerNormalization"}
 
-# Slots whose values decide shapes or positions: made-up values would not even run.
-_DECIDES_SHAPES: dict[str, tuple[int, ...]] = {
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Pad": (1,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
-}
-
 
 def roles(model: ir.Model) -> dict[str, Role]:
-    """The role of every input that a caller has to feed."""
-    inputs = fed_inputs(model)
-    for value in inputs:
-        _refuse_shapes(value)
-    return {value.name or "": role(value) for value in inputs}
+    """The role of every input that a caller has to feed, as far as values have to be made up for it."""
+    return {value.name or "": demand(value) or role(value) for value in fed_inputs(model)}
 
 
 def fed_inputs(model: ir.Model) -> list[ir.Value]:
@@ -103,7 +68,7 @@ def fed_inputs(model: ir.Model) -> list[ir.Value]:
 
 def role(value: ir.Value) -> Role:
     """The role of one input."""
-    meetings = list(_meetings(value))
+    meetings = list(meetings_of(value))
     dtype = value.dtype
     assert dtype is not None, "inputs have a type"
     if dtype == ir.DataType.BOOL:
@@ -135,38 +100,6 @@ def entries(value: ir.Value) -> int | None:
     return min(sizes, default=None)
 
 
-def _meetings(value: ir.Value) -> Iterator[Meeting]:
-    """Every use of the values of `value`, those that pass them on included."""
-    waiting, seen = [(value, 0)], {value}
-    while waiting:
-        current, shift = waiting.pop()
-        for node, slot in current.uses():
-            yield Meeting(node, slot, shift)
-            moved = _shift_after(node, slot, current)
-            if moved is None:
-                continue
-            fresh = [output for output in node.outputs if output not in seen]
-            seen.update(fresh)
-            waiting += [(output, shift + moved) for output in fresh]
-
-
-def _shift_after(node: ir.Node, slot: int, value: ir.Value) -> int | None:
-    """The number that a node adds to the values that it passes on, or None where it makes new ones of them."""
-    if node.op_type in _PASSES_ON:
-        slots = _PASSES_ON[node.op_type]
-        return 0 if (slots is None or slot in slots) and not _casts_to_bool(node) else None
-    if node.op_type in {"Add", "Sub"} and value.dtype is not None and value.dtype.is_integer():
-        other = query.constant(node.inputs[1 - slot])
-        if other is None or other.size == 0 or (node.op_type == "Sub" and slot == 1):
-            return None
-        return int(other.max()) if node.op_type == "Add" else -int(other.min())
-    return None
-
-
-def _casts_to_bool(node: ir.Node) -> bool:
-    return node.op_type == "Cast" and query.int_(node, "to", 0) == ir.DataType.BOOL
-
-
 def _span(meeting: Meeting) -> TableIndex | None:
     """The ids that a table can answer, as values of the input, or None where the node looks nothing up."""
     sizes = _indexed_sizes(meeting.node, meeting.slot)
@@ -192,7 +125,16 @@ def _indexed_sizes(node: ir.Node, slot: int) -> list[int | None] | None:
             return [None if classes is None else int(classes)]
         case "EmbedLayerNormalization", (0 | 1):
             return [_size(node.inputs[2 if slot == 0 else 4], 0)]
+        case "RoiAlign", 2:
+            return [_size(node.inputs[0], 0)]
+        case "MaxUnpool", 1:
+            return [_elements(node.outputs[0])]
     return None
+
+
+def _elements(value: ir.Value) -> int | None:
+    shape = query.static_shape(value)
+    return None if shape is None else math.prod(shape)
 
 
 def _size(value: ir.Value | None, axis: int) -> int | None:
@@ -209,7 +151,7 @@ def _size(value: ir.Value | None, axis: int) -> int | None:
 
 def _masks_floats(meeting: Meeting) -> bool:
     node, slot = meeting.node, meeting.slot
-    if node.op_type in _LOGIC or _casts_to_bool(node) or (node.op_type == "Where" and slot == 0):
+    if node.op_type in _LOGIC or casts_to_bool(node) or (node.op_type == "Where" and slot == 0):
         return True
     return node.op_type == "Sub" and query.scalar(node.inputs[1 - slot]) == 1 and _hides_zeros(node, slot)
 
@@ -218,21 +160,9 @@ def _hides_zeros(node: ir.Node, slot: int) -> bool:
     """True if the difference from one is used as a mask: as a condition, or scaled to far below zero where x is 0."""
     sign = 1.0 if slot == 1 else -1.0
     for user, place in node.outputs[0].uses():
-        if _casts_to_bool(user) or user.op_type in _LOGIC:
+        if casts_to_bool(user) or user.op_type in _LOGIC:
             return True
         factor = query.scalar(user.inputs[1 - place]) if user.op_type == "Mul" else None
         if factor is not None and sign * factor <= -MASKED_BY_AT_LEAST:
             return True
     return False
-
-
-def _refuse_shapes(value: ir.Value) -> None:
-    for meeting in _meetings(value):
-        if meeting.slot in _DECIDES_SHAPES.get(meeting.node.op_type, ()):
-            raise DataError(
-                "D120",
-                f"input {value.name} decides a shape or a position in {meeting.node.name} "
-                f"({meeting.node.op_type}), so its values cannot be made up",
-                allowed="synthetic inputs for ids, masks and data",
-                fix="give --data with real values for it",
-            )

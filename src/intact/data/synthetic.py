@@ -8,16 +8,21 @@ change the first ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import Source
+from intact.data.demands import Fixed, Interval
 from intact.data.input_specs import Feeds, InputSpec, input_specs, shape_text
 from intact.data.roles import Mask, Real, Role, Signal, TableIndex, roles
-from intact.errors import DataError
+from intact.errors import DataError, ModelError
+from intact.runtime import ort_cpu
 from intact.settings.config import Distribution
+
+# Sizes that are tried for free dimensions until the model runs: windows, strides and pads may need more than one.
+FREE_SIZES = (1, 2, 8, 32, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,30 @@ class SyntheticSource(Source):
         self.rows = rows
         self._distribution: Distribution = distribution
         self._seed = seed
-        self._inputs = [_Input(spec, known[spec.name], _fixed(spec)) for spec in input_specs(model)]
+        specs = input_specs(model)
+        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, FREE_SIZES[0])) for spec in specs]
+        self._free_size = self._running_size(model)
+        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, self._free_size)) for spec in specs]
         self.warnings = tuple(self._notes())
+
+    def _running_size(self, model: ir.Model) -> int:
+        """The first size of free dimensions that the model runs with; the very first if it runs with none."""
+        if all(given.shape == given.spec.shape for given in self._inputs):
+            return FREE_SIZES[0]
+        try:
+            session = ort_cpu.Session(model)
+        except ModelError:  # why it does not load is told where it has to
+            return FREE_SIZES[0]
+        return next((size for size in FREE_SIZES if self._runs(session, size)), FREE_SIZES[0])
+
+    def _runs(self, session: ort_cpu.Session, size: int) -> bool:
+        rng = np.random.default_rng(self._seed)
+        sized = [replace(given, shape=_fixed(given.spec, size)) for given in self._inputs]
+        try:
+            session.run({given.spec.name: self._values(given, rng) for given in sized})
+        except ModelError:
+            return False
+        return True
 
     def read(self, start: int, stop: int) -> Iterator[Feeds]:
         for row in range(start, stop):
@@ -59,14 +86,17 @@ class SyntheticSource(Source):
         for given in self._inputs:
             if given.shape != given.spec.shape:
                 yield (
-                    f"input {given.spec.name} {shape_text(given.spec.shape)}: "
-                    f"free dimensions are taken as 1, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
+                    f"input {given.spec.name} {shape_text(given.spec.shape)}: free dimensions are taken as "
+                    f"{self._free_size}, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
                 )
+            if isinstance(given.role, Fixed):
+                values = shape_text([f"{value:g}" for value in given.role.values])
+                yield f"input {given.spec.name} is taken as {values}, as {given.role.node} demands it"
             if isinstance(given.role, TableIndex) and not given.role.known:
                 yield f"input {given.spec.name} indexes a table of unknown size: its synthetic ids are the first row"
 
 
-def _fixed(spec: InputSpec) -> tuple[int, ...]:
+def _fixed(spec: InputSpec, free: int) -> tuple[int, ...]:
     if spec.dtype.kind not in "biuf" and not spec.dtype.name.startswith("bfloat"):
         raise DataError(
             "D121",
@@ -74,7 +104,7 @@ def _fixed(spec: InputSpec) -> tuple[int, ...]:
             allowed="numbers and bools",
             fix="give --data",
         )
-    return tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+    return tuple(dim if isinstance(dim, int) else free for dim in spec.shape)
 
 
 def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -> np.ndarray:
@@ -86,6 +116,12 @@ def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -
         case Signal():
             limits = np.iinfo(given.spec.dtype.name)
             return rng.integers(limits.min, limits.max, given.shape, endpoint=True)
+        case Fixed(values):
+            return np.array(values).reshape(given.shape)
+        case Interval(low, high) if given.spec.dtype.kind in "iu":
+            return rng.integers(int(low), int(high), given.shape, endpoint=True)
+        case Interval(low, high):
+            return rng.uniform(low, high, given.shape)
         case Real():
             return rng.standard_normal(given.shape) if distribution == "normal" else rng.uniform(-1, 1, given.shape)
 

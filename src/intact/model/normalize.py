@@ -27,12 +27,14 @@ def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.M
     _fix_dims(result, dims or {})
     result = inline_functions(result)
     lift_constants(result)
+    drop_copies_of_constants(result)
     make_grids_scalar(result)
     drop_unused_opsets(result)
     result.graph.opset_imports.setdefault("", upgrade.MINIMUM)
     result.ir_version = upgrade.ir_version_for(result.opset_imports)
     name_nodes(result)
     shapes.infer_shapes(result)
+    drop_idle_casts(result)
     return result
 
 
@@ -91,6 +93,38 @@ def lift_constants(model: ir.Model) -> None:
 def drop_unused_opsets(model: ir.Model) -> None:
     """Leave out domains that no node is of any more."""
     passes.RemoveUnusedOpsetsPass()(model)
+
+
+def drop_copies_of_constants(model: ir.Model) -> None:
+    """Let every reader of an Identity of a constant read the constant: exporters write one for each shared scale."""
+    copies = [node for node in query.all_nodes(model) if node.op_type == "Identity" and node.domain == ""]
+    # In order, so that a copy of a copy has become a copy of the constant.
+    _drop(node for node in copies if query.is_constant(node.inputs[0]))
+
+
+def drop_idle_casts(model: ir.Model) -> None:
+    """Drop every Cast of integers of a grid to the type that they have, as torch writes one between Q and DQ."""
+    casts = [node for node in query.all_nodes(model) if node.op_type == "Cast" and node.domain == ""]
+    _drop(node for node in casts if query.is_quantized(node.inputs[0]) and _type_of(node.inputs[0]) == _target(node))
+
+
+def _type_of(value: ir.Value | None) -> ir.DataType | None:
+    return None if value is None else value.dtype
+
+
+def _target(node: ir.Node) -> int:
+    return query.int_(node, "to", ir.DataType.UNDEFINED)
+
+
+def _drop(idle: Iterator[ir.Node]) -> None:
+    """Remove nodes that do nothing, one after the other; the name of a graph output stays with its node."""
+    for node in idle:
+        source, output = node.inputs[0], node.outputs[0]
+        if source is None or output.is_graph_output():
+            continue
+        output.replace_all_uses_with(source)
+        assert node.graph is not None, f"{node.name!r} is in a graph"
+        node.graph.remove(node, safe=True)
 
 
 def make_grids_scalar(model: ir.Model) -> None:

@@ -98,6 +98,9 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
     if not target.npu:
         log.skip("validate", f"{target.name} has no NPU that could refuse a node")
         return ValidatedModel(rewritten, {})
+    if prepared.unquantized is not None:
+        log.skip("validate", f"nothing is quantized, and {target.name} runs it in float or refuses it whole")
+        return ValidatedModel(rewritten, {})
     described = rewritten.deployed.model.clone()
     normalize.name_nodes(described)
     shapes.infer_shapes(described)

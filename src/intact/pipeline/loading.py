@@ -15,7 +15,7 @@ from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.model import detect, io, normalize, query, upgrade
-from intact.pipeline import execution
+from intact.pipeline import execution, seen_types
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
@@ -70,7 +70,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         model = normalize.normalize(upgraded.model, dims=dims)
-        log.warn(*upgraded.notes)
+        log.warn(*upgraded.notes, *seen_types.complete(model))
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
         log.warn(*(() if found is None else origin.warnings(found)))

@@ -11,6 +11,7 @@ from intact import data
 from intact.backends import installed
 from intact.data import doctor
 from intact.data.labels import Labels, load_labels
+from intact.errors import IntactError, ModelError, TargetError
 from intact.events import Events, Log
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
@@ -34,7 +35,8 @@ SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16":
 class PreparedModel:
     """A model on its way from its file to a target, with all that was settled so far.
 
-    `model` is what the last stage made of it: loaded, optimized, or quantized.
+    `model` is what the last stage made of it: loaded, optimized, or quantized. `unquantized` says why nothing of it
+    could be quantized, so that it stays as it is.
     """
 
     source: LoadedModel
@@ -46,17 +48,19 @@ class PreparedModel:
     calibrated: bool = False
     kept: tuple[float16.Kept, ...] = ()
     labels: Labels | None = None
+    unquantized: IntactError | None = None
 
     @property
     def is_quantized(self) -> bool:
         """True if the model came quantized or was quantized here, so that it differs from the one given."""
-        return self.source.quantized is not None or self.config.quantization is not None
+        asked = self.config.quantization is not None and self.unquantized is None
+        return self.source.quantized is not None or asked
 
     @property
     def is_portable(self) -> bool:
         """True if the quantized model is in the form that every target reads, so that it is worth a file."""
         quant = self.config.quantization
-        return self.source.quantized is not None if quant is None else quant.has_grids
+        return self.source.quantized is not None if quant is None else quant.has_grids and self.is_quantized
 
 
 def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
@@ -91,7 +95,10 @@ def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedM
 
 
 def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
-    """Bring a float model to fewer and friendlier operators."""
+    """Bring a float model to fewer and friendlier operators, unless the settings leave it as it is."""
+    if not begun.config.optimize:
+        log.skip("optimize", "--no-optimize leaves the model as it is")
+        return begun
     with log.stage("optimize") as (_, details):
         optimized = optimize_for(begun.source.model, begun.target)
         details["rewrites"] = len(optimized.applications)
@@ -110,10 +117,22 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
         kept = f"--precision {optimized.config.precision} keeps the model in float"
         log.skip("quantize", str(source.quantized or kept))
         return optimized if source.quantized is None else replace(optimized, model=source.model)
-    found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
+    try:
+        found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
+    except (TargetError, ModelError) as nothing:
+        if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not optimized.target.runs_float:
+            raise
+        return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
     return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+
+
+def _left_as_it_is(optimized: PreparedModel, nothing: IntactError, log: Log) -> PreparedModel:
+    """The model without the precision that was asked for, because nothing of it can have that; said aloud."""
+    log.skip("quantize", nothing.message)
+    log.warn(f"nothing is quantized, the model stays as it is: {nothing.message}")
+    return replace(optimized, unquantized=nothing)
 
 
 def target_of(config: CompileConfig) -> Target:

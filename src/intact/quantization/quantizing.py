@@ -30,6 +30,10 @@ from intact.results import QuantPlan, Range
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target
 
+# Errors that say that nothing of a model can have the precision that was asked for: no grids, no weights to pack,
+# already or never in half precision. A target that runs float can do without.
+NOTHING_TO_QUANTIZE = {"T110", "T113", "M142", "M143"}
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedModel:

@@ -308,6 +308,9 @@ class BuildConfig(Settings):
     strict: bool = Field(
         default=True, description="Refuse a model with nodes that the NPU does not take; False: warn only."
     )
+    optimize: bool = Field(
+        default=True, description="Bring a float model to fewer and friendlier operators; False: leave it as it is."
+    )
     images: ImageConfig = Field(default=ImageConfig(), description="How inputs that are images are prepared.")
     tokenizer: str | None = Field(
         default=None,

@@ -54,6 +54,7 @@ class Keywords(TypedDict, total=False):
     image_layout: Literal["nchw", "nhwc"]
     tokenizer: str
     dim: Mapping[str, int]
+    optimize: bool
     strict: bool
     ep_option: Mapping[str, str]
     io: Literal["float", "quantized"]

@@ -28,8 +28,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     **{
         name: (name,)
         for name in (
-            *("precision", "tokenizer", "strict", "labels", "min_sqnr", "min_cosine", "max_accuracy_drop"),
-            *("max_latency_ratio", "require_npu"),
+            *("precision", "tokenizer", "optimize", "strict", "labels", "min_sqnr", "min_cosine"),
+            *("max_accuracy_drop", "max_latency_ratio", "require_npu"),
         )
     },
 }

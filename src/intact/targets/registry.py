@@ -50,6 +50,7 @@ def load_target(
         arch=number,
         soc=chip or _soc_for(table, number),
         npu=table.target.npu,
+        runs_float=table.target.runs_float or not table.target.npu,
         precisions=table.precisions,
         later=table.later,
         ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),

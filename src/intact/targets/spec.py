@@ -243,6 +243,7 @@ class Target:
     `halves` says that what is written in float32 is computed in half precision; `packing` is about weights of few
     bits beside float activations; `costs` is what mixed precision weighs accuracy against. `ort_fuses` says that
     ONNX Runtime's CPU provider fuses and runs what is deployed, so that what it would fuse wrongly is repaired first.
+    `runs_float` says that a model of which nothing is quantized is of use there.
     """
 
     backend: str
@@ -259,6 +260,7 @@ class Target:
     packing: Packing | None = None
     costs: Costs | None = None
     ort_fuses: bool = False
+    runs_float: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

@@ -103,6 +103,7 @@ class TargetSection(TableSection):
 
     name: str
     npu: bool
+    runs_float: bool = False
     default_arch: int | None = None
     archs: list[int] = []
     halves_from: int | None = None

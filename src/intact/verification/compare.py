@@ -13,6 +13,7 @@ from intact.data.labels import Labels
 from intact.errors import ModelError
 from intact.numbers.decibels import sqnr_db
 from intact.results import Accuracy, Form, TaskAccuracy
+from intact.verification import unpacking
 from intact.verification.task import Tally
 
 Outputs = Mapping[str, np.ndarray]
@@ -57,6 +58,7 @@ class Difference:
 
     def add(self, reference: np.ndarray, candidate: np.ndarray) -> None:
         """Take in one sample of one output."""
+        reference, candidate = unpacking.numbered(reference, candidate)
         if reference.shape != candidate.shape:
             raise ModelError("M150", f"an output has shape {candidate.shape}, the original's is {reference.shape}")
         a, b = reference.astype(np.float64), candidate.astype(np.float64)
@@ -204,7 +206,7 @@ def measure(
     records = [_Record(runner, None if labels is None else Tally(labels)) for runner in candidates]
     runners = (reference, *candidates)
     streams = [runner.outputs(copy) for runner, copy in zip(runners, _copies(rows, len(runners)), strict=True)]
-    for expected, *found in zip(*streams, strict=True):
+    for expected, *found in zip(*(map(unpacking.arrays, stream) for stream in streams), strict=True):
         if first is not None:
             first.add(expected)
         for record, outputs in zip(records, found, strict=True):

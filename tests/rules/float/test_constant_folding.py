@@ -67,6 +67,12 @@ def test_what_has_to_stay_stays(body):
     assert folded(body, signature, declared)[1] == 0
 
 
+def test_a_sequence_of_constants_stays():
+    body = "s = SequenceConstruct(w, w)  c = ConcatFromSequence <axis = 0> (s)  y = Add(x, c)"
+    model, count = folded(body, "(float[4,3] x) => (float[4,3] y)", "float[2,3] w = {1, 1, 1, 1, 1, 1}")
+    assert count == 0 and ops(model) == ["SequenceConstruct", "ConcatFromSequence", "Add"]
+
+
 @pytest.mark.parametrize(("size", "count"), [(512 * 512, 1), (512 * 512 + 1, 0)], ids=["at the limit", "one past it"])
 def test_a_constant_that_grows_beyond_a_mebibyte_is_left_to_the_runtime(size, count):
     signature = f"(float[{size}] x) => (float[{size}] y)"

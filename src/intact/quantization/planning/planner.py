@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from intact.errors import ModelError, SettingsError, TargetError
+from intact.errors import ModelError, SettingsError
 from intact.model import query
 from intact.model.garbage_pause import no_collection
 from intact.numbers.integer_types import bits
-from intact.quantization.planning import unmet
+from intact.quantization.planning import unmet, unquantizable
 from intact.quantization.planning.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
 from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
@@ -57,12 +57,7 @@ def _plan(
     chosen = choose(model, target, config, types)
     if not chosen:
         _refuse_half_precision(model)
-        raise TargetError(
-            "T110",
-            f"{target.name} takes no node of this model at "
-            f"{config.activation_type} activations and {config.weight_type} weights",
-            fix="choose another --precision, or see what the target takes in docs/targets",
-        )
+        raise unquantizable.refusal(model, target, config, types)
     draft = _Draft(target, config, _base_types(chosen), ranges)
     for choice in chosen:
         draft.add(choice)

@@ -76,7 +76,7 @@ def _foldable(model: ir.Model, known: Mapping[ir.Value, np.ndarray]) -> list[ir.
 def _is_foldable(node: ir.Node, constant: set[ir.Value]) -> bool:
     if node.domain or node.op_type in KEPT or node.op_type == "Constant" or any(query.bodies(node)):
         return False
-    if any(output.is_graph_output() or output.dtype not in _TYPES for output in node.outputs):
+    if any(output.is_graph_output() or not _is_array(output) for output in node.outputs):
         return False
     inputs = [value for value in node.inputs if value is not None]
     if not all(value in constant or query.is_constant(value) for value in inputs):
@@ -84,6 +84,11 @@ def _is_foldable(node: ir.Node, constant: set[ir.Value]) -> bool:
     sizes = [_bytes(output) for output in node.outputs]
     known = None not in sizes and None not in (_bytes(value) for value in inputs)
     return not known or _is_worth(sum(_bytes(value) or 0 for value in inputs), sum(size or 0 for size in sizes))
+
+
+def _is_array(value: ir.Value) -> bool:
+    """True for a tensor that numpy can hold; a sequence or an optional has an element type too."""
+    return isinstance(value.type, ir.TensorType) and value.type.dtype in _TYPES
 
 
 def _bytes(value: ir.Value) -> int | None:

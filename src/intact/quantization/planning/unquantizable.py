@@ -1,0 +1,69 @@
+"""The reasons why no node of a model is quantized, as a user can act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from intact.errors import TargetError, some
+from intact.model import query
+from intact.quantization.planning.choose import FLOAT, wanted_by
+from intact.settings.config import QuantConfig
+from intact.targets.spec import OpSpec, Target
+
+_SHOWN = 3
+_EXCLUDED = "the settings leave it out"
+
+
+def refusal(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> TargetError:
+    """Say that nothing is quantized, and for each kind of operator why."""
+    reasons: dict[str, list[str]] = {}
+    for node in model.graph:
+        reasons.setdefault(_reason(node, target, config, types), []).append(node.op_type)
+    told = [f"{some(list(dict.fromkeys(ops)), _SHOWN)}: {reason}" for reason, ops in reasons.items()]
+    precision = f"{config.activation_type} activations and {config.weight_type} weights"
+    found = f"{target.name} takes no node of this model at {precision}: "
+    return TargetError(
+        "T110",
+        found + (some(told, _SHOWN, "; ") if told else "it has no nodes"),
+        fix="build it for cpu or openvino, which run it in float" if not target.runs_float else _fix(reasons),
+    )
+
+
+def _fix(reasons: Mapping[str, list[str]]) -> str | None:
+    return "let the settings include more nodes" if _EXCLUDED in reasons else None
+
+
+def _reason(node: ir.Node, target: Target, config: QuantConfig, types: Mapping[str, str]) -> str:
+    if types.get(node.name or "") == FLOAT or not wanted_by(node, config):
+        return _EXCLUDED
+    spec = target.op(node.domain, node.op_type)
+    if spec is None or not any(_has_type(spec, config.activation_type)):
+        return "no integer kernel at these types"
+    if not spec.start:
+        return "worth it only between quantized nodes"
+    return _about_values(node, spec) or "does not meet what the target's table requires of it"
+
+
+def _has_type(spec: OpSpec, wanted: str) -> Iterator[bool]:
+    return (wanted in slot.types for signature in spec.signatures for slot in signature.inputs)
+
+
+def _about_values(node: ir.Node, spec: OpSpec) -> str | None:
+    """Name what is wrong with a value that the node reads or writes: unknown or another type, or no constant."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    unknown = next((value.name for value in values if value.dtype is None), None)
+    if unknown is not None:
+        return f"the type of {unknown} is not known"
+    if any(value.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) for value in values):
+        return "in half precision"
+    if not any(value.dtype == ir.DataType.FLOAT for value in node.outputs):
+        return "computes no float32"
+    for index, value in enumerate(node.inputs):
+        slots = [signature.input(index) for signature in spec.signatures]
+        wants_constant = bool(slots) and all(slot is not None and slot.constant for slot in slots)
+        if value is not None and wants_constant and not query.is_constant(value):
+            kind = "an input" if value.is_graph_input() else "computed"
+            return f"its weight {value.name} is {kind}, not constant"
+    return None
