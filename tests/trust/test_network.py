@@ -50,6 +50,8 @@ def test_the_watch_ends_a_grandchild_that_opens_a_socket() -> None:
     "command",
     [
         ("build", "{model}", "--device", "cpu", "--precision", "uint8", "--data", "{data}", "-o", "{out}"),
+        pytest.param(("build", "{model}", "--device", "qnn", "-o", "{out}"), marks=pytest.mark.qnn),
+        pytest.param(("build", "{model}", "--device", "openvino", "-o", "{out}"), marks=pytest.mark.openvino),
         ("quantize", "{model}", "--precision", "uint8", "--data", "{data}", "-o", "{out}.onnx"),
         ("plan", "{model}", "--precision", "uint8", "-o", "{out}.toml"),
         ("perf", "{model}"),

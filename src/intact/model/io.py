@@ -21,7 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from intact.errors import ModelError, OutputError, SettingsError
-from intact.model import external, normalize, proto_check, schema_check, sniff, upgrade
+from intact.model import context_binaries, external, normalize, proto_check, schema_check, sniff, upgrade
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -60,6 +60,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     normalize.sort_nodes(model)
     normalize.name_nodes(model)
     schema_check.check_nodes(model)
+    context_binaries.check(file, model)
     return model
 
 
