@@ -26,7 +26,7 @@ def convert(
 ) -> RewrittenFile:
     """Convert a quantized model to the form `qdq` or `qlinear`, and run both to compare them."""
     with settled(config, settings) as complete:
-        model_files.check_output(Path(output), overwrite)
+        model_files.check_output(Path(output), overwrite, path_of(model), complete)
         target = families.conversion(to)
         order = rewriting.RewriteOrder(path_of(model), Path(output), target, families.rules_for(target))
         return rewriting.rewrite_file(order, complete, Log(events or Silence()))

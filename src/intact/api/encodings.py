@@ -7,6 +7,7 @@ from pathlib import Path
 
 from intact.events import Events, Silence
 from intact.model import io
+from intact.pipeline import input_files
 from intact.quantization import encodings as grids
 from intact.quantization.encodings import EncodingDifference
 from intact.reports import publish
@@ -28,6 +29,7 @@ def encodings(
 ) -> EncodingsFile:
     """Write the encodings of a quantized model into the file `output`, as AIMET or ONNX Runtime (`ort`) read them."""
     path, place = Path(model), Path(output)
+    input_files.protect(place, None, path)
     publish.check_file(place, overwrite=overwrite, ours=False)
     given = grids.of_model(io.load(path))
     second = [name for name, entry in given.items() if entry.readers is not None]

@@ -8,7 +8,7 @@ from typing import Unpack
 from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import loading, preparation, presets
+from intact.pipeline import input_files, loading, preparation, presets
 from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
@@ -31,6 +31,7 @@ def plan(
     place = Path(output)
     with requested(model, hf, config, settings, events) as given:
         written_before = place.is_file() and place.read_bytes()[:200].startswith(plan_file.HEADER.encode()[:20])
+        input_files.protect(place, given.config, given.path)
         publish.check_file(place, overwrite=overwrite, ours=written_before)
         log = Log(events or Silence())
         source = loading.load(given.path, given.config.dims, log)

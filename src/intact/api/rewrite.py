@@ -31,7 +31,7 @@ def rewrite(
     (`near`), where each layer keeps 40 dB. `explain` names a node, or none (""): why rules fired there or did not.
     """
     with settled(config, settings) as complete:
-        model_files.check_output(Path(output), overwrite)
+        model_files.check_output(Path(output), overwrite, path_of(model), complete)
         target = preparation.target_of(complete.compile)
         chosen = families.rules_for(target, families.Latitude(rules))
         names = {rule.name for rule in chosen}

@@ -33,12 +33,15 @@ def source(values: Flags) -> GivenModel:
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
     """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
+    from intact.reports.publish import refuse_inputs
     from intact.settings.config import BuildConfig, merge, read_settings
     from intact.settings.keywords import nested
 
     _check_symmetry(values)
     path = values.get("config")
     file = read_settings(path) if isinstance(path, Path) else {}
+    if isinstance(path, Path) and isinstance(output := values.get("output"), Path):
+        refuse_inputs(output, [path])
     flags: dict[str, object] = {}
     for option in (option for group in groups for option in group):
         value = values.get(option.name)

@@ -11,6 +11,7 @@ from intact import data
 from intact.errors import ModelError
 from intact.events import Log
 from intact.model import io
+from intact.pipeline import input_files
 from intact.pipeline.deployment import PRODUCER, stamped
 from intact.reports import publish
 from intact.runtime import loads
@@ -35,8 +36,9 @@ def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign
             file.replace(output.parent / file.name)
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse to write a model over a file that intact did not write."""
+def check_output(path: Path, overwrite: bool, given: Path, config: BuildConfig | None = None) -> None:
+    """Refuse to write a model over a file that intact did not write, or over one that the call reads."""
+    input_files.protect(path, config, given)
     publish.check_file(path, overwrite=overwrite, ours=not overwrite and is_ours(path))
 
 

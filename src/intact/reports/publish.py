@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +31,26 @@ def check_file(path: Path, *, overwrite: bool, ours: bool) -> None:
     if path.exists() and not overwrite and not ours:
         raise OutputError("O104", f"{path} exists, and intact did not write it", fix="give --overwrite to replace it")
     _check_parent(path)
+
+
+def is_free(output: Path) -> bool:
+    """True if nothing lies where a file, weights beside it, or a folder would go."""
+    return not any(os.path.lexists(place) for place in _places(output))
+
+
+def refuse_inputs(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse, before any work, an output that would take the place of an input, or of a folder with one in it."""
+    places = [place.resolve() for place in _places(output)]
+    for given in inputs:
+        # Where a link lies counts as much as what it leads to.
+        for real in (given.resolve(), given.parent.resolve() / given.name):
+            if any(_takes_place_of(place, real) for place in places):
+                raise OutputError(
+                    "O107",
+                    f"{given} is an input, and would be replaced by the output {output}",
+                    allowed="an output that is no input, and no folder with an input in it",
+                    fix="choose another -o",
+                )
 
 
 @contextmanager
@@ -56,6 +77,19 @@ def _artifact(folder: Path, path: str, kind: str) -> Artifact:
     with open(folder / path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Artifact(path, kind, (folder / path).stat().st_size, digest)
+
+
+def _places(output: Path) -> tuple[Path, Path]:
+    """What writing to `output` may replace: itself, and the weights of a model beside it."""
+    path = output.absolute()
+    return path, path.parent / f"{path.name}.data"
+
+
+def _takes_place_of(place: Path, given: Path) -> bool:
+    """True if `place` is an input or a folder around it, or a file in a folder that is one."""
+    inside = given.is_dir() and place.is_file() and place.is_relative_to(given)
+    same = given.exists() and place.exists() and given.samefile(place)
+    return given.is_relative_to(place) or same or inside
 
 
 def _replace(folder: Path, work: Path) -> None:

@@ -20,7 +20,7 @@ from joblib import parallel
 from intact.backends.installed import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import loading, preparation, presets
+from intact.pipeline import input_files, loading, preparation, presets
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
@@ -127,6 +127,7 @@ def run(
     threads = where.threads or max(1, _cores() // workers)
     cluster = where.cluster
     _check_output(output)
+    input_files.protect(output, wanted[0].config, source)
     with _backend(cluster, threads):
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)

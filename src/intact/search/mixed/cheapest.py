@@ -43,7 +43,7 @@ def build(
     A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
     """
     check_settings(config)
-    stages.check(config, output, overwrite=overwrite)
+    stages.check(path, config, output, overwrite=overwrite)
     log = Log(events or Silence())
     loaded, upgrade = preparation.begin(path, config, log)
     begun = preparation.optimize(loaded, log)
