@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from intact import scratch
 from intact.events import Events, Silence
 from intact.model import io
 from intact.pipeline import input_files
@@ -38,7 +39,7 @@ def encodings(
         (events or Silence()).warn(f"AIMET has no second grid on a tensor, so these are left out: {left_out}")
     text = grids.text(given, format)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    scratch.write_text(place, text)
     return EncodingsFile(path, place, format, len(given))
 
 

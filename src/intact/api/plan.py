@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from intact import scratch
 from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
@@ -43,5 +44,5 @@ def plan(
         preparation.announce(resolved, target, log.events)
         planned = quantizing.plan(preparation.optimize_for(source.model, target).model, target, quant)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
+    scratch.write_text(place, plan_file.to_text(planned, target, quant))
     return planned

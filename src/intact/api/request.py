@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import cast
 
+from intact import scratch
 from intact.data import lent, text
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
@@ -83,7 +83,7 @@ def exported(name: str, config: BuildConfig, events: Events | None = None) -> It
     Text is turned into inputs by its own tokenizer, and pixels are scaled as its own image processor says, unless
     the settings say otherwise.
     """
-    with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
+    with scratch.folder("export") as folder:
         path = Path(folder, "model.onnx")
         found = export_to(name, config, path, Log(events or Silence()))
         yield ModelFile(path, _as_trained(config, found))

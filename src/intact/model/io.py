@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
-from intact.errors import ModelError, OutputError, SettingsError
+from intact import scratch
+from intact.errors import ModelError, SettingsError
 from intact.model import context_binaries, external, normalize, proto_check, schema_check, sniff, upgrade
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
@@ -367,13 +367,8 @@ def _write_whole(target: Path, content: bytes) -> None:
 @contextmanager
 def _renamed_when_done(target: Path) -> Iterator[BinaryIO]:
     """A new file beside `target` that takes its name when the block ends, and is gone when the block fails."""
-    draft = target.with_name(f".intact-{secrets.token_hex(8)}")
-    try:
-        with open(draft, "xb") as file:
-            yield file
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with scratch.draft(target) as draft, open(draft, "wb") as file:
+        yield file
 
 
 @contextmanager
@@ -393,7 +388,4 @@ def _output_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        raise OutputError(
-            "O130", f"cannot write {target}: {reason}", fix="check the folder, its rights and the space on the disk"
-        ) from problem
+        raise scratch.refusal(target, problem) from problem

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import onnx_ir as ir
 
-from intact import data
+from intact import data, scratch
 from intact.errors import ModelError
 from intact.events import Log
 from intact.model import io
@@ -25,7 +24,7 @@ def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign
     `foreign` version of it.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".intact-", dir=output.parent) as folder:
+    with scratch.folder("model", output.parent) as folder:
         written = io.save(stamped(model), Path(folder, output.name))
         problem = loads.problems(written[0]).get(written[0])
         if problem is not None and not foreign and not loads.problems(given):

@@ -53,7 +53,7 @@ def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log:
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite(quantized, log)
-    with publish.staged(output, overwrite=options.overwrite) as folder:
+    with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
         return recording.finish(compiled, verified, portable, folder, log)
@@ -105,7 +105,7 @@ def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) 
     for name in ("rewrite", "compile"):
         log.skip(name, why)
     verified = verifying.unverified(given, why, log)
-    with publish.staged(output, overwrite=options.overwrite) as folder:
+    with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         adopted = deployment.adopt(given, folder)
         return recording.finish(adopted, verified, {}, folder, log)
 
