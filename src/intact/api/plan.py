@@ -42,7 +42,9 @@ def plan(
             raise SettingsError("S114", f"{given.path}: nothing to plan: {source.quantized or resolved.precision}")
         target = presets.available(resolved)
         preparation.announce(resolved, target, log.events)
-        planned = quantizing.plan(preparation.optimize_for(source.model, target).model, target, quant)
+        ready = preparation.optimize_for(source.model, target).model
+        types, quant = plan_file.edited(ready, target, quant)
+        planned = quantizing.plan(ready, target, quant, types)
     place.parent.mkdir(parents=True, exist_ok=True)
     scratch.write_text(place, plan_file.to_text(planned, target, quant))
     return planned
