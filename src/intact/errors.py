@@ -18,7 +18,8 @@ and three digits. Codes are stable: they are never reused for something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class IntactError(Exception):
@@ -49,6 +50,18 @@ class IntactError(Exception):
         lines += [f"  source: {self.source}"] if self.source else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
         return "\n".join(lines)
+
+
+@contextmanager
+def about(subject: object) -> Iterator[None]:
+    """Name what is worked on (a model's file) in every refusal of the model that does not name it itself."""
+    try:
+        yield
+    except (ModelError, TargetError, ToolchainError) as error:
+        if str(subject) not in error.message and not isinstance(error, NotAvailable):
+            error.message = f"{subject}: {error.message}"
+            error.args = (error.text(),)
+        raise
 
 
 class GateFailed(IntactError):

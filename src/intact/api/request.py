@@ -11,7 +11,7 @@ from typing import cast
 
 from intact import scratch
 from intact.data import lent, text
-from intact.errors import SettingsError
+from intact.errors import SettingsError, about
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface
 from intact.results import Origin
@@ -52,7 +52,9 @@ def requested(
     """The model that a call is about as a file, with its settings: the one given, or a Hugging Face model, exported."""
     with settled(config, keywords) as settings:
         if hf is None:
-            yield ModelFile(path_of(model, settings), settings)
+            path = path_of(model, settings)
+            with about(path):
+                yield ModelFile(path, settings)
             return
         if model is not None:
             raise SettingsError("S141", f"two models were given: a file and --hf {hf}", fix="leave one out")
@@ -86,7 +88,8 @@ def exported(name: str, config: BuildConfig, events: Events | None = None) -> It
     with scratch.folder("export") as folder:
         path = Path(folder, "model.onnx")
         found = export_to(name, config, path, Log(events or Silence()))
-        yield ModelFile(path, _as_trained(config, found))
+        with about(name):
+            yield ModelFile(path, _as_trained(config, found))
 
 
 def export_to(name: str, config: BuildConfig, output: Path, log: Log) -> Origin:

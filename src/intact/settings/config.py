@@ -354,6 +354,17 @@ def read_settings(path: Path) -> dict[str, object]:
     return values
 
 
+def checked_settings(path: Path) -> dict[str, object]:
+    """The values of a settings file, each checked; an error names the file, the line of TOML, and the nearest key."""
+    values = read_settings(path)
+    try:
+        BuildConfig.model_validate(values)
+    except ValidationError as error:
+        text = hand_written.read(path) if path.suffix.lower() == ".toml" else ""
+        raise SettingsError("S104", hand_written.problems(error, path, text)) from None
+    return values
+
+
 def merge(*layers: Mapping[str, object]) -> dict[str, object]:
     """Nested dictionaries laid over each other; what a later layer sets wins, what it leaves out stays."""
     merged: dict[str, object] = {}
