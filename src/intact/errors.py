@@ -18,6 +18,7 @@ and three digits. Codes are stable: they are never reused for something else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -104,6 +105,20 @@ class ToolchainError(IntactError):
 
 class NotAvailable(ToolchainError):
     """Something that is not installed, or that cannot work on this machine."""
+
+
+# What moves a cursor, colours, hides or reverses text: C0 and C1 without tab and newline, separators, directions.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: whatever would steer it is written as an escape. Everything that is printed goes through."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def steers(text: str) -> bool:
+    """True if a name would steer a terminal, or begin a line of its own."""
+    return not text.isprintable() and (printable(text) != text or "\n" in text or "\t" in text)
 
 
 def some(items: Sequence[str], most: int, between: str = ", ") -> str:

@@ -138,14 +138,15 @@ def _run() -> None:
 def _report(error: Exception) -> int:
     """Say on stderr what went wrong; return the exit status."""
     from intact import scratch
-    from intact.errors import IntactError
+    from intact.errors import IntactError, printable
 
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         error = scratch.refusal(error.filename or "the output", error)
     if isinstance(error, IntactError):
-        sys.stderr.write(f"error[{error.code}]: {error.text()}\n")
+        sys.stderr.write(printable(f"error[{error.code}]: {error.text()}\n"))
         return error.status
-    sys.stderr.write(f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n")
+    told = f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n"
+    sys.stderr.write(printable(told))
     return INTERNAL_ERROR
 
 

@@ -37,6 +37,9 @@ def check_file(path: Path, *, overwrite: bool, ours: bool) -> None:
     """Refuse, before any work, to replace a file that intact did not write."""
     if path.is_dir():
         raise OutputError("O103", f"{path} is a folder", fix="give the path of a file")
+    if path.exists() and not path.is_file():
+        # Files appear by a rename, which would put one in the place of the device itself.
+        raise OutputError("O103", f"{path} is not an ordinary file", fix="give the path of a file")
     if path.exists() and not overwrite and not ours:
         raise OutputError("O104", f"{path} exists, and intact did not write it", fix="give --overwrite to replace it")
     _check_parent(path)
