@@ -593,6 +593,7 @@ BAD_SPANS = {
     "an offset of other digits": ({"location": "w.bin", "offset": "٣"}, "M115"),
     "a petabyte": ({"location": "w.bin", "length": str(10**15)}, "M115"),
     "an offset of a petabyte": ({"location": "w.bin", "offset": str(10**15)}, "M115"),
+    "an offset of 5000 digits": ({"location": "w.bin", "offset": "9" * 5000}, "M115"),
     "a length below the shape": ({"location": "w.bin", "length": "4"}, "M115"),
     "a stray key": ({"location": "w.bin", "__class__": "x"}, "M116"),
     "a base path": ({"location": "w.bin", "basepath": "/etc"}, "M116"),

@@ -7,6 +7,7 @@ change the first ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from intact.data.input_specs import Feeds, InputSpec, input_specs, shape_text
 from intact.data.roles import Mask, Real, Role, Signal, TableIndex, roles
 from intact.errors import DataError
 from intact.settings.config import Distribution
+
+# Of one input of one sample; more would be a mistake in a file, or malice.
+MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,15 @@ def _fixed(spec: InputSpec) -> tuple[int, ...]:
             allowed="numbers and bools",
             fix="give --data",
         )
-    return tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+    shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+    if any(dim < 1 for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:
+        raise DataError(
+            "D144",
+            f"input {spec.name} {shape_text(spec.shape)}: no synthetic values of this size",
+            allowed=f"sizes from 1 up, and at most {MOST_BYTES >> 30} GiB a sample",
+            fix="export the model with the sizes that it will run with, or give --data",
+        )
+    return shape
 
 
 def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -> np.ndarray:

@@ -21,6 +21,9 @@ from intact.errors import ModelError
 KEYS = ("location", "offset", "length", "checksum")
 RUNTIME_KEYS = "prepacked_"
 
+# No file has more bytes than a number of so many digits tells.
+MOST_DIGITS = 20
+
 CONFINED = "a relative path with forward slashes, inside the folder of the model"
 
 
@@ -103,11 +106,10 @@ def check_span(tensor: str, found: Reference, file: Located, needed: int) -> Non
 
 
 def _natural(tensor: str, key: str, text: str) -> int:
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
-    raise ModelError(
-        "M115", f"{tensor}: the {key} of its external data is {text!r}", allowed="a whole number from 0 up"
-    )
+    shown = repr(text if len(text) <= MOST_DIGITS else f"{text[:MOST_DIGITS]}…")
+    raise ModelError("M115", f"{tensor}: the {key} of its external data is {shown}", allowed="a whole number from 0 up")
 
 
 def _unsafe(location: str) -> str | None:
