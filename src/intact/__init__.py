@@ -6,6 +6,7 @@ The names below are the public API. They load on first use, so that `import inta
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from intact.targets.validate import validate
 
     __version__: str
+
+# ONNX Runtime reports its use over the network and keeps an id in the temporary folder, unless this is set before it is
+# first imported. Every module of this package comes after these lines, and child processes inherit them.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 # One function a command, in the file of its name.
 _COMMANDS = (

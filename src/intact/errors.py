@@ -18,7 +18,9 @@ and three digits. Codes are stable: they are never reused for something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class IntactError(Exception):
@@ -49,6 +51,18 @@ class IntactError(Exception):
         lines += [f"  source: {self.source}"] if self.source else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
         return "\n".join(lines)
+
+
+@contextmanager
+def about(subject: object) -> Iterator[None]:
+    """Name what is worked on (a model's file) in every refusal of the model that does not name it itself."""
+    try:
+        yield
+    except (ModelError, TargetError, ToolchainError) as error:
+        if str(subject) not in error.message and not isinstance(error, NotAvailable):
+            error.message = f"{subject}: {error.message}"
+            error.args = (error.text(),)
+        raise
 
 
 class GateFailed(IntactError):
@@ -91,6 +105,20 @@ class ToolchainError(IntactError):
 
 class NotAvailable(ToolchainError):
     """Something that is not installed, or that cannot work on this machine."""
+
+
+# What moves a cursor, colours, hides or reverses text: C0 and C1 without tab and newline, separators, directions.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: whatever would steer it is written as an escape. Everything that is printed goes through."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def steers(text: str) -> bool:
+    """True if a name would steer a terminal, or begin a line of its own."""
+    return not text.isprintable() and (printable(text) != text or "\n" in text or "\t" in text)
 
 
 def some(items: Sequence[str], most: int, between: str = ", ") -> str:

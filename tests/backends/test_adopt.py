@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import intact
 from intact.errors import ModelError
 from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
 from intact.settings.config import BuildConfig, CompileConfig
 
 
-def junk(folder, *, binary=True):
+def junk(folder, *, binary=True, name="m.bin"):
     """A compiled model whose binary is no binary."""
     node = helper.make_node(
         "EPContext",
@@ -22,7 +25,7 @@ def junk(folder, *, binary=True):
         name="npu",
         domain="com.microsoft",
         embed_mode=0,
-        ep_cache_context="m.bin",
+        ep_cache_context=name,
         source="QNN",
         main_context=1,
     )
@@ -78,3 +81,71 @@ def test_a_compiled_model_without_its_binary_is_refused(tmp_path):
     with pytest.raises(ModelError, match=r"m\.bin"):
         stages.build(junk(tmp_path, binary=False), config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def a_link(folder, secret):
+    (folder / "m.bin").symlink_to(secret)
+    return "m.bin"
+
+
+def a_hard_link(folder, secret):
+    (folder / "m.bin").hardlink_to(secret)
+    return "m.bin"
+
+
+def a_device(folder, _):
+    (folder / "m.bin").symlink_to("/dev/zero")
+    return "m.bin"
+
+
+def a_pipe(folder, _):
+    os.mkfifo(folder / "m.bin")
+    return "m.bin"
+
+
+def a_climb(_, secret):
+    return f"../{secret.name}"
+
+
+def an_absolute_path(_, secret):
+    return str(secret)
+
+
+@pytest.mark.parametrize("command", [intact.build, intact.compile], ids=["build", "compile"])
+@pytest.mark.parametrize("escape", [a_link, a_hard_link, a_device, a_pipe, a_climb, an_absolute_path])
+def test_a_binary_outside_the_folder_of_the_model_is_never_read(escape, command, tmp_path):
+    folder, secret = tmp_path / "model", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("secret")
+    path = junk(folder, binary=False, name=escape(folder, secret))
+    with pytest.raises(ModelError) as error:
+        command(path, device="cpu", output=tmp_path / "out")
+    assert error.value.code in ("M113", "M114") and "its binary" in error.value.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_command_refuses_it_when_it_reads_the_model(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "m.bin").symlink_to("/etc/hostname")
+    with pytest.raises(ModelError, match="leads out of the folder"):
+        intact.load(junk(tmp_path, binary=False))
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "manifest.json", "report.html"])
+def test_a_binary_does_not_take_the_place_of_what_a_build_writes(name, tmp_path):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ModelError, match=name) as error:
+        intact.build(junk(tmp_path, binary=False, name=name), device="cpu", output=tmp_path / "out")
+    assert error.value.code == "M160"
+
+
+def test_a_compiled_part_in_a_function_is_refused(tmp_path):
+    text = """<ir_version: 10, opset_import: ["": 21, "own": 1]>
+    g (float[4] x) => (float[4] y) { y = own.f <where = "/etc/hostname"> (x) }
+    <domain: "own", opset_import: ["": 21, "com.microsoft": 1]> f <where> (a) => (b) {
+        b = com.microsoft.EPContext <embed_mode = 0, ep_cache_context: string = @where> (a)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="the function f") as error:
+        intact.load(tmp_path / "m.onnx")
+    assert error.value.code == "M165"

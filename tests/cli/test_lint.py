@@ -83,7 +83,7 @@ def test_wrong_usage_has_status_2(wrong: Path, arguments: list[str]) -> None:
 
 def test_the_given_model_is_not_overwritten(wrong: Path) -> None:
     before = wrong.read_bytes()
-    assert "error[O104]" in intact("lint", wrong, "--fix", "-o", wrong, status=2)
+    assert "error[O107]" in intact("lint", wrong, "--fix", "-o", wrong, status=2)
     assert wrong.read_bytes() == before
 
 

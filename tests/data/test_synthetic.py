@@ -154,6 +154,13 @@ def test_strings_cannot_be_made_up():
     assert caught.value.code == "D121"
 
 
+@pytest.mark.parametrize("size", [0, 2**32, 2**40, 2**62])
+def test_a_size_that_nothing_can_have_is_refused(size):
+    with pytest.raises(DataError, match="input x") as caught:
+        load(model(f"float[1, {size}] x", "y = Relu(x)"), None, samples=4)
+    assert caught.value.code == "D144"
+
+
 def test_the_kind_is_synthetic_and_a_warning_says_so():
     parts = load(IMAGE, None, samples=128, reading=Reading(seed=3))
     assert (parts.calibration.kind, parts.calibration.rows, parts.test.rows) == ("synthetic", 128, 16)

@@ -150,6 +150,11 @@ class TestFiles:
         with pytest.raises(OutputError, match="intact did not write it"):
             publish.check_file(tmp_path / "q.onnx", overwrite=False, ours=False)
 
+    def test_a_pipe_is_refused_with_overwrite_too(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OutputError, match="not an ordinary file"):
+            publish.check_file(tmp_path / "pipe", overwrite=True, ours=False)
+
     def test_a_folder_is_refused(self, tmp_path):
         with pytest.raises(OutputError, match="is a folder"):
             publish.check_file(tmp_path, overwrite=True, ours=False)

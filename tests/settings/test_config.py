@@ -22,6 +22,7 @@ from intact.settings.config import (
     QuantConfig,
     Settings,
     TensorOverride,
+    checked_settings,
     merge,
     read_settings,
 )
@@ -328,3 +329,20 @@ def test_a_line_shows_every_setting_that_has_a_value():
 
 def test_the_public_names_are_these_classes():
     assert (intact.QuantConfig, intact.CompileConfig, intact.BuildConfig) == (QuantConfig, CompileConfig, BuildConfig)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("s.toml", '[quant]\n\nmetod = "mse"\n', r"s\.toml:3: quant: unknown key metod; did you mean method"),
+        ("s.toml", 'precision = "unit8"\n', r"s\.toml:1: precision = 'unit8'"),
+        ("s.toml", "[compile]\ntimeout = -1\n", r"s\.toml:2: compile\.timeout = -1"),
+        ("s.json", '{"precision": "unit8"}', r"s\.json: precision = 'unit8'"),
+        ("s.json", "[" * 100_000, r"s\.json: it is nested too deeply"),
+        ("s.toml", "a = " + "[" * 100_000, r"s\.toml: "),
+    ],
+)
+def test_a_mistake_in_a_settings_file_is_told_with_file_line_and_key(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        checked_settings(tmp_path / name)

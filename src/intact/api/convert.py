@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from intact.api.request import path_of, settled
+from intact.errors import about
 from intact.events import Events, Log, Silence
 from intact.pipeline import model_files, rewriting
 from intact.pipeline.rewriting import RewrittenFile
@@ -25,8 +26,8 @@ def convert(
     **settings: Unpack[Keywords],
 ) -> RewrittenFile:
     """Convert a quantized model to the form `qdq` or `qlinear`, and run both to compare them."""
-    with settled(config, settings) as complete:
-        model_files.check_output(Path(output), overwrite)
+    with settled(config, settings) as complete, about(path_of(model)):
+        model_files.check_output(Path(output), overwrite, path_of(model), complete)
         target = families.conversion(to)
         order = rewriting.RewriteOrder(path_of(model), Path(output), target, families.rules_for(target))
         return rewriting.rewrite_file(order, complete, Log(events or Silence()))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from intact import scratch
 from intact.events import Events, Silence
 from intact.model import io
+from intact.pipeline import input_files
 from intact.quantization import encodings as grids
 from intact.quantization.encodings import EncodingDifference
 from intact.reports import publish
@@ -28,6 +30,7 @@ def encodings(
 ) -> EncodingsFile:
     """Write the encodings of a quantized model into the file `output`, as AIMET or ONNX Runtime (`ort`) read them."""
     path, place = Path(model), Path(output)
+    input_files.protect(place, None, path)
     publish.check_file(place, overwrite=overwrite, ours=False)
     given = grids.of_model(io.load(path))
     second = [name for name, entry in given.items() if entry.readers is not None]
@@ -36,7 +39,7 @@ def encodings(
         (events or Silence()).warn(f"AIMET has no second grid on a tensor, so these are left out: {left_out}")
     text = grids.text(given, format)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    scratch.write_text(place, text)
     return EncodingsFile(path, place, format, len(given))
 
 

@@ -11,7 +11,6 @@ from intact.linting.linter import Finding, Severity
 from intact.matching.rewriter import Rewritten
 from intact.model import io, normalize, upgrade
 from intact.pipeline import model_files
-from intact.reports import publish
 from intact.results import Application
 from intact.rules.float import constant_folding
 from intact.settings.keywords import AnyPath
@@ -49,8 +48,7 @@ def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = Fal
     """Find what is wrong with a quantized model; with `output`, a repaired copy of it goes there."""
     path, place = Path(model), None if output is None else Path(output)
     if place is not None:
-        ours = model_files.is_ours(place) and not place.samefile(path)
-        publish.check_file(place, overwrite=overwrite, ours=ours)
+        model_files.check_output(place, overwrite, path)
     given = io.load(path)
     normal = normalize.normalize(upgrade.upgrade(given).model)
     # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Unpack
 
 import numpy as np
 
+from intact import scratch
 from intact.api.request import path_of
 from intact.errors import SettingsError
 from intact.events import Events
@@ -36,7 +36,7 @@ def matrix(
 
     A device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`. A cell that fails does not stop the others.
     """
-    with tempfile.TemporaryDirectory(prefix="intact-inputs-") as folder:
+    with scratch.folder("inputs") as folder:
         held = {name: _as_file(name, settings.get(name), Path(folder)) for name in ("data", "test_data")}
         plain = {**settings, **{name: path for name, path in held.items() if path is not None}}
         wanted = cells.cells(devices, precisions, configured(config, plain))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from intact import scratch
 from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import loading, preparation, presets
+from intact.pipeline import input_files, loading, preparation, presets
 from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
@@ -31,6 +32,7 @@ def plan(
     place = Path(output)
     with requested(model, hf, config, settings, events) as given:
         written_before = place.is_file() and place.read_bytes()[:200].startswith(plan_file.HEADER.encode()[:20])
+        input_files.protect(place, given.config, given.path)
         publish.check_file(place, overwrite=overwrite, ours=written_before)
         log = Log(events or Silence())
         source = loading.load(given.path, given.config.dims, log)
@@ -40,8 +42,9 @@ def plan(
             raise SettingsError("S114", f"{given.path}: nothing to plan: {source.quantized or resolved.precision}")
         target = presets.available(resolved)
         preparation.announce(resolved, target, log.events)
-        optimized = preparation.optimize_for(source.model, target).model if resolved.optimize else source.model
-        planned = quantizing.plan(optimized, target, quant)
+        ready = preparation.optimize_for(source.model, target).model if resolved.optimize else source.model
+        types, quant = plan_file.edited(ready, target, quant)
+        planned = quantizing.plan(ready, target, quant, types)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(plan_file.to_text(planned, target, quant), encoding="utf-8")
+    scratch.write_text(place, plan_file.to_text(planned, target, quant))
     return planned

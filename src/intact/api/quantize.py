@@ -51,7 +51,7 @@ def quantize(
     """Quantize a float model into the file `output`, with the stages that `build` would use."""
     place = Path(output)
     with requested(model, hf, config, settings, events) as given:
-        model_files.check_output(place, overwrite)
+        model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
         prepared = preparation.prepare(given.path, given.config, log)
         if prepared.config.quantization is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import cast
 
+from intact import scratch
 from intact.data import lent, text
-from intact.errors import SettingsError
+from intact.errors import SettingsError, about
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface
 from intact.results import Origin
@@ -52,7 +52,9 @@ def requested(
     """The model that a call is about as a file, with its settings: the one given, or a Hugging Face model, exported."""
     with settled(config, keywords) as settings:
         if hf is None:
-            yield ModelFile(path_of(model, settings), settings)
+            path = path_of(model, settings)
+            with about(path):
+                yield ModelFile(path, settings)
             return
         if model is not None:
             raise SettingsError("S141", f"two models were given: a file and --hf {hf}", fix="leave one out")
@@ -83,10 +85,11 @@ def exported(name: str, config: BuildConfig, events: Events | None = None) -> It
     Text is turned into inputs by its own tokenizer, and pixels are scaled as its own image processor says, unless
     the settings say otherwise.
     """
-    with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
+    with scratch.folder("export") as folder:
         path = Path(folder, "model.onnx")
         found = export_to(name, config, path, Log(events or Silence()))
-        yield ModelFile(path, _as_trained(config, found))
+        with about(name):
+            yield ModelFile(path, _as_trained(config, found))
 
 
 def export_to(name: str, config: BuildConfig, output: Path, log: Log) -> Origin:

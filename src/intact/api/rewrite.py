@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from intact.api.request import path_of, settled
+from intact.errors import about
 from intact.events import Events, Log, Silence
 from intact.pipeline import model_files, preparation, rewriting
 from intact.pipeline.rewriting import RewrittenFile
@@ -30,8 +31,8 @@ def rewrite(
     `rules` are those that change no integer (`exact`), those of a build, or also those that give a weight another grid
     (`near`), where each layer keeps 40 dB. `explain` names a node, or none (""): why rules fired there or did not.
     """
-    with settled(config, settings) as complete:
-        model_files.check_output(Path(output), overwrite)
+    with settled(config, settings) as complete, about(path_of(model)):
+        model_files.check_output(Path(output), overwrite, path_of(model), complete)
         target = preparation.target_of(complete.compile)
         chosen = families.rules_for(target, families.Latitude(rules))
         names = {rule.name for rule in chosen}

@@ -13,6 +13,8 @@ from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.model_files import inputs_for_comparison
+from intact.reports import integrity
+from intact.reports.integrity import Integrity
 from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
@@ -78,6 +80,11 @@ def verify(
         raise SettingsError("S149", f"there is nothing to compare {reference} with", fix="give two or more models")
     with settled(config, settings) as complete:
         return _verify(Path(reference), tuple(map(Path, models)), complete, Log(events or Silence()))
+
+
+def verify_manifest(manifest: AnyPath) -> Integrity:
+    """Hash the files of a build again, and compare them and the versions of packages with its manifest."""
+    return integrity.check(Path(manifest))
 
 
 def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, log: Log) -> Verification:

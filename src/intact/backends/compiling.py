@@ -13,7 +13,12 @@ from intact.backends import installed
 from intact.backends.base import Compiled as Compiled
 from intact.backends.base import Device as Device
 from intact.errors import ModelError
+from intact.model import context_binaries
 from intact.results import PlacedNode, Placement
+
+MODEL = "model.onnx"
+# What a build writes itself into the folder that a binary is copied to.
+_TAKEN = (MODEL, "manifest.json", "report.html")
 
 
 def compile(model: ir.Model, device: Device, folder: Path, *, on_cpu: Mapping[str, str] | None = None) -> Compiled:
@@ -48,17 +53,18 @@ def is_compiled(model: ir.Model) -> bool:
 
 def adopt(path: Path, model: ir.Model, folder: Path) -> Compiled:
     """Copy a compiled model and the binaries that it names, which lie beside it, into `folder`."""
-    contexts = [node for node in model.graph if node.op_type == "EPContext"]
-    names = dict.fromkeys(
-        node.attributes.get_string("ep_cache_context", "")
-        for node in contexts
-        if node.attributes.get_int("embed_mode", 1) == 0
-    )
-    missing = [name for name in names if Path(name).name != name or not (path.parent / name).is_file()]
-    if missing:
-        raise ModelError("M160", f"{path}: its binary {missing[0]!r} does not lie beside it")
-    files = [Path(shutil.copyfile(path, folder / "model.onnx"))]
-    files += [Path(shutil.copyfile(path.parent / name, folder / name)) for name in names]
+    contexts = context_binaries.contexts_of(model)
+    binaries = context_binaries.find(path, model)
+    elsewhere = [name for name in binaries if Path(name).name != name or name in _TAKEN]
+    if elsewhere:
+        raise ModelError(
+            "M160",
+            f"{path}: its binary {elsewhere[0]!r} cannot lie beside the model in an output folder",
+            allowed=f"a name without a folder, and none of {', '.join(_TAKEN)}",
+            fix="compile the model again under another name",
+        )
+    files = [Path(shutil.copyfile(path, folder / MODEL))]
+    files += [Path(shutil.copyfile(file, folder / name)) for name, file in binaries.items()]
     on_npu = tuple(PlacedNode(node.name or "", node.op_type) for node in contexts)
     others = tuple(PlacedNode(n.name or "", n.op_type, "left out when the model was compiled") for n in model.graph)
     rest = tuple(node for node in others if node.op != "EPContext")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+
+from intact import scratch
 
 
 class SamplesOrder(TypedDict):
@@ -24,7 +25,7 @@ class SamplesOrder(TypedDict):
 def sent(samples: Sequence[Mapping[str, np.ndarray]]) -> Iterator[SamplesOrder]:
     """Samples in a file, for a job, until the block ends."""
     names = list(samples[0]) if samples else []
-    with tempfile.TemporaryDirectory(prefix="intact-samples-") as folder:
+    with scratch.folder("samples") as folder:
         inputs, outputs = (str(Path(folder, name)) for name in ("inputs.npz", "outputs.npz"))
         _save(inputs, ([sample[name] for name in names] for sample in samples))
         yield {"names": names, "samples": len(samples), "inputs": inputs, "outputs": outputs}

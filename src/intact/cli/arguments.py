@@ -33,18 +33,22 @@ def source(values: Flags) -> GivenModel:
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
     """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
-    from intact.settings.config import BuildConfig, merge, read_settings
+    from intact.reports.publish import refuse_inputs
+    from intact.settings.config import BuildConfig, checked_settings, merge
     from intact.settings.keywords import nested
 
     _check_symmetry(values)
     path = values.get("config")
-    file = read_settings(path) if isinstance(path, Path) else {}
+    # A mistake in the file is one, even where a flag covers it.
+    file = checked_settings(path) if isinstance(path, Path) else {}
+    if isinstance(path, Path) and isinstance(output := values.get("output"), Path):
+        refuse_inputs(output, [path])
     flags: dict[str, object] = {}
     for option in (option for group in groups for option in group):
         value = values.get(option.name)
         if option.setting and value is not None:
             flags = merge(flags, nested(option.setting, _plain(option.name, value)))
-    alone = BuildConfig.from_dict(file)  # a mistake in the file is one, even where a flag covers it
+    alone = BuildConfig.from_dict(file)
     if "quant" in flags and alone.compile.quant is not None:
         flags = merge(flags, {"compile": {"quant": flags.pop("quant")}})
     return BuildConfig.from_dict(merge(file, flags))

@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from intact.errors import printable
 
 if TYPE_CHECKING:
     from intact.results import Gate, Verdict
@@ -22,6 +24,13 @@ class _Steps(MofNCompleteColumn):
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text("")
+
+
+class _PrintableTable(Table):
+    """A table whose cells do not steer the terminal, whatever names are in them."""
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **how)
 
 
 class Talk:
@@ -61,16 +70,16 @@ class Talk:
     def note(self, text: str) -> None:
         """A sentence that --quiet leaves out."""
         if not self.quiet:
-            self.console.print(text, style="dim", markup=False, soft_wrap=True)
+            self.console.print(printable(text), style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A sentence that is always shown."""
-        self.console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+        self.console.print(f"warning: {printable(text)}", style="yellow", markup=False, soft_wrap=True)
 
 
 def print_json(value: object) -> None:
     """A result for programs, on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
 def refuse_failed(verdict: Verdict, gates: Iterable[Gate], *more: str) -> None:
@@ -96,12 +105,12 @@ def verdict_line(verdict: Verdict) -> str:
 
 def say(text: str) -> None:
     """A line of the result for people, on stdout."""
-    Console(highlight=False, markup=False).print(text, soft_wrap=True)
+    Console(highlight=False, markup=False).print(printable(text), soft_wrap=True)
 
 
 def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()) -> Table:
     """A table with these headings: texts fold on a narrow terminal, numbers do not."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
+    result = _PrintableTable(box=None, pad_edge=False, header_style="bold")
     for name in texts:
         result.add_column(name, overflow="fold")
     for name in numbers:
@@ -113,4 +122,4 @@ def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()
 
 def print_wrapped(found: Table | str) -> None:
     """A part of the result for people, on stdout, as wide as the terminal."""
-    Console(highlight=False, markup=False).print(found)
+    Console(highlight=False, markup=False).print(printable(found) if isinstance(found, str) else found)

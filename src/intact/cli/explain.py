@@ -1,4 +1,4 @@
-"""`intact explain`: what a code of `intact lint` means."""
+"""`intact explain`: what a code of an error or of `intact lint` means."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NAME = "explain"
 
 
 def run(
-    code: Annotated[str | None, typer.Argument(help="A code, for example Q103.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Print all of them, as Markdown.")] = False,
+    code: Annotated[str | None, typer.Argument(help="A code, for example M113 or Q103.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Print all of lint, as Markdown.")] = False,
 ) -> None:
-    """Explain a finding: what is wrong, why it matters, what was measured, how to put it right.
+    """Explain an error or a finding of lint: what is wrong, why it matters, how to put it right.
 
     Example: intact explain Q103
     """

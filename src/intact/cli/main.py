@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
+from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -91,21 +98,67 @@ def _arguments(typed: Sequence[str]) -> list[str]:
     return [f"{word}=" if word in MAY_STAND_ALONE and after.startswith("-") else word for word, after in pairs]
 
 
+class Interrupted(BaseException):
+    """The user, or another program, asked this one to end. No KeyboardInterrupt: typer makes a status of that."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+        self.word = "interrupted" if number == signal.SIGINT else "terminated"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: what follows cleans up
+    raise Interrupted(number)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: folders that are half written vanish, and children end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the business of the main thread
+        return
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run() -> None:
+    """Run the command that was typed; what dead commands left is removed first."""
+    from intact import scratch
+
+    scratch.sweep(Path(tempfile.gettempdir()))
+    with _interruptible():
+        app(_arguments(sys.argv[1:]))
+
+
+def _report(error: Exception) -> int:
+    """Say on stderr what went wrong; return the exit status."""
+    from intact import scratch
+    from intact.errors import IntactError, printable
+
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        error = scratch.refusal(error.filename or "the output", error)
+    if isinstance(error, IntactError):
+        sys.stderr.write(printable(f"error[{error.code}]: {error.text()}\n"))
+        return error.status
+    told = f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n"
+    sys.stderr.write(printable(told))
+    return INTERNAL_ERROR
+
+
 def main() -> None:
     """Run the command line; an error of the user's is a sentence and an exit status, never a traceback."""
     traceback = "--debug" in sys.argv
     try:
-        app(_arguments(sys.argv[1:]))
+        _run()
     except Exception as error:
-        from intact.errors import IntactError
-
         if traceback:
             raise
-        if isinstance(error, IntactError):
-            sys.stderr.write(f"error[{error.code}]: {error.text()}\n")
-            sys.exit(error.status)
-        sys.stderr.write(f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n")
-        sys.exit(INTERNAL_ERROR)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        sys.exit(_report(error))
+    except Interrupted as end:
+        sys.stderr.write(f"{end.word}\n")
+        sys.exit(end.status)

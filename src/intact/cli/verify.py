@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -39,12 +40,19 @@ def run(values: Flags) -> None:
     What a build deployed runs as that build ran it; another compiled (EPContext) model in the vendor's simulator of
     --arch; any other on the CPU without optimizations.
 
+    Given the manifest.json of a build alone, its files are hashed again: one that was changed ends with status 1.
+
+    Example: intact verify output/manifest.json
+
     Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
     from intact.api.verify import verify
     from intact.cli import comparison, console
 
     reference, *candidates = _models(values)
+    if not candidates and reference.suffix.lower() == ".json":
+        _show_integrity(reference, values)
+        return
     found = verify(
         reference, *candidates, config=arguments.settings(values, *SETTINGS), events=console.Talk(quiet=values["quiet"])
     )
@@ -53,6 +61,25 @@ def run(values: Flags) -> None:
     elif not values["quiet"]:
         comparison.show_verification(found)
     console.refuse_failed(found.judged, found.gates)
+
+
+def _show_integrity(path: Path, values: Flags) -> None:
+    """Say which files of a build are as they were built, and which versions have changed."""
+    from intact.api.verify import verify_manifest
+    from intact.cli import console
+    from intact.errors import GateFailed
+
+    found = verify_manifest(path)
+    if values["as_json"]:
+        console.print_json({**asdict(found), "manifest": str(path)})
+    elif not values["quiet"]:
+        for file in found.files:
+            console.say(f"{file.state}: {file.path}")
+        for drift in found.drift:
+            console.say(f"{drift.package} was {drift.then}, and is {drift.now or 'not installed'} here")
+    if found.damaged:
+        named = ", ".join(f"{file.path} ({file.state})" for file in found.damaged)
+        raise GateFailed("G112", f"{path}: not as it was built: {named}", fix="build again, or copy the folder again")
 
 
 def _models(values: Flags) -> list[Path]:

@@ -37,6 +37,8 @@ def load_labels(path: str, test: Dataset) -> Labels:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
+    if path.exists() and not path.is_file():
+        raise DataError("D132", f"{path}: is not an ordinary file", allowed=_FORM)
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):

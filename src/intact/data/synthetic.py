@@ -7,6 +7,7 @@ change the first ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from intact.settings.config import Distribution
 
 # Sizes that are tried for free dimensions until the model runs: windows, strides and pads may need more than one.
 FREE_SIZES = (1, 2, 8, 32, 128)
+# Of one input of one sample; more would be a mistake in a file, or malice.
+MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,15 @@ def _fixed(spec: InputSpec, free: int) -> tuple[int, ...]:
             allowed="numbers and bools",
             fix="give --data",
         )
-    return tuple(dim if isinstance(dim, int) else free for dim in spec.shape)
+    shape = tuple(dim if isinstance(dim, int) else free for dim in spec.shape)
+    if any(dim < 1 for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:
+        raise DataError(
+            "D144",
+            f"input {spec.name} {shape_text(spec.shape)}: no synthetic values of this size",
+            allowed=f"sizes from 1 up, and at most {MOST_BYTES >> 30} GiB a sample",
+            fix="export the model with the sizes that it will run with, or give --data",
+        )
+    return shape
 
 
 def _draw(rng: np.random.Generator, given: _Input, distribution: Distribution) -> np.ndarray:

@@ -7,13 +7,13 @@ the model's inputs, or, where that is free, to the longest line. Only as many li
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from intact import scratch
 from intact.data.arrays import ArraySource, InMemory
 from intact.data.input_specs import InputSpec
 from intact.errors import DataError
@@ -73,7 +73,7 @@ def _tokenized(
 ) -> tuple[dict[str, np.ndarray], int]:
     """The arrays that the tokenizer gives for these inputs, and how many lines were cut."""
     hub.require("transformers")
-    with tempfile.TemporaryDirectory(prefix="intact-text-") as folder:
+    with scratch.folder("text") as folder:
         text, output = Path(folder, "lines.json"), Path(folder, "ids.npz")
         text.write_text(json.dumps(lines), encoding="utf-8")
         request = {

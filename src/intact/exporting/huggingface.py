@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
+from intact import scratch
 from intact.errors import ModelError
 from intact.exporting import origin
 from intact.json_types import JsonObject
@@ -60,7 +60,7 @@ def export(
     """
     hub.require("torch", "transformers", "onnxscript")
     repository = hub.resolved(name)
-    with tempfile.TemporaryDirectory(prefix="intact-export-") as folder:
+    with scratch.folder("export") as folder:
         bare, answers = Path(folder, "model.onnx"), Path(folder, "answers.npz")
         order: ExportOrder = {
             "repository": (repository.name, repository.revision),

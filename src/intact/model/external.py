@@ -1,7 +1,8 @@
-"""Locate the weights outside a model file, inside the folders that they may lie in, and check their size.
+"""Locate the files that a model file names, inside the folders that they may lie in, and check their size.
 
-The rule: a weight file is an ordinary file inside the folder of the model. Where the model itself is a symbolic
-link (the cache of Hugging Face is made of them), it may also lie right beside the file that the link leads to.
+The rule: weights, and the binary of a compiled model, are in an ordinary file inside the folder of the model. Where
+the model itself is a symbolic link (the cache of Hugging Face is made of them), they may also lie right beside the
+file that the link leads to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from intact.errors import ModelError
 # What ONNX defines. ONNX Runtime adds `prepacked_<n>`, which only speeds up its own start.
 KEYS = ("location", "offset", "length", "checksum")
 RUNTIME_KEYS = "prepacked_"
+
+# No file has more bytes than a number of so many digits tells.
+MOST_DIGITS = 20
 
 CONFINED = "a relative path with forward slashes, inside the folder of the model"
 
@@ -68,17 +72,18 @@ def hollow(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
     return ir.ExternalTensor("hollow", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
-def locate(model: Path, location: str, tensor: str) -> Located:
-    """Find the weight file that `tensor` of the file `model` names, without ever leaving the model's folder."""
+def locate(model: Path, location: str, owner: str, kind: str = "external data") -> Located:
+    """Find the file that `owner` (a tensor or a node) of the file `model` names, without leaving the model's folder."""
+    what = f"{owner}: its {kind} {location!r}"
     reason = _unsafe(location)
     if reason is not None:
-        raise _refused(tensor, location, reason)
+        raise _refused(what, reason)
     folder = Path(os.path.realpath(model.parent))
     target = Path(os.path.realpath(folder / location))
     root = _root_of(target, folder, Path(os.path.realpath(model)))
     if root is None:
-        raise _refused(tensor, location, f"leads out of the folder, to {target}")
-    _check_ordinary(target, location, tensor)
+        raise _refused(what, f"leads out of the folder, to {target}")
+    _check_ordinary(target, what)
     return Located(root, target.relative_to(root).as_posix())
 
 
@@ -101,11 +106,10 @@ def check_span(tensor: str, found: Reference, file: Located, needed: int) -> Non
 
 
 def _natural(tensor: str, key: str, text: str) -> int:
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
-    raise ModelError(
-        "M115", f"{tensor}: the {key} of its external data is {text!r}", allowed="a whole number from 0 up"
-    )
+    shown = repr(text if len(text) <= MOST_DIGITS else f"{text[:MOST_DIGITS]}…")
+    raise ModelError("M115", f"{tensor}: the {key} of its external data is {shown}", allowed="a whole number from 0 up")
 
 
 def _unsafe(location: str) -> str | None:
@@ -127,26 +131,26 @@ def _root_of(target: Path, folder: Path, real_model: Path) -> Path | None:
     return real_model.parent if target.parent == real_model.parent else None
 
 
-def _check_ordinary(target: Path, location: str, tensor: str) -> None:
+def _check_ordinary(target: Path, what: str) -> None:
     try:
         status = target.stat()
     except OSError as problem:
         raise ModelError(
             "M114",
-            f"{tensor}: its external data {location!r} cannot be read ({problem.strerror})",
-            fix="put the weight file beside the model, under the name that it was saved with",
+            f"{what} cannot be read ({problem.strerror})",
+            fix="put that file beside the model, under the name that it was saved with",
         ) from problem
     if not stat.S_ISREG(status.st_mode):
-        raise ModelError("M114", f"{tensor}: its external data {location!r} is not an ordinary file")
+        raise ModelError("M114", f"{what} is not an ordinary file")
     if status.st_nlink > 1:
         # A hard link shows nothing of where else the file lies; onnx refuses them for the same reason.
-        raise _refused(tensor, location, "is a hard link, which may belong to another folder")
+        raise _refused(what, "is a hard link, which may belong to another folder")
 
 
-def _refused(tensor: str, location: str, reason: str) -> ModelError:
+def _refused(what: str, reason: str) -> ModelError:
     return ModelError(
         "M113",
-        f"{tensor}: the path of its external data, {location!r}, {reason}",
+        f"{what} {reason}",
         allowed=CONFINED,
-        fix="copy the weight file into the folder of the model, and save the model with that name",
+        fix="copy that file into the folder of the model, and save the model with that name",
     )

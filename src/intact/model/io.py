@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,9 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
-from intact.errors import ModelError, OutputError, SettingsError
-from intact.model import external, normalize, proto_check, schema_check, sniff, upgrade
+from intact import scratch
+from intact.errors import ModelError, SettingsError, about
+from intact.model import context_binaries, external, normalize, proto_check, schema_check, sniff, upgrade
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -40,7 +40,11 @@ MODEL_FILE = "an ONNX model file (.onnx)"
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Read the model in the file `path`, checked, with its nodes sorted and each under a name of its own."""
-    file = Path(path)
+    with about(path):
+        return _load(Path(path))
+
+
+def _load(file: Path) -> ir.Model:
     proto = _parse(file)
     proto_check.check_header(proto, onnx.IR_VERSION, _newest_opsets())
     proto_check.check_text(proto)
@@ -60,6 +64,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     normalize.sort_nodes(model)
     normalize.name_nodes(model)
     schema_check.check_nodes(model)
+    context_binaries.check(file, model)
     return model
 
 
@@ -131,6 +136,7 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of the bytes of one file, read in pieces."""
+    _check_ordinary(Path(path))
     with _reading(Path(path)), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -147,12 +153,18 @@ def _parse(file: Path) -> onnx.ModelProto:
     return proto
 
 
-def _read(file: Path) -> bytes:
+def _check_ordinary(file: Path) -> os.stat_result:
+    """Refuse what may never end, such as a pipe or a device, before it is opened."""
     with _reading(file):
         status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
         raise SettingsError("S130", f"{file} is {kind}", allowed=MODEL_FILE)
+    return status
+
+
+def _read(file: Path) -> bytes:
+    status = _check_ordinary(file)
     if status.st_size > PROTOBUF_LIMIT:
         raise ModelError(
             "M105",
@@ -366,13 +378,8 @@ def _write_whole(target: Path, content: bytes) -> None:
 @contextmanager
 def _renamed_when_done(target: Path) -> Iterator[BinaryIO]:
     """A new file beside `target` that takes its name when the block ends, and is gone when the block fails."""
-    draft = target.with_name(f".intact-{secrets.token_hex(8)}")
-    try:
-        with open(draft, "xb") as file:
-            yield file
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with scratch.draft(target) as draft, open(draft, "wb") as file:
+        yield file
 
 
 @contextmanager
@@ -392,7 +399,4 @@ def _output_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        raise OutputError(
-            "O130", f"cannot write {target}: {reason}", fix="check the folder, its rights and the space on the disk"
-        ) from problem
+        raise scratch.refusal(target, problem) from problem

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-from intact.errors import ModelError, some
+from intact.errors import ModelError, some, steers
 from intact.model import query
 
 DEFAULT_DOMAIN = ""
@@ -70,18 +70,36 @@ def imports_of(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def check_text(message: Message) -> None:
-    """All names are UTF-8, and every attribute says of which type it is."""
+    """All names are UTF-8 that can be printed, and every attribute says of which type it is."""
     for field, found in message.ListFields():
         if field.name in TENSOR_DATA:
             continue
         items = found if field.is_repeated else [found]
         if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
             raise ModelError("M103", "the file is damaged: it holds a name that is not UTF-8", fix="copy it again")
+        if field.type == field.TYPE_STRING and not _is_prose(message, field.name):
+            _check_printable(items)
         if field.type == field.TYPE_MESSAGE:
             for item in items:
                 check_text(item)
     if message.DESCRIPTOR.name == "AttributeProto" and message.type == 0:
         raise ModelError("M118", f"the attribute {message.name!r} does not say of which type it is")
+
+
+def _is_prose(message: Message, field: str) -> bool:
+    """True of text that is no name, and is never printed as it is."""
+    return field == "doc_string" or message.DESCRIPTOR.name == "StringStringEntryProto"
+
+
+def _check_printable(names: Iterable[str]) -> None:
+    """Refuse a name that would steer a terminal or forge lines of messages: no exporter writes such."""
+    for name in filter(steers, names):
+        raise ModelError(
+            "M123",
+            f"the name {ascii(name)[:200]} holds control characters",
+            allowed="names that can be printed on one line",
+            fix="rename it with onnx, or export the model again",
+        )
 
 
 def check_names(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:

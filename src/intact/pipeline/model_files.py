@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import onnx_ir as ir
 
-from intact import data
+from intact import data, scratch
 from intact.errors import ModelError
 from intact.events import Log
 from intact.model import io
+from intact.pipeline import input_files
 from intact.pipeline.deployment import PRODUCER, stamped
 from intact.reports import publish
 from intact.runtime import loads
@@ -24,7 +24,7 @@ def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign
     `foreign` version of it.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".intact-", dir=output.parent) as folder:
+    with scratch.folder("model", output.parent) as folder:
         written = io.save(stamped(model), Path(folder, output.name))
         problem = loads.problems(written[0]).get(written[0])
         if problem is not None and not foreign and not loads.problems(given):
@@ -35,8 +35,9 @@ def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign
             file.replace(output.parent / file.name)
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Refuse to write a model over a file that intact did not write."""
+def check_output(path: Path, overwrite: bool, given: Path, config: BuildConfig | None = None) -> None:
+    """Refuse to write a model over a file that intact did not write, or over one that the call reads."""
+    input_files.protect(path, config, given)
     publish.check_file(path, overwrite=overwrite, ours=not overwrite and is_ours(path))
 
 

@@ -121,11 +121,11 @@ def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
             "S116", f"--precision {config.precision}: the plan {path} decides the types", fix="leave it out"
         )
     values = plan_file.read_plan(path)
-    device, arch = values["target"].get("device"), values["target"].get("arch")
+    device, arch = values.target.device, values.target.arch
     found = (config.compile.device, config.compile.arch if arch is not None else None)
     if found != (device, arch):
         raise SettingsError("S117", f"{path} is for {device} {arch or ''}, not for {found[0]} {found[1] or ''}")
-    return _with_preset(config, None, values["settings"])
+    return _with_preset(config, None, values.settings.model_dump(mode="json", exclude_unset=True))
 
 
 def _asked(config: BuildConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, deployment, mending, preparation, presets, recording, verifying
+from intact.pipeline import acceptance, deployment, input_files, mending, preparation, presets, recording, verifying
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
 from intact.pipeline.mending import Mender
 from intact.pipeline.preparation import PreparedModel
@@ -44,7 +44,7 @@ def build(
     The folder appears whole or not at all. A verdict that forbids deployment does not raise: see `Build.passed`.
     """
     options = options or BuildOptions()
-    check(config, output, overwrite=options.overwrite)
+    check(path, config, output, overwrite=options.overwrite)
     log = Log(events or Silence())
     return complete(preparation.prepare(path, config, log), output, options, log)
 
@@ -52,9 +52,9 @@ def build(
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
     if compiling.is_compiled(quantized.source.model):
-        return _adopt(quantized, output, log)
+        return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite(quantized, log)
-    with publish.staged(output, overwrite=options.overwrite) as folder:
+    with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
         return recording.finish(compiled, verified, portable, folder, log)
@@ -95,22 +95,23 @@ def _try(
     return compiled, verified
 
 
-def check(config: BuildConfig, output: Path, *, overwrite: bool) -> None:
+def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, what cannot be built: its place, its gates, and what is not installed or not there."""
     publish.check_folder(output, overwrite=overwrite)
+    input_files.protect(output, config, path)
     target = presets.available(config)
     acceptance.check_settings(config, target)
     versions(target.backend)
     compiling.check(target.backend, config.compile.ep_options)
 
 
-def _adopt(given: PreparedModel, output: Path, log: Log) -> Build:
+def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Copy a model that a vendor has compiled already into the output folder, if its device loads it."""
     why = "the model is compiled already"
     for name in ("rewrite", "compile"):
         log.skip(name, why)
     verified = verifying.unverified(given, why, log)
-    with publish.staged(output) as folder:
+    with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         adopted = deployment.adopt(given, folder)
         return recording.finish(adopted, verified, {}, folder, log)
 

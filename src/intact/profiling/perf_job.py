@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -13,6 +12,7 @@ from statistics import median
 
 import numpy as np
 
+from intact import scratch
 from intact.backends import sample_files
 from intact.backends.base import TimedModel
 from intact.profiling import profile
@@ -78,7 +78,7 @@ def _opened(file: TimedFile, *, profile: bool) -> TimedModel:
 
 def _session_nodes(file: TimedFile, rows: Rows, threads: int) -> list[NodeTime]:
     path = Path(file["path"])
-    with tempfile.TemporaryDirectory(prefix="intact-profile-") as folder:
+    with scratch.folder("profile") as folder:
         session = ort_cpu.Session(path, optimize=True, threads=threads, profile=Path(folder, "record"))
         feeds = fitting(types_of(session), rows[0], path)
         for _ in range(WARM_UP + PROFILED_RUNS):

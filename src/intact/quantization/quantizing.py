@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -68,11 +67,7 @@ def quantize(
         return _without_grids(model, target, config, rows, events)
     stopwatch = Stopwatch()
     notes: list[str] = []
-    types: dict[str, str] = dict(config.types)
-    if config.plan is not None:
-        edited = plan_file.edits(Path(config.plan), model, target, config)
-        types |= edited.types
-        config = config.model_copy(update={"overrides": {**config.overrides, **edited.overrides}})
+    types, config = plan_file.edited(model, target, config)
     # Given encodings are for the tensors of the model as it is: nothing may move between them.
     free = config.encodings is None
     first = plan(model, target, config, types)

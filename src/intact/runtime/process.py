@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from intact import errors
+from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
 
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
@@ -72,8 +71,7 @@ def started(
     job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
-    with tempfile.TemporaryDirectory(prefix="intact-job-") as name:
-        folder = Path(name)
+    with scratch.folder("job") as folder:
         order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
         (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
         deadline = time.monotonic() + timeout

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
@@ -28,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from intact.errors import SettingsError
 from intact.json_types import JsonObject
-from intact.settings import devices
+from intact.settings import devices, hand_written
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 # `float16` stands in both types or in neither; `float` leaves activations as they are and quantizes weights only.
@@ -340,18 +339,32 @@ class BuildConfig(Settings):
 
 def read_settings(path: Path) -> dict[str, object]:
     """The values of a TOML or JSON settings file."""
-    parsers: dict[str, Callable[[str], object]] = {".toml": tomllib.loads, ".json": _json_without_duplicates}
+    parsers: dict[str, Callable[[str], object]] = {
+        ".toml": hand_written.parse_toml,
+        ".json": hand_written.parse_json,
+    }
     parse = parsers.get(path.suffix.lower())
     if parse is None:
         raise SettingsError("S101", f"{path}: settings files are TOML or JSON", allowed=".toml, .json")
     try:
-        values = parse(path.read_text(encoding="utf-8"))
+        values = parse(hand_written.read(path))
     except OSError as error:
         raise SettingsError("S102", f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError("S103", f"{path}: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError("S103", f"{path}: expected a table of settings, found {type(values).__name__}")
+    return values
+
+
+def checked_settings(path: Path) -> dict[str, object]:
+    """The values of a settings file, each checked; an error names the file, the line of TOML, and the nearest key."""
+    values = read_settings(path)
+    try:
+        BuildConfig.model_validate(values)
+    except ValidationError as error:
+        text = hand_written.read(path) if path.suffix.lower() == ".toml" else ""
+        raise SettingsError("S104", hand_written.problems(error, path, text)) from None
     return values
 
 
@@ -392,15 +405,3 @@ def _problem(detail: ErrorDetails) -> str:
     if detail["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where} = {detail['input']!r}: {message}"
-
-
-def _json_without_duplicates(text: str) -> object:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        keys = [key for key, _ in pairs]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice:
-            raise ValueError(f"the key {twice[0]} stands there twice")
-        return dict(pairs)
-
-    values: object = json.loads(text, object_pairs_hook=unique)
-    return values

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from intact.errors import SettingsError
-from intact.settings import devices
+from intact.settings import devices, hand_written
 from intact.settings.config import nearest
 from intact.targets.spec import Axis, Costs, Forms, Level, OpSpec, Packing, Signature, Soc, Target
 from intact.targets.table import (
@@ -88,9 +88,13 @@ def _table(name: str) -> tuple[TargetTable, str]:
     """A table and where it comes from; a file that a user may edit is read every time."""
     if not name.endswith(".toml"):
         return _installed(name)
-    if not Path(name).is_file():
-        raise SettingsError("S122", f"{name}: no such target table")
-    return parse(Path(name).read_text(encoding="utf-8"), name), name
+    try:
+        text = hand_written.read(Path(name))
+    except FileNotFoundError:
+        raise SettingsError("S122", f"{name}: no such target table") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError("S122", f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return parse(text, name), name
 
 
 @cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Literal, get_args
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from intact.errors import SettingsError
+from intact.settings import hand_written
 from intact.settings.config import Precision, nearest
 from intact.targets.spec import QUANTIZED, Slot
 
@@ -283,11 +283,11 @@ class TargetTable(TableSection):
 def parse(text: str, name: str) -> TargetTable:
     """The table in `text`; `name` is what errors call it."""
     try:
-        return TargetTable.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError("S123", f"{name}: {error}") from None
+        return TargetTable.model_validate(hand_written.parse_toml(text))
     except ValidationError as error:
         raise _told(error, text, name) from None
+    except ValueError as error:
+        raise SettingsError("S123", f"{name}: {error}") from None
 
 
 def _told(error: ValidationError, text: str, name: str) -> SettingsError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from intact import scratch
 from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import Plugin, PluginLayer, plugin_of
@@ -76,7 +76,7 @@ class OpenVinoBackend(Backend):
 
     def place(self, model: ir.Model, device: Device) -> Placement:
         """OpenVINO takes a model whole or not at all; its plugin for the CPU is on every machine."""
-        with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
+        with scratch.folder("analyze") as folder:
             io.save(model, Path(folder) / MODEL)
             found = openvino_client.compile_blob(Path(folder) / MODEL, None, timeout=device.timeout)
         nodes = [PlacedNode(name, op, found.error or "") for name, op in provider_placement.node_ops(model).items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import joblib
 import numpy as np
 
+from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Library
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
@@ -82,8 +82,7 @@ def probe(
 
 def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
     """The answers to some questions. Where the library dies of one, the rest is asked in a new process."""
-    with tempfile.TemporaryDirectory(prefix="intact-probe-") as name:
-        folder = Path(name)
+    with scratch.folder("probe") as folder:
         orders = [_write(folder, number, question) for number, question in enumerate(questions)]
         answers: dict[int, Answer] = {}
         while len(answers) < len(orders):

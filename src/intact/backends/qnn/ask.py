@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import onnxruntime as ort
 
+from intact import scratch
 from intact.backends.probing.probe_job import expected, sqnr
 from intact.backends.qnn import job as qnn
 from intact.backends.qnn.probe_log import MARK
@@ -39,8 +39,8 @@ class GraphTensor(TypedDict):
 
 def ask(question: ProbeQuestion) -> ProbeAnswer:
     """Put a question to the library; the answer has its reason, or the SQNR of its simulator."""
-    with tempfile.TemporaryDirectory(prefix="intact-graph-") as folder:
-        dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": folder}
+    with scratch.folder("graph") as folder:
+        dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(folder)}
         try:
             session = _session(question, dump, fallback=False, verbose=False)
         # ORT's exception classes have no common base but Exception.

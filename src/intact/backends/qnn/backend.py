@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from intact import scratch
 from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import placing
@@ -56,8 +56,7 @@ class QnnBackend(Backend):
         normalize.name_nodes(named)
         pin(named, on_cpu)
         chip = chip_of(device)
-        with tempfile.TemporaryDirectory(prefix="intact-qnn-") as name:
-            work = Path(name)
+        with scratch.folder("qnn") as work:
             io.save(named, work / SOURCE)
             attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
             placement = _placement(named, attempt, on_cpu, work)

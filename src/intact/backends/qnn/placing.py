@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
+from intact import scratch
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.model import io
@@ -21,7 +21,7 @@ _MODEL = "model.onnx"
 def place(model: ir.Model, chip: Chip, timeout: float) -> Placement:
     """Ask the compiler to take `model`: all of it if it can, otherwise with the rest on the CPU."""
     ops = provider_placement.node_ops(model)
-    with tempfile.TemporaryDirectory(prefix="intact-analyze-") as folder:
+    with scratch.folder("analyze") as folder:
         io.save(model, Path(folder) / _MODEL)
         attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, rest=LeftToCpu.NOTHING, timeout=timeout)
         if attempt.error is not None:

@@ -12,6 +12,7 @@ from intact.model import io
 from intact.quantization.encodings import aimet, ort_overrides
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.of_model import of_model
+from intact.settings import hand_written
 
 FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], Mapping[str, object]]] = {
     "aimet": partial(aimet.render, version="1.0.0"),
@@ -23,7 +24,7 @@ FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], Mapping[str, object]]] = 
 def read_encodings(path: Path) -> dict[str, GivenGrid]:
     """The grids of an encodings file of any known format, by tensor."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = hand_written.parse_json(hand_written.read(path))
     except OSError as error:
         raise SettingsError("S160", f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

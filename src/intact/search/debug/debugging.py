@@ -16,7 +16,7 @@ from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Log
 from intact.model import detect
 from intact.model.cutting import Cutter
-from intact.pipeline import execution, loading, preparation
+from intact.pipeline import execution, input_files, loading, preparation
 from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import publish
 from intact.rules.quantized import families
@@ -52,6 +52,7 @@ def debug_files(
     """
     if save is not None:
         publish.check_folder(save.folder, overwrite=save.overwrite)
+        input_files.protect(save.folder, config, reference, *(() if candidate is None else (candidate,)))
     given = _load(reference, config, log)
     other = None if candidate is None else _load(candidate, config, log)
     compiled = other is not None and compiling.is_compiled(other)

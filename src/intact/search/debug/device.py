@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Device, Simulator
 from intact.model import io
@@ -169,7 +169,7 @@ class DeviceComparison:
             {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
             for row in range(len(self._rows))
         ]
-        with tempfile.TemporaryDirectory(prefix="intact-debug-") as folder:
+        with scratch.folder("debug") as folder:
             path = io.save(model, Path(folder, "units.onnx"))[0]
             results = self._simulator.run(path, samples, self._device)
         return [

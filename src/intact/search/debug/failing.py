@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
+from intact import scratch
 from intact.backends.base import Device, Simulator
 from intact.errors import ToolchainError
 from intact.model import io
@@ -35,7 +35,7 @@ def compiler(simulator: Simulator, device: Device) -> Fails:
     """A function that compiles a model, nodes on the CPU allowed, and returns the compiler's error if it fails."""
 
     def fails(model: ir.Model) -> str | None:
-        with tempfile.TemporaryDirectory(prefix="intact-debug-") as name:
+        with scratch.folder("debug") as name:
             path = io.save(model, Path(name, "source.onnx"))[0]
             try:
                 return simulator.failure(path, device)

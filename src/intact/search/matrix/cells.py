@@ -17,10 +17,11 @@ from typing import Literal
 import joblib
 from joblib import parallel
 
+from intact import scratch
 from intact.backends.installed import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import loading, preparation, presets
+from intact.pipeline import input_files, loading, preparation, presets
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
@@ -127,6 +128,7 @@ def run(
     threads = where.threads or max(1, _cores() // workers)
     cluster = where.cluster
     _check_output(output)
+    input_files.protect(output, wanted[0].config, source)
     with _backend(cluster, threads):
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def build_cell(work: CellJob) -> Outcome:
         return _failed(work, f"internal error: {type(error).__name__}: {error}", time.perf_counter() - start)
     outcome = _outcome(cell, built, time.perf_counter() - start)
     record = {"key": work.key, "outcome": asdict(outcome)}
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    scratch.write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
     return outcome
 
 
@@ -251,8 +253,8 @@ def _check_output(output: Path) -> None:
 
 def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
     values = {"source": str(source), "cells": [asdict(outcome) for outcome in outcomes]}
-    (output / TABLE).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (output / PAGE).write_text(matrix_page.render(values), encoding="utf-8", errors="backslashreplace", newline="\n")
+    scratch.write_text(output / TABLE, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    scratch.write_text(output / PAGE, matrix_page.render(values))
 
 
 @contextmanager

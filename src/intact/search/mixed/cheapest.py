@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from intact import scratch
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import preparation, recording, stages
@@ -43,14 +43,14 @@ def build(
     A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
     """
     check_settings(config)
-    stages.check(config, output, overwrite=overwrite)
+    stages.check(path, config, output, overwrite=overwrite)
     log = Log(events or Silence())
     loaded, upgrade = preparation.begin(path, config, log)
     begun = preparation.optimize(loaded, log)
     upgrade.confirm(log)
     if begun.source.quantized is not None:
         raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
-    with tempfile.TemporaryDirectory(prefix="intact-") as folder:
+    with scratch.folder("search") as folder:
         with log.stage("search") as (_, details):
             found = curve_of(begun)
             log.events.note(str(found))
@@ -79,7 +79,7 @@ def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, 
     built, where = bench.builds[chosen]
     for warning in built.warnings[len(bench.log.warnings) :]:
         bench.log.events.warn(warning)
-    with publish.staged(output, overwrite=overwrite) as folder:
+    with publish.staged(output, overwrite=overwrite, tell=bench.log.events.note) as folder:
         shutil.copytree(where, folder, dirs_exist_ok=True)
         artifacts = (*built.artifacts, *_plan(built, bench.begun, folder))
         stages = (*bench.log.stages, *(stage for stage in built.stages if stage not in bench.log.stages))

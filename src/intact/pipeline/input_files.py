@@ -1,0 +1,33 @@
+"""The files that a call reads: none of them is ever written, replaced or moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.errors import IntactError
+from intact.model import context_binaries, io
+from intact.reports import publish
+from intact.settings.config import BuildConfig
+
+
+def protect(output: Path, config: BuildConfig | None, *models: Path) -> None:
+    """Refuse, before any work, an output in the place of a model, of what belongs to it, or of a file of `config`."""
+    if publish.is_free(output):
+        return  # nothing is there that could be lost
+    settings = () if config is None else _named_by(config)
+    publish.refuse_inputs(output, [*(file for model in models for file in _files_of(model)), *settings])
+
+
+def _named_by(config: BuildConfig) -> tuple[Path, ...]:
+    quant = config.quantization
+    own = (config.test_path, config.labels, config.tokenizer)
+    more = () if quant is None else (quant.load_path, quant.plan, quant.encodings)
+    return tuple(Path(name) for name in (*own, *more) if name is not None)
+
+
+def _files_of(model: Path) -> tuple[Path, ...]:
+    """A model file with its weights and binaries; one that cannot be read alone, for whoever reads it to tell."""
+    try:
+        return (model, *io.files_of(model), *context_binaries.find(model, io.load(model)).values())
+    except IntactError:
+        return (model,)
