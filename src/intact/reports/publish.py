@@ -100,7 +100,7 @@ def _artifact(folder: Path, path: str, kind: str) -> Artifact:
 
 
 def _places(output: Path) -> tuple[Path, Path]:
-    """What writing to `output` may replace: itself, and the weights of a model beside it."""
+    """The files that writing to `output` may replace: itself, and the weights of a model beside it."""
     path = output.absolute()
     return path, path.parent / f"{path.name}.data"
 

@@ -51,7 +51,7 @@ def parse_json(text: str) -> object:
 
 
 def problems(error: ValidationError, path: Path, text: str) -> str:
-    """What a schema has against a TOML file: the line, the key and the reason of each problem."""
+    """List the problems that a schema has with a TOML file: line, key and reason of each."""
     found = error.errors(include_url=False)
     lines = lines_of(text)
     told = [_told(detail, path, lines) for detail in found[:MOST_TOLD]]

@@ -127,7 +127,7 @@ class DeviceComparison:
         return self._on_npu([_Waiting(unit, piece, feeds, self._expected(unit))])[0]
 
     def _expected(self, unit: Unit) -> Rows:
-        """What the CPU gives for a unit behind all that is before it."""
+        """Run a unit on the CPU, behind all that is before it."""
         inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
         piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
         names = [value.name or "" for value in piece.graph.inputs]
@@ -135,7 +135,7 @@ class DeviceComparison:
         return [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
 
     def judged(self, other: ir.Model, unit: Unit) -> UnitError:
-        """How far another form of the model is from this one at a tensor that both have, on the NPU and behind all."""
+        """Compare another form of the model on the NPU with this one at a tensor that both have, behind all."""
         form = Units(other)
         known = next(one for one in form.units if one.tensor == unit.tensor)
         inputs = {value.name or "" for value in other.graph.inputs}
