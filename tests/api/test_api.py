@@ -24,7 +24,11 @@ FUNCTIONS = (*COMMANDS, "load", "save", "load_target", "validate")
 SIGNATURES = Path(__file__).with_name("signatures.txt")
 CLI = sorted((Path(intact.__file__).parent / "cli").glob("*.py"))
 # What the command line may use besides the API: itself, errors and values to show, and how numbers look.
-SHOWN = ("intact.cli", "intact.api", "intact.errors", "intact.results", "intact.settings", "intact.reports.figures")
+# The floor that all stand on, and the API.
+SHOWN = (
+    *("intact.cli", "intact.api", "intact.errors", "intact.scratch", "intact.results", "intact.settings"),
+    "intact.reports.figures",
+)
 
 
 def signatures() -> str:

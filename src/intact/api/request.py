@@ -14,6 +14,7 @@ from intact.data import lent, text
 from intact.errors import SettingsError, about
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface
+from intact.reports.publish import refuse_inputs as refuse_inputs
 from intact.results import Origin
 from intact.settings.config import BuildConfig, merge
 from intact.settings.keywords import AnyPath, configured

@@ -33,7 +33,7 @@ def source(values: Flags) -> GivenModel:
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
     """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
-    from intact.reports.publish import refuse_inputs
+    from intact.api.request import refuse_inputs
     from intact.settings.config import BuildConfig, checked_settings, merge
     from intact.settings.keywords import nested
 

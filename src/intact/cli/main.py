@@ -128,20 +128,20 @@ def _interruptible() -> Iterator[None]:
 
 def _run() -> None:
     """Run the command that was typed; what dead commands left is removed first."""
-    from intact import scratch
+    from intact.scratch import sweep
 
-    scratch.sweep(Path(tempfile.gettempdir()))
+    sweep(Path(tempfile.gettempdir()))
     with _interruptible():
         app(_arguments(sys.argv[1:]))
 
 
 def _report(error: Exception) -> int:
     """Say on stderr what went wrong; return the exit status."""
-    from intact import scratch
     from intact.errors import IntactError, printable
+    from intact.scratch import refusal
 
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        error = scratch.refusal(error.filename or "the output", error)
+        error = refusal(error.filename or "the output", error)
     if isinstance(error, IntactError):
         sys.stderr.write(printable(f"error[{error.code}]: {error.text()}\n"))
         return error.status
