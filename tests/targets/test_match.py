@@ -44,6 +44,12 @@ def kinds(used, signature, spec=SPEC):
     return [found.kind for found in mismatches(used, signature, spec, TARGET)]
 
 
+def test_the_scale_of_an_only_channel_is_one_scale_and_one_for_each_channel():
+    given = dataclasses.replace(operand("int8"), is_one_channel=True)
+    used = Use(ir.Node("", "Conv", []), "", "Conv", (given,), (operand("uint8"),))
+    assert kinds(used, row(["int8 channel only"], ["uint8"])) == kinds(used, row(["int8"], ["uint8"])) == []
+
+
 @pytest.mark.parametrize(
     ("inputs", "row_inputs", "found"),
     [

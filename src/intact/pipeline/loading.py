@@ -70,7 +70,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         model = normalize.normalize(upgraded.model, dims=dims)
-        log.warn(*upgraded.notes, *seen_types.complete(model))
+        log.warn(*upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
         log.warn(*(() if found is None else origin.warnings(found)))
@@ -80,6 +80,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
             # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
             constant_folding.fold(model)
             _refuse_what_kills(path, model)
+        log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
         source = LoadedModel(path, digest.result(), opset, model, quantized, found)
     differs = upgraded.from_opset != upgraded.to_opset
     check = aside.submit(_check_upgrade, path, given, model) if differs else None

@@ -133,9 +133,9 @@ def _granular(operand: NodeOperand, slot: Slot, spec: OpSpec) -> bool:
         # The scales of a bias follow from those of the weight.
         return operand.granularity != "block"
     if operand.granularity == "tensor":
-        # One number in a vector is the scale of the only channel.
-        is_vector = operand.scale is not None and operand.scale.ndim == 1
-        return slot.granularity == "tensor" or (slot.granularity == "channel" and (is_vector or not slot.only))
+        return slot.granularity == "tensor" or (
+            slot.granularity == "channel" and (operand.is_one_channel or not slot.only)
+        )
     if operand.granularity != slot.granularity:
         return False
     return operand.granularity == "block" or spec.channel_rank in (None, operand.rank)

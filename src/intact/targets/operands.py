@@ -39,6 +39,8 @@ class NodeOperand:
     rank: int | None = None
     scale: np.ndarray | None = None
     zero_point: np.ndarray | None = None
+    is_one_channel: bool = False
+    """True if the scale, a vector of one, is that of an only channel."""
 
     @property
     def symmetric(self) -> bool:
@@ -161,7 +163,15 @@ def _on_grid(
         # A scale that is computed is that of a block; its numbers matter to nobody here.
         steps if steps is not None else np.ones(1, np.float32),
         _zero_points(zero_point, steps),
+        _is_one_channel(value, steps, axis),
     )
+
+
+def _is_one_channel(value: ir.Value, steps: np.ndarray | None, axis: int | None) -> bool:
+    shape = query.static_shape(value)
+    if steps is None or steps.ndim != 1 or steps.size != 1 or axis is None or shape is None:
+        return False
+    return -len(shape) <= axis < len(shape) and shape[axis] == 1
 
 
 def _zero_points(value: ir.Value | None, steps: np.ndarray | None) -> np.ndarray:
