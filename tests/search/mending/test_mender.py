@@ -33,6 +33,7 @@ MODELS = {
         "",
     ),
     "widen_inputs": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "tighten_inputs": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
     "separate": ("(float[1,4] x) => (float[1,4] y)", "h = Tanh(b)\n", ""),
     "widen_more": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
     "other_width": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
@@ -84,7 +85,7 @@ class WrongAt:
 class TestRemedies:
     def test_each_computes_the_same_within_a_step_of_the_coarsest_grid(self, name):
         model, rows = model_of(name), rows_of(name)
-        site = FaultSite(model.clone(), "h")
+        site = FaultSite(model.clone(), "h", {"x": 3.0})
         done = getattr(other_forms, name)(site)
         assert done is not None
         site.model.graph.sort()
@@ -94,7 +95,7 @@ class TestRemedies:
 
     def test_it_changes_the_form(self, name):
         model = model_of(name)
-        changed = FaultSite(model.clone(), "h")
+        changed = FaultSite(model.clone(), "h", {"x": 3.0})
         assert getattr(other_forms, name)(changed)
         assert ir.to_proto(changed.model).SerializeToString() != ir.to_proto(model).SerializeToString()
 

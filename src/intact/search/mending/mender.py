@@ -59,8 +59,10 @@ def _first_wrong(comparison: DeviceComparison) -> UnitError | None:
 def _right_form(comparison: DeviceComparison, wrong: UnitError) -> _Form | None:
     """The first form of a unit that is right where it stands; else the best, if it gains enough."""
     forms: list[_Form] = []
+    seen = comparison.inputs_of(wrong.unit)
+    reach = {name: float(np.abs(value).max(initial=0)) for name, value in seen.items() if value.dtype.kind == "f"}
     for remedy in REMEDIES:
-        site = FaultSite(comparison.units.cutter.model.clone(), wrong.unit.tensor)
+        site = FaultSite(comparison.units.cutter.model.clone(), wrong.unit.tensor, reach)
         done = remedy(site)
         if done is None:
             continue

@@ -6,20 +6,22 @@ The tensor keeps its name, so that both forms are compared there. Remedies stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
-from intact.numbers.integer_types import limits
+from intact.numbers.integer_types import limits, middle
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 # A grid of so much other steps is another one for a compiler, and nearly the same for the numbers.
 OTHER_STEP = 1.0 + 2.0**-7
+# Values that were not seen may be so many times as large as those that were.
+ROOM = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class FaultSite:
 
     model: ir.Model
     tensor: str
+    reach: Mapping[str, float] = field(default_factory=dict)
+    """The greatest absolute value that was seen of the tensors that the unit reads."""
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -165,6 +169,24 @@ def widen_inputs(site: FaultSite, factor: float = 16.0) -> str | None:
     return None if not widened else f"{', '.join(widened)} has steps {factor:g} times as wide"
 
 
+def tighten_inputs(site: FaultSite) -> str | None:
+    """Give values that use few of the 16 bits of their grid smaller steps: a device may drop the lowest bits."""
+    tightened = []
+    for node, index, dequantize in site.reads():
+        encoding, writer = encoding_of(dequantize), dequantize.inputs[0]
+        quantize = None if writer is None else writer.producer()
+        source = None if quantize is None or quantize.inputs[0] is None else quantize.inputs[0].name
+        reach = site.reach.get(source or "")
+        if encoding is None or encoding.dtype not in ("int16", "uint16") or encoding.scale.size != 1 or not reach:
+            continue
+        scale = np.float32(ROOM * reach / limits("int16")[1])
+        if scale >= encoding.scale or int(encoding.zero_point) != middle(encoding.dtype):
+            continue
+        _regrid(site.model, node, index, scale, dequantize.inputs[2])
+        tightened.append(f"input {index} of {node.name} ({node.op_type})")
+    return None if not tightened else f"{', '.join(tightened)} has smaller steps"
+
+
 def separate(site: FaultSite) -> str | None:
     """Put a grid of slightly other steps between a unit and what it reads, so that a compiler does not join them."""
     found = list(site.reads())
@@ -208,7 +230,7 @@ def widen_more(site: FaultSite) -> str | None:
 
 
 REMEDIES: tuple[Remedy, ...] = (
-    *(swap_operands, drop_double_grids, widen_inputs, separate),
+    *(swap_operands, drop_double_grids, widen_inputs, tighten_inputs, separate),
     *(crop_outside, pad_rows, widen_more, other_width),
 )
 
