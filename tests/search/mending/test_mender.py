@@ -27,10 +27,10 @@ OUTPUT = "q = QuantizeLinear(h, t, u)\n y = DequantizeLinear(q, t, u)"
 
 MODELS = {
     "swap_operands": ("(float[1,4] x) => (float[1,4] y)", "c = Neg(b)\n h = Add(b, c)\n", ""),
-    "drop_double_grids": (
+    "merge_grids": (
         "(float[1,4] x) => (float[1,4] y)",
-        "g = Relu(b)\n e = QuantizeLinear(g, s, z)\n h = DequantizeLinear(e, s, z)\n",
-        "",
+        "g = Relu(b)\n e = QuantizeLinear(g, v, u)\n h = DequantizeLinear(e, v, u)\n",
+        ", float v = {0.003}",
     ),
     "widen_inputs": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
     "tighten_inputs": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
@@ -125,6 +125,12 @@ def test_the_first_form_that_the_device_confirms_is_taken(monkeypatch):
 
 def test_a_right_model_is_left_as_it_is(monkeypatch):
     assert found("crop_outside", lambda model: False, monkeypatch) is None
+
+
+def test_a_unit_that_is_wrong_alone_and_right_where_it_stands_is_left_alone(monkeypatch):
+    assert (
+        found("crop_outside", lambda model: any("/" in value.name for value in model.graph.inputs), monkeypatch) is None
+    )
 
 
 def test_where_nothing_helps_nothing_is_taken(monkeypatch):

@@ -66,6 +66,7 @@ class DeviceComparison:
         self._values: dict[str, Rows] = {
             value.name or "": [np.asarray(row[value.name or ""]) for row in rows] for value in model.graph.inputs
         }
+        self._known: dict[str, Rows] = {}
         self._last_use = {name: index for index, unit in enumerate(self.units.units) for name in unit.reads}
 
     def errors(self, progress: Callable[[], None] = lambda: None) -> list[UnitError]:
@@ -118,31 +119,28 @@ class DeviceComparison:
                 needed.update(unit.reads)
         return [unit for unit in self.units.units if unit.tensor in needed]
 
-    def behind_all(self, unit: Unit) -> UnitError:
-        """A unit at the end of the model that computes it from the inputs."""
-        inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
-        piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
+    def behind_all(self, unit: Unit, form: Units | None = None) -> UnitError:
+        """A unit at the end of the model that computes it from the inputs; in another `form` of it, if one is given."""
+        units = form or self.units
+        own = next(one for one in units.units if one.tensor == unit.tensor)
+        piece = self._up_to(units, own)
         names = [value.name or "" for value in piece.graph.inputs]
         feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
-        return self._on_npu([_Waiting(unit, piece, feeds, self._expected(unit))])[0]
+        return self._on_npu([_Waiting(own, piece, feeds, self._expected(unit))])[0]
+
+    def _up_to(self, units: Units, unit: Unit) -> ir.Model:
+        inputs = {value.name or "" for value in units.cutter.model.graph.inputs}
+        return units.cutter.piece([unit.output], inputs, self._rows[0])
 
     def _expected(self, unit: Unit) -> Rows:
-        """Run a unit on the CPU, behind all that is before it."""
-        inputs = {value.name or "" for value in self.units.cutter.model.graph.inputs}
-        piece = self.units.cutter.piece([unit.output], inputs, self._rows[0])
-        names = [value.name or "" for value in piece.graph.inputs]
-        session = execution.session(piece)
-        return [session.run({name: row[name] for name in names})[unit.output] for row in self._rows]
-
-    def judged(self, other: ir.Model, unit: Unit) -> UnitError:
-        """Compare another form of the model on the NPU with this one at a tensor that both have, behind all."""
-        form = Units(other)
-        known = next(one for one in form.units if one.tensor == unit.tensor)
-        inputs = {value.name or "" for value in other.graph.inputs}
-        piece = form.cutter.piece([known.output], inputs, self._rows[0])
-        names = [value.name or "" for value in piece.graph.inputs]
-        feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
-        return self._on_npu([_Waiting(known, piece, feeds, self._expected(unit))])[0]
+        """Run a unit on the CPU, behind all that is before it; what was run once is kept."""
+        if unit.tensor not in self._known:
+            piece = self._up_to(self.units, unit)
+            names = [value.name or "" for value in piece.graph.inputs]
+            session = execution.session(piece)
+            rows = ({name: row[name] for name in names} for row in self._rows)
+            self._known = {unit.tensor: [session.run(row)[unit.output] for row in rows]}
+        return self._known[unit.tensor]
 
     def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
         """The tensors that a unit reads, for the first row."""

@@ -12,6 +12,7 @@ from intact.errors import IntactError
 from intact.pipeline import execution
 from intact.pipeline.mending import Mended
 from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
+from intact.search.debug.units import Units
 from intact.search.mending.other_forms import REMEDIES, FaultSite
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
@@ -39,7 +40,7 @@ def mend(
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
         wrong = _first_wrong(comparison)
-        form = None if wrong is None else _right_form(comparison, wrong)
+        form = None if wrong is None else _right_form(comparison, wrong, _reach(model, wrong, rows))
         if form is None:
             break
         model = form.model
@@ -48,19 +49,26 @@ def mend(
 
 
 def _first_wrong(comparison: DeviceComparison) -> UnitError | None:
-    """The first unit that is wrong alone, or else behind all that is before it."""
+    """The first unit that is wrong alone and where it stands, or else only behind all that is before it."""
     try:
-        alone = next((error for error in comparison.errors() if error.parted), None)
+        alone = [error.unit for error in comparison.errors() if error.parted]
     except IntactError:
-        alone = None  # the compiler takes the model, but not all of its units side by side
-    return comparison.together() if alone is None else comparison.behind_all(alone.unit)
+        alone = []  # the compiler takes the model, but not all of its units side by side
+    return next((error for error in map(comparison.behind_all, alone) if error.parted), None) or comparison.together()
 
 
-def _right_form(comparison: DeviceComparison, wrong: UnitError) -> _Form | None:
+def _reach(model: ir.Model, wrong: UnitError, rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """The greatest absolute value, over all rows, of each tensor that a unit reads."""
+    reach = dict.fromkeys(wrong.unit.reads, 0.0)
+    for seen in execution.inside(model, list(reach), map(dict, rows)):
+        reach = {name: max(most, float(np.abs(seen[name]).max(initial=0))) for name, most in reach.items()}
+    return reach
+
+
+def _right_form(comparison: DeviceComparison, wrong: UnitError, reach: Mapping[str, float]) -> _Form | None:
     """The first form of a unit that is right where it stands; else the best, if it gains enough."""
+    assert wrong.own_db is not None, "a unit that is wrong has an error"
     forms: list[_Form] = []
-    seen = comparison.inputs_of(wrong.unit)
-    reach = {name: float(np.abs(value).max(initial=0)) for name, value in seen.items() if value.dtype.kind == "f"}
     for remedy in REMEDIES:
         site = FaultSite(comparison.units.cutter.model.clone(), wrong.unit.tensor, reach)
         done = remedy(site)
@@ -68,16 +76,15 @@ def _right_form(comparison: DeviceComparison, wrong: UnitError) -> _Form | None:
             continue
         site.model.graph.sort()
         try:
-            error = comparison.judged(site.model, wrong.unit)
+            error = comparison.behind_all(wrong.unit, Units(site.model))
         except IntactError:
             continue  # the compiler refuses this form
-        before, after = (e.own_db for e in (wrong, error))
-        form = _Form(site.model, error, f"{done}: {_db(before)} became {_db(after)} at {wrong.unit.tensor}")
-        if not error.parted and (before is None or after is None or after >= before + LEAST_GAIN):
-            return form
-        forms.append(form)
-    forms = [f for f in forms if wrong.own_db is not None and (f.error.own_db or 0) >= wrong.own_db + LEAST_GAIN]
-    return max(forms, key=lambda form: form.error.own_db or 0, default=None)
+        if error.own_db is None or error.own_db >= wrong.own_db + LEAST_GAIN:
+            told = f"{done}: {_db(wrong.own_db)} became {_db(error.own_db)} at {wrong.unit.tensor}"
+            forms.append(_Form(site.model, error, told))
+            if not error.parted:
+                return forms[-1]
+    return max(forms, key=lambda form: form.error.own_db or 0.0, default=None)
 
 
 def _db(found: float | None) -> str:

@@ -7,17 +7,22 @@ The tensor keeps its name, so that both forms are compared there. Remedies stand
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from intact.matching import rewriter
 from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
+from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import limits, middle
+from intact.rules.quantized import folding
+from intact.targets.operands import DEQUANTIZE, QUANTIZE
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
+OTHER = {"uint8": "uint16", "uint16": "uint8"}
+WIDE = ("int16", "uint16")
 # A grid of so much other steps is another one for a compiler, and nearly the same for the numbers.
 OTHER_STEP = 1.0 + 2.0**-7
 # Values that were not seen may be so many times as large as those that were.
@@ -77,18 +82,10 @@ def swap_operands(site: FaultSite) -> str | None:
     return f"the operands of {node.name} ({node.op_type}) are exchanged"
 
 
-def drop_double_grids(site: FaultSite) -> str | None:
-    """Leave out every grid whose only reader is another grid of its type: the second one rounds anyway."""
-    dropped = []
-    for second in [node for node in site.model.graph if node.op_type == QUANTIZE]:
-        first = _written_behind(second.inputs[0])
-        if first is not None and _same_type(first, second):
-            second.replace_input_with(0, first.inputs[0])
-            dropped.append(first.name)
-    if not dropped:
-        return None
-    more = f" (and {len(dropped) - 1} more)" if len(dropped) > 1 else ""
-    return f"{dropped[0]}{more}, a grid in front of another one, is left out"
+def merge_grids(site: FaultSite) -> str | None:
+    """Leave out grids right in front of others, within a step."""
+    merged = rewriter.apply(site.model, [folding.MergeRequantize()]).applications
+    return f"{len(merged)} grids right in front of others are left out" if merged else None
 
 
 def crop_outside(site: FaultSite) -> str | None:
@@ -140,9 +137,8 @@ def _cut_behind(
     name, grid = value.name, next((node for node in value.consumers() if node.op_type == QUANTIZE), None)
     whole = wide.outputs[0]
     whole.name, whole.type, whole.shape = names.take(f"{name}/whole"), value.type, ir.Shape(shape)
-    pair: list[ir.Node] = []
-    if grid is not None and grid.inputs[1] is not None:
-        pair = _pair(whole, grid.inputs[1], grid.inputs[2], names)
+    encoding = None if grid is None else encoding_of(grid)
+    pair = [] if encoding is None else _pair(site.model, whole, encoding)
     numbers = [
         edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{name}/{what}"))
         for part, what in zip(window, ("starts", "ends", "axes"), strict=True)
@@ -157,71 +153,28 @@ def _cut_behind(
         cut.outputs[0].name = name
 
 
+def _regrid_reads(site: FaultSite, choose: Callable[[Encoding, str], Encoding | None]) -> list[str]:
+    """Put what the unit reads on other grids, behind those that it is on; return the inputs that got one."""
+    changed = []
+    for node, index, dequantize in list(site.reads()):
+        encoding, written = encoding_of(dequantize), dequantize.inputs[0]
+        quantize = None if written is None else written.producer()
+        source = None if quantize is None else quantize.inputs[0]
+        is_plain = encoding is not None and encoding.scale.size == 1
+        other = choose(encoding, source.name or "") if encoding and is_plain and source is not None else None
+        value = node.inputs[index]
+        if other is not None and value is not None:
+            pair = _pair(site.model, value, other)
+            site.model.graph.insert_before(node, pair)
+            node.replace_input_with(index, pair[-1].outputs[0])
+            changed.append(f"input {index} of {node.name} ({node.op_type})")
+    return changed
+
+
 def widen_inputs(site: FaultSite, factor: float = 16.0) -> str | None:
     """Give the 16-bit grids that a unit reads wider steps."""
-    widened = []
-    for node, index, dequantize in site.reads():
-        encoding = encoding_of(dequantize)
-        if encoding is None or not encoding.dtype.endswith("16") or encoding.scale.size != 1:
-            continue
-        _regrid(site.model, node, index, np.float32(encoding.scale * factor), dequantize.inputs[2])
-        widened.append(f"input {index} of {node.name} ({node.op_type})")
-    return None if not widened else f"{', '.join(widened)} has steps {factor:g} times as wide"
-
-
-def tighten_inputs(site: FaultSite) -> str | None:
-    """Give values that use few of the 16 bits of their grid smaller steps: a device may drop the lowest bits."""
-    tightened = []
-    for node, index, dequantize in site.reads():
-        encoding, writer = encoding_of(dequantize), dequantize.inputs[0]
-        quantize = None if writer is None else writer.producer()
-        source = None if quantize is None or quantize.inputs[0] is None else quantize.inputs[0].name
-        reach = site.reach.get(source or "")
-        if encoding is None or encoding.dtype not in ("int16", "uint16") or encoding.scale.size != 1 or not reach:
-            continue
-        scale = np.float32(ROOM * reach / limits("int16")[1])
-        if scale >= encoding.scale or int(encoding.zero_point) != middle(encoding.dtype):
-            continue
-        _regrid(site.model, node, index, scale, dequantize.inputs[2])
-        tightened.append(f"input {index} of {node.name} ({node.op_type})")
-    return None if not tightened else f"{', '.join(tightened)} has smaller steps"
-
-
-def separate(site: FaultSite) -> str | None:
-    """Put a grid of slightly other steps between a unit and what it reads, so that a compiler does not join them."""
-    found = list(site.reads())
-    for node, index, dequantize in found:
-        encoding = encoding_of(dequantize)
-        if encoding is None or encoding.scale.size != 1:
-            return None
-        _regrid(site.model, node, index, np.float32(encoding.scale * OTHER_STEP), dequantize.inputs[2])
-    return f"{found[0][0].name} ({found[0][0].op_type}) stands apart from what is before it" if found else None
-
-
-def other_width(site: FaultSite) -> str | None:
-    """Compute a unit with 8 bits instead of 16, or with 16 instead of 8."""
-    found = list(site.reads())
-    value, reads = site._value, 0
-    for node, index, dequantize in found:
-        encoding = encoding_of(dequantize)
-        if encoding is None or encoding.scale.size != 1 or encoding.dtype not in ("uint8", "uint16"):
-            return None
-        scale, zero, dtype = _other(float(encoding.scale), int(encoding.zero_point), encoding.dtype)
-        _regrid(site.model, node, index, scale, _zero(site.model, zero, dtype))
-        reads += 1
-    writer = next((n for n in value.consumers() if n.op_type == QUANTIZE), None)
-    encoding = None if writer is None else encoding_of(writer)
-    if not reads or encoding is None or encoding.scale.size != 1 or encoding.dtype not in ("uint8", "uint16"):
-        return None
-    scale, zero, dtype = _other(float(encoding.scale), int(encoding.zero_point), encoding.dtype)
-    names, graph = edit.Names(site.model), site.model.graph
-    step = edit.add_initializer(graph, np.array(scale, np.float32), names.take(f"{site.tensor}/step"))
-    nodes = _pair(value, step, _zero(site.model, zero, dtype), names)
-    assert writer is not None, "its encoding was read"
-    graph.insert_before(writer, nodes)
-    writer.replace_input_with(0, nodes[-1].outputs[0])
-    bits = "8" if dtype == "uint8" else "16"
-    return f"{found[0][0].name} ({found[0][0].op_type}) is computed with {bits} bits"
+    found = _regrid_reads(site, lambda old, _: _scaled(old, factor) if old.dtype in WIDE else None)
+    return f"{', '.join(found)} has steps {factor:g} times as wide" if found else None
 
 
 def widen_more(site: FaultSite) -> str | None:
@@ -229,57 +182,73 @@ def widen_more(site: FaultSite) -> str | None:
     return widen_inputs(site, 256.0)
 
 
+def tighten_inputs(site: FaultSite) -> str | None:
+    """Give values that use few of the 16 bits of their grid smaller steps: a device may drop the lowest bits."""
+    most = {name: ROOM * reach for name, reach in site.reach.items() if reach > 0}
+
+    def choose(old: Encoding, source: str) -> Encoding | None:
+        if old.dtype not in WIDE or source not in most or int(old.zero_point) != middle(old.dtype):
+            return None
+        factor = most[source] / (float(old.scale) * limits("int16")[1])
+        return _scaled(old, factor) if factor < 1 else None
+
+    found = _regrid_reads(site, choose)
+    held = ", ".join(f"{source} up to {value:.4g}" for source, value in most.items())
+    return f"{', '.join(found)} has smaller steps, which hold {held}" if found else None
+
+
+def separate(site: FaultSite) -> str | None:
+    """Put a grid of slightly other steps between a unit and what it reads, so that a compiler does not join them."""
+    found = _regrid_reads(site, lambda old, _: _scaled(old, OTHER_STEP))
+    return f"{', '.join(found)} stands apart from what is before it" if found else None
+
+
+def other_width(site: FaultSite) -> str | None:
+    """Compute a unit with 8 bits instead of 16, or with 16 instead of 8."""
+    value = site._value
+    writer = next((n for n in value.consumers() if n.op_type == QUANTIZE), None)
+    written = None if writer is None else encoding_of(writer)
+    if writer is None or written is None or written.scale.size != 1 or written.dtype not in OTHER:
+        return None
+    found = _regrid_reads(site, lambda old, _: _other(old) if old.dtype == written.dtype else None)
+    if not found:
+        return None
+    pair = _pair(site.model, value, _other(written))
+    site.model.graph.insert_before(writer, pair)
+    writer.replace_input_with(0, pair[-1].outputs[0])
+    node = site.nodes[0]
+    return f"{node.name} ({node.op_type}) is computed with {8 if OTHER[written.dtype] == 'uint8' else 16} bits"
+
+
 REMEDIES: tuple[Remedy, ...] = (
-    *(swap_operands, drop_double_grids, widen_inputs, tighten_inputs, separate),
+    *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
     *(crop_outside, pad_rows, widen_more, other_width),
 )
 
 
-def _other(scale: float, zero: int, dtype: str) -> tuple[np.float32, int, str]:
+def _scaled(old: Encoding, factor: float) -> Encoding:
+    return replace(old, scale=np.asarray(old.scale * np.float32(factor), np.float32))
+
+
+def _other(old: Encoding) -> Encoding:
     """The grid of the other width over the same range."""
-    wanted = "uint8" if dtype == "uint16" else "uint16"
-    steps, other = limits(dtype)[1], limits(wanted)[1]
-    return np.float32(scale * steps / other), round(zero * other / steps), wanted
+    factor = limits(old.dtype)[1] / limits(OTHER[old.dtype])[1]
+    return replace(_scaled(old, factor), dtype=OTHER[old.dtype], zero_point=np.rint(old.zero_point / factor))
 
 
-def _zero(model: ir.Model, zero: int, dtype: str) -> ir.Value:
-    name = edit.Names(model).take(f"zero_point_{dtype}")
-    return edit.add_initializer(model.graph, np.array(zero, np.dtype(dtype)), name)
-
-
-def _regrid(model: ir.Model, node: ir.Node, index: int, scale: np.float32, zero: ir.Value | None) -> None:
-    """Put one input of a node on another grid, behind the one that it is on."""
-    names, value = edit.Names(model), node.inputs[index]
-    assert value is not None, "an input that is read from a grid"
-    step = edit.add_initializer(model.graph, np.array(scale, np.float32), names.take(f"{value.name}/step"))
-    nodes = _pair(value, step, zero, names)
-    model.graph.insert_before(node, nodes)
-    node.replace_input_with(index, nodes[-1].outputs[0])
-
-
-def _pair(value: ir.Value, step: ir.Value, zero: ir.Value | None, names: edit.Names) -> list[ir.Node]:
+def _pair(model: ir.Model, value: ir.Value, grid: Encoding) -> list[ir.Node]:
     """A QuantizeLinear of a value, and the DequantizeLinear behind it."""
+    names = edit.Names(model)
+    step = edit.add_initializer(model.graph, grid.scale.reshape(()), names.take(f"{value.name}/step"))
+    zero = grid.zero_point.reshape(()).astype(np.dtype(grid.dtype))
+    zero_point = edit.add_initializer(model.graph, zero, names.take(f"{value.name}/zero_point"))
     nodes, source = [], value
     for op in (QUANTIZE, DEQUANTIZE):
-        node = ir.Node("", op, [source, step, zero], name=names.take(f"{value.name}/{op}"))
+        node = ir.Node("", op, [source, step, zero_point], name=names.take(f"{value.name}/{op}"))
         node.outputs[0].name = names.take(f"{value.name}/{op}/output")
         source = node.outputs[0]
         nodes.append(node)
-    nodes[0].outputs[0].type = None if zero is None or zero.dtype is None else ir.TensorType(zero.dtype)
+    assert zero_point.dtype is not None, "it was made here"
+    nodes[0].outputs[0].type = ir.TensorType(zero_point.dtype)
     nodes[1].outputs[0].type, nodes[1].outputs[0].shape = value.type, value.shape
     return nodes
-
-
-def _written_behind(value: ir.Value | None) -> ir.Node | None:
-    """The QuantizeLinear whose numbers a value is read from, if nothing else reads them."""
-    dequantize = None if value is None else value.producer()
-    if value is None or dequantize is None or dequantize.op_type != DEQUANTIZE or len(list(value.uses())) != 1:
-        return None
-    integers = dequantize.inputs[0]
-    writer = None if integers is None else integers.producer()
-    return writer if writer is not None and writer.op_type == QUANTIZE else None
-
-
-def _same_type(first: ir.Node, second: ir.Node) -> bool:
-    one, other = encoding_of(first), encoding_of(second)
-    return one is not None and other is not None and one.dtype == other.dtype
