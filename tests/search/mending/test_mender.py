@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from intact.model import io, normalize, shapes
+from intact.model.node_encodings import encoding_of
 from intact.pipeline import execution, stages
 from intact.pipeline.mending import shortfall
 from intact.pipeline.stages import BuildOptions
@@ -103,6 +105,15 @@ class TestRemedies:
         assert getattr(other_forms, name) in other_forms.REMEDIES
 
 
+def test_the_other_width_holds_the_same_range():
+    site = FaultSite(model_of("other_width"), "h")
+    assert other_forms.other_width(site)
+    grids = [encoding_of(node) for node in site.model.graph if node.op_type == "QuantizeLinear"]
+    wide, narrow = ({e.scale.item(): e for e in grids if e.dtype == kind}.values() for kind in ("uint16", "uint8"))
+    for one, other in zip(wide, narrow, strict=True):
+        np.testing.assert_allclose(np.stack(other.ends()), np.stack(one.ends()), atol=other.scale.item())
+
+
 def found(name: str, is_wrong: Callable[[ir.Model], bool], monkeypatch):
     simulator = WrongAt(is_wrong)
     monkeypatch.setattr(mending, "simulator_of", lambda target: simulator)
@@ -123,14 +134,22 @@ def test_the_first_form_that_the_device_confirms_is_taken(monkeypatch):
     assert [node.op_type for node in mended.model.graph].count("Slice") == 1
 
 
+def test_of_several_right_forms_the_first_is_taken(monkeypatch):
+    # Every grid more makes it right.
+    mended = found(
+        "widen_inputs", lambda model: [n.op_type for n in model.graph].count("QuantizeLinear") < 3, monkeypatch
+    )
+    assert mended is not None and "steps 16 times as wide" in mended.done[0]
+
+
 def test_a_right_model_is_left_as_it_is(monkeypatch):
     assert found("crop_outside", lambda model: False, monkeypatch) is None
 
 
 def test_a_unit_that_is_wrong_alone_and_right_where_it_stands_is_left_alone(monkeypatch):
-    assert (
-        found("crop_outside", lambda model: any("/" in value.name for value in model.graph.inputs), monkeypatch) is None
-    )
+    # Units are asked about alone first.
+    answers = itertools.chain([True], itertools.repeat(False))
+    assert found("crop_outside", lambda model: next(answers), monkeypatch) is None
 
 
 def test_where_nothing_helps_nothing_is_taken(monkeypatch):

@@ -84,7 +84,7 @@ def _right_form(comparison: DeviceComparison, wrong: UnitError, reach: Mapping[s
             forms.append(_Form(site.model, error, told))
             if not error.parted:
                 return forms[-1]
-    return max(forms, key=lambda form: form.error.own_db or 0.0, default=None)
+    return max(forms, key=lambda form: np.inf if form.error.own_db is None else form.error.own_db, default=None)
 
 
 def _db(found: float | None) -> str:
