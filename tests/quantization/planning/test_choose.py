@@ -71,3 +71,11 @@ def test_a_node_that_is_to_stay_in_float_is_not_chosen():
     body = "c = MatMul(x, w)  y = MatMul(c, v)"
     assert chosen(body) == {"c": "uint8", "y": "uint8"}
     assert chosen(body, types={"c": "float", "y": "uint16"}) == {"y": "uint16"}
+
+
+def test_a_node_that_nobody_quantized_reads_is_chosen_only_if_it_is_asked_for_by_name():
+    """Its rounding would serve nobody."""
+    graph = model("float[1,4,2,2] x", "float[1,4,2,2] y", "c = Conv(x, k)  y = LeakyRelu(c)", k=W.reshape(4, 4, 1, 1))
+    for names, nodes in ((None, ["c"]), (("c", "y"), ["c", "y"])):
+        found = choose(graph, load_target("cpu"), QuantConfig(nodes=names), {})
+        assert [choice.node.name for choice in found] == nodes

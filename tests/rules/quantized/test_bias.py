@@ -146,6 +146,7 @@ REFUSES = [
         between_grids(w_scale=[0.01, 0.02], w_axis=1),
         "the scales of the weight are not one for each output channel",
     ),
+    (conv_bias.FoldArithmeticIntoConv, between_grids(w_scale=[0.01, 0.0]), "a step of the accumulator is 0.0002"),
     (conv_bias.FoldArithmeticIntoConv, between_grids([0.1, 0.2]), "input has 2 numbers, not one constant scale"),
     (conv_bias.FoldNormIntoConv, normed(of_floats, 0), "a factor of 0 cannot go into a scale"),
 ]

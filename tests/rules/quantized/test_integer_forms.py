@@ -261,6 +261,20 @@ def any_product(op, weight, x, w, y):
     return net.model({"a": np.zeros((5, 4), x[1].dtype)}, net.op(op, a, *given, *grid, _domain=domain))
 
 
+def test_a_second_operand_in_int8_is_moved_as_it_was_in_uint8():
+    """A Reshape by a shape, then a Transpose: (a - 3) · (b - 9) of numpy, whichever sign b has on its way."""
+    net, a, b = Net(), integers(RNG, U8, (2, 3)), RNG.normal(0, 3, 12).astype(F32)
+    moved = net.op("Transpose", net.op("Reshape", net.quantize("b", 0.05, U8(9)), np.array([4, 3])), perm=[1, 0])
+    y = net.op("QLinearMatMul", "a", F32(0.02), U8(3), moved, F32(0.05), U8(9), F32(0.06), U8(90))
+    done = rewriter.apply(net.model({"a": a, "b": b}, y), [operator_signs.SignSecondOperand()])
+    assert [item.rule for item in done.applications] == ["sign_second_operand"]
+    levels = np.clip(np.rint(b.astype(np.float64) / 0.05) + 9, 0, 255).reshape(4, 3).T
+    result = np.rint((a.astype(int) - 3) @ (levels - 9) * 0.02 * 0.05 / 0.06) + 90
+    assert np.array_equal(evaluate(done.model, {"a": a, "b": b})[y], np.clip(result, 0, 255))
+    types = {node.op_type: node.outputs[0].dtype.name for node in done.model.graph}
+    assert {types["Reshape"], types["Transpose"]} == {"INT8"}
+
+
 @pytest.mark.parametrize("op", ["QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "QLinearConv"])
 @pytest.mark.parametrize(
     ("rule", "dtype"), [(operator_signs.SignWeight(), U8), (operator_signs.UnsignProduct(), I8)], ids=["sign", "unsign"]
