@@ -230,3 +230,51 @@ def test_qgemm_is_what_plain_loops_give(transA, transB, alpha, to_float):
     else:
         found = integer.qgemm(*operands, np.float32(64), np.uint8(100), alpha=alpha, **given)
         assert found.dtype == np.uint8 and np.array_equal(found, np.clip(np.rint(real / 64) + 100, 0, 255))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("weight", "most"),
+    [
+        ([[64, 64], [-64, -64]], 128),
+        ([[127, -128], [1, 0]], 128),
+        ([[100, 29]], 129),
+        ([[-100, -29], [1, 1]], 129),
+        ([[-3, -5, -7, 2], [1, 0, 1, 1]], 12),
+        ([[3, 5, 7, -2], [-1, 0, -1, -1]], 12),
+        ([[127]], 127),
+        ([[-128]], 128),
+    ],
+)
+def test_the_largest_pair_is_the_worst_of_any_two_weights_of_a_channel(weight, most, axis):
+    """Each weight may meet any activation from 0 to 255, and any other weight of its channel."""
+    rows = np.int8(weight)
+    pairs = [pair for row in rows.tolist() for pair in itertools.combinations(row if len(row) > 1 else [*row, 0], 2)]
+    worst = max(abs(a * x + b * y) for x, y in pairs for a, b in itertools.product((0, 255), repeat=2))
+    assert integer.largest_pair(rows if axis == 0 else rows.T, axis) == worst == 255 * most
+
+
+def test_the_largest_pair_is_found_wherever_it_stands():
+    """Of many weights, and of those that are all 0 or none at all."""
+    rows = whole(np.random.default_rng(3), np.int8, (20, 300))
+    ordered = np.sort(rows.astype(int), axis=1)
+    worst = np.maximum(ordered[:, -2:].sum(axis=1), -ordered[:, :2].sum(axis=1))
+    assert [integer.largest_pair(row[None], 0) for row in rows] == [255 * most for most in worst]
+    assert integer.largest_pair(rows, 0) == 255 * worst.max()
+    assert integer.largest_pair(np.zeros((4, 3), np.int8), 0) == integer.largest_pair(np.zeros((4, 0), np.int8), 0) == 0
+
+
+ONE = [(), (1,), (1, 1)]
+
+
+@pytest.mark.parametrize(("scales", "zeros"), [*itertools.product(ONE, ONE), *((one, (2,)) for one in ONE), ((2,), ())])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_number_is_for_the_whole_tensor_whatever_its_shape(scales, zeros, axis):
+    """Scale and zero point may each be one number or one for each channel; a vector has no axis 1 for them."""
+    step, zero = np.full(scales, 0.5, np.float32), np.full(zeros, 3, np.uint8)
+    x = np.float32([-1, 0.25, 0.75, 500])
+    x = x if step.size == zero.size else np.stack([x, -x], axis)
+    levels = np.clip(np.rint(x.astype(np.float64) / 0.5) + 3, 0, 255)
+    found = integer.quantize_linear(x, step, zero, axis=axis)
+    assert found.dtype == np.uint8 and np.array_equal(found, levels)
+    assert np.array_equal(integer.dequantize_linear(found, step, zero, axis=axis), (levels - 3) * 0.5)

@@ -97,6 +97,25 @@ def test_scales_per_channel_may_need_a_weight_of_some_rank(rank, found):
         assert mismatch.wanted == "one scale per channel of a weight of rank 2"
 
 
+BLOCKED = {"check": "blocks_of_floats", "index": 1}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rule", "kind"),
+    [
+        (["uint8", "int4 block"], BLOCKED, "form"),
+        (["uint8", "int4 channel"], BLOCKED, "check"),
+        (["uint8", "-"], BLOCKED, "check"),
+        (["uint8"], BLOCKED, "check"),
+        (["uint8", "int4 block"], {**BLOCKED, "index": 0}, "check"),
+    ],
+)
+def test_a_requirement_is_about_the_form_of_blocks_only_where_its_own_input_has_them(inputs, rule, kind):
+    signature = row(["uint8", "int4 block"], ["uint8"], require=(rule,))
+    assert kind in kinds(use(inputs, ["uint8"]), signature)
+    assert {"form": "check", "check": "form"}[kind] not in kinds(use(inputs, ["uint8"]), signature)
+
+
 def test_what_is_wanted_names_a_rank_only_for_channels():
     spec = dataclasses.replace(SPEC, channel_rank=2)
     (found,) = mismatches(use(["int8 channel"], ["uint8"]), row(["int8"], ["uint8"]), spec, TARGET)

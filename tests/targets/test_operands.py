@@ -53,6 +53,37 @@ def test_an_integer_product_has_its_channels_in_its_columns():
     assert (found.outputs[0].scale.item(), found.outputs[0].zero_point.item()) == (np.float32(0.2), 9)
 
 
+@pytest.mark.parametrize(
+    ("shape", "scale", "axis", "is_one"),
+    [
+        ([1, 3, 2, 2], [0.5], 0, True),
+        ([1, 3, 2, 2], [0.5], -4, True),
+        ([2, 3, 2, 1], [0.5], 3, True),
+        ([2, 3, 2, 1], [0.5], -1, True),
+        ([2, 3, 2, 1], [0.5], 0, False),
+        ([1, 3, 2, 2], 0.5, 0, False),
+        ([2, 3, 2, 1], [0.5, 0.25], 0, False),
+    ],
+)
+def test_a_list_of_one_scale_is_that_of_an_only_channel_where_its_axis_holds_one(shape, scale, axis, is_one):
+    scales, sizes = np.float32(scale), ",".join(map(str, shape))
+    body = f"w = DequantizeLinear<axis = {axis}>(q, s, z)  y = Relu(w)"
+    grid = {"s": scales, "z": np.zeros(scales.shape, np.int8)}
+    (found,) = read(parsed(f"int8[{sizes}] q", f"float[{sizes}] y", body, **grid), "Relu").inputs
+    assert found.is_one_channel is is_one
+
+
+def test_a_weight_of_unknown_shape_is_not_taken_for_one_channel():
+    model = parsed(
+        "int8[1,3] q", "float[1,3] y", "w = DequantizeLinear<axis = 0>(q, s)  y = Relu(w)", s=np.float32([0.5])
+    )
+    model.graph.inputs[0].shape = None
+    for node in model.graph:
+        node.outputs[0].shape = None
+    (found,) = read(model, "Relu").inputs
+    assert found.is_one_channel is False
+
+
 def test_an_operator_that_is_not_quantized_has_plain_types():
     found = read(parsed("float[3] x, int64[2] i", "float[2] y", "y = Gather(x, i)"), "Gather")
     assert [operand.type for operand in (*found.inputs, *found.outputs)] == ["float", "index", "float"]

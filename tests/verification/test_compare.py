@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intact.errors import ModelError
 from intact.results import Accuracy
-from intact.verification.compare import GREATEST, compare
+from intact.verification.compare import GREATEST, Runner, compare, measure
 from intact.verification.gates import sqnr_gate
 
 RNG = np.random.default_rng(9)
@@ -103,6 +103,34 @@ def test_identical_outputs_have_no_sqnr():
 @pytest.mark.parametrize("shape", [(3,), (1, 1), (1, 3, 4), ()])
 def test_top1_agreement_is_only_for_scores_of_classes(shape):
     assert one(np.ones(shape), np.zeros(shape)).top1_agreement is None
+
+
+@pytest.mark.parametrize(("classes", "counted"), [(4, False), (5, False), (6, True), (9, True)])
+def test_the_best_five_are_counted_where_there_are_more_of_them(classes, counted):
+    scores = np.arange(classes, dtype=np.float32)[None]
+    assert (one(scores, scores[:, ::-1]).top5_agreement is not None) is counted
+    assert one(scores, scores).top5_agreement == (1.0 if counted else None)
+    both = np.concatenate([scores, scores]), np.concatenate([scores, scores[:, ::-1]])
+    assert one(*both).top5_agreement == {6: 0.5, 9: 0.5}.get(classes)
+
+
+def test_every_row_is_read_once_and_goes_to_all_in_its_order():
+    """Rows come from an iterator that cannot be asked twice, and every runner has its own pace."""
+    read = []
+
+    def source():
+        for index in range(5):
+            read.append(index)
+            yield {"x": np.float32([index])}
+
+    def runner(form, factor):
+        return Runner(form, "cpu", lambda rows: ({"y": factor * row["x"]} for row in rows))
+
+    _, measured = measure(source(), runner("original", 1), [runner("quantized", 1), runner("rewritten", 2)])
+    same, twice = (item.accuracy[0] for item in measured)
+    assert read == [0, 1, 2, 3, 4]
+    assert same.identical and same.elements == 5
+    assert (twice.max_abs_error, twice.mean_abs_error) == (4.0, 2.0)
 
 
 def test_equal_infinities_and_nans_are_no_error():

@@ -239,6 +239,19 @@ def test_nothing_is_clipped_before_a_normalization():
     }
 
 
+@pytest.mark.parametrize("body", ["s = Softmax(c)  t = Sigmoid(c)", "t = Sigmoid(c)  s = Softmax(c)"])
+@pytest.mark.parametrize(("activation", "least"), [("uint16", 3e-6), ("uint8", 0.0)])
+def test_the_least_scale_of_a_tensor_is_the_largest_that_a_reader_wants(body, activation, least):
+    """A Softmax of 16 bits wants one, whichever of the readers comes first; nothing else does."""
+    weights = {"w": weight(8, 8), "v": weight(8, 4)}
+    float_model = model(
+        "float[4,8] x", "float[4,4] y", f"c = MatMul(x, w)  {body}  m = Mul(s, t)  y = MatMul(m, v)", **weights
+    )
+    found = plan(float_model, load_target("qnn"), QuantConfig(activation_type=activation))
+    scales = {name: found.grids[found.tensors[name]].least_scale for name in ("x", "c", "s", "t", "m")}
+    assert scales == {"x": 0.0, "c": least, "s": 0.0, "t": 0.0, "m": 0.0}
+
+
 def test_a_range_that_is_known_is_that_of_a_grid_of_one_tensor_only():
     body = "a = Conv(x, v)  b = Conv(x, w)  j = Concat<axis=1>(a, b)  y = Conv(j, u)"
     weights = {"v": weight(2, 3, 1, 1), "w": weight(2, 3, 1, 1), "u": weight(2, 4, 1, 1)}

@@ -41,7 +41,8 @@ def tensors(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _pad(x, pads, value=None, axes=None, *, mode="constant"):
-    ends = list(zip(*np.reshape(pads, (2, -1)), strict=True))
+    ends = np.zeros((x.ndim, 2), np.int64)
+    ends[slice(None) if axes is None else np.asarray(axes)] = np.reshape(pads, (2, -1)).T
     return np.pad(x, ends, mode, **({"constant_values": 0 if value is None else value} if mode == "constant" else {}))
 
 

@@ -136,6 +136,16 @@ def test_a_layer_that_keeps_too_little_on_data_is_named_with_what_it_keeps():
     assert not left.applications and [refusal.reason for refusal in left.refusals] == [*found.values()]
 
 
+def test_a_layer_that_keeps_too_little_stops_the_build_that_rewrites_it():
+    case = convolution(np.random.default_rng(0), np.uint8, np.int8, "dense", 2, "Conv", to_grid=False)
+    (layer,) = (node.name for node in case.model.graph if node.op_type == "Conv")
+    fine, wrong = (rewriter.apply(case.model.clone(), [rule]) for rule in (RequantizeWeight(), Halve()))
+    assert exactness.validate(case.model, fine, [RequantizeWeight()], case.feeds).checked == 1
+    told = f"halve at '{layer}' does not keep its claim: a tensor keeps 6.0 dB of 40"
+    with pytest.raises(GateFailed, match=told):
+        exactness.validate(case.model, wrong, [Halve()], case.feeds)
+
+
 def test_only_rules_that_give_a_weight_another_grid_lose_anything():
     assert exactness.lossy(model(), [MoveByOneHonestly()], ROWS) == {}
 

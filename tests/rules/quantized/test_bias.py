@@ -13,6 +13,7 @@ from intact.rules.quantized import accumulator, bias, conv_bias
 from intact.rules.quantized.tail import of_operator
 from tests.builder import Net
 from tests.rules.proof.harness import fired, integers, refused
+from tests.rules.proof.interpreter import evaluate
 from tests.rules.quantized.cases.bias import MICROSOFT, X_SCALE, conv, float_conv, qlinear_conv
 
 u8 = np.uint8
@@ -145,6 +146,7 @@ REFUSES = [
         between_grids(w_scale=[0.01, 0.02], w_axis=1),
         "the scales of the weight are not one for each output channel",
     ),
+    (conv_bias.FoldArithmeticIntoConv, between_grids(w_scale=[0.01, 0.0]), "a step of the accumulator is 0.0002"),
     (conv_bias.FoldArithmeticIntoConv, between_grids([0.1, 0.2]), "input has 2 numbers, not one constant scale"),
     (conv_bias.FoldNormIntoConv, normed(of_floats, 0), "a factor of 0 cannot go into a scale"),
 ]
@@ -233,6 +235,30 @@ def test_the_sums_that_are_looked_at_show_the_largest_difference_there_is(ratio,
         tail.run(accumulator._rounded(acc, sums)).astype(int) - accumulator._at_once(acc, tail, sums).astype(int)
     ).max()
     assert seen == brute_force(acc, tail)
+
+
+def test_the_bias_that_a_convolution_has_stays_part_of_the_sum():
+    """(bias + c) · 1, in steps of x_scale · w_scale: 700 steps of 0.001 and 0.3 are 1000 steps."""
+    net = Net()
+    data, weight = net.dequantize("x", 0.1, u8(128)), net.dequantize(np.ones((2, 3, 1), np.int8), 0.01, np.int8(0))
+    real = net.op("Conv", data, weight, np.float32([0.7, -0.7]))
+    y = net.quantize(net.op("Add", real, np.float32([[0.3], [0.2]])), 0.05, u8(100))
+    done = apply(net.model({"x": np.zeros((1, 3, 4), u8)}, y), [conv_bias.FoldArithmeticIntoConv()])
+    assert done.applications
+    (folded,) = (node for node in done.model.graph if node.op_type == "Conv")
+    np.testing.assert_array_equal(query.constant(folded.inputs[2].producer().inputs[0]), [1000, -500])
+    x = np.random.default_rng(0).integers(0, 256, (1, 3, 4)).astype(u8)
+    sums = (x - 128.0).sum(axis=1, keepdims=True) * 0.1 * 0.01 + np.array([[1.0], [-0.5]])
+    levels = np.clip(np.rint(sums / 0.05) + 100, 0, 255)
+    assert np.abs(evaluate(done.model, {"x": x})[y] - levels).max() <= 1
+
+
+def test_a_bias_that_is_computed_stays():
+    net = Net()
+    data, weight = net.dequantize("x", 0.1, u8(128)), net.dequantize(np.ones((2, 3, 1), np.int8), 0.01, np.int8(0))
+    last = net.op("Add", net.op("Conv", data, weight, "b"), np.float32([[0.3], [0.2]]))
+    model = net.model({"x": np.zeros((1, 3, 4), u8), "b": np.zeros(2, np.float32)}, net.quantize(last, 0.05, u8(100)))
+    assert "the bias is computed, not constant" in refused(conv_bias.FoldArithmeticIntoConv(), model)
 
 
 def test_activations_of_16_bits_take_a_bias_too():

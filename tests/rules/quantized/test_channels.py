@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intact.matching import rewriter
 from intact.model import query
 from intact.rules.quantized import families
 from intact.rules.quantized.channels import PadChannels
@@ -36,8 +37,17 @@ def test_the_added_channels_meet_weights_that_are_zero():
     assert not weight[:, 3:].any() and weight[:, :3].any()
 
 
+@pytest.mark.parametrize(("channels", "padded"), [(1, 2), (3, 4), (5, 6)])
+def test_channels_are_padded_to_pairs_where_no_target_says_more(channels, padded):
+    """One output channel and one position are enough."""
+    node = rewriter.apply(conv(channels, 1, size=(1, 1)), [PadChannels()]).model.graph[-1]
+    assert query.static_shape(node.inputs[0]) == (2, padded, 1, 1)
+    assert query.static_shape(node.inputs[3])[1] == padded
+
+
 RULE = PadChannels().for_target(VNNI)
 REFUSES = [
+    (PadChannels(), conv(2), "its input channels, 2, are a multiple of 2"),
     (RULE, conv(INPUTS), f"its input channels, {INPUTS}, are a multiple of {INPUTS}"),
     (RULE, conv(3, OUTPUTS - 1), f"it has {OUTPUTS - 1} output channels, and the kernel is for {OUTPUTS} or more"),
     (RULE, conv(3, size=(POSITIONS - 1, 1)), f"it has {POSITIONS - 1} positions, too few to copy its input for"),

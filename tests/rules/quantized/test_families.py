@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from intact.cli.main import app, main
 from intact.errors import SettingsError
+from intact.matching import rewriter
 from intact.matching.rewriter import EXACT
 from intact.model import io
 from intact.rules.discovery import rules_of
@@ -105,6 +106,20 @@ def test_the_given_model_stays_as_it_is():
     before = io.to_bytes(model)
     families.rewrite(model, CPU)
     assert io.to_bytes(model) == before
+
+
+def test_a_node_is_told_of_rules_whose_match_had_more_nodes_in_it():
+    """A rule that takes a convolution with its grids fired at each of these, and at what came of them."""
+    model = residual()
+    rules = families.rules_for(CPU)
+    done = rewriter.apply(model.clone(), rules)
+    conv = next(node for node in model.graph if node.op_type == "Conv")
+    for node in (conv, conv.inputs[0].producer(), conv.inputs[1].producer()):
+        told = families.explain(model, done, rules, node.name)
+        assert ("conv_to_qlinear", "fired here") in {(item.rule, item.reason) for item in told}
+    (flatten,) = (node for node in model.graph if node.op_type == "Flatten")
+    told = families.explain(model, done, rules, flatten.name)
+    assert "conv_to_qlinear" not in {item.rule for item in told if item.reason == "fired here"}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.rules.quantized import grid_relations
-from tests.rules.quantized.operand_values import computed, on_grid
+from tests.rules.quantized.operand_values import computed, constant, on_grid
 
 U8, F32 = np.uint8, np.float32
 MIDDLE = U8(128)
@@ -32,6 +32,38 @@ def grid(scale, zero=MIDDLE, dtype=U8, **places):
 def test_scales_that_float32_would_lose_are_refused(scale, usable):
     found = grid_relations.unusable(grid(scale))
     assert found is None if usable else "is not between" in found
+
+
+HALF = constant(np.float16(0.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (grid(0.5), None),
+        (grid([0.5]), None),
+        (grid(0.5, None), None),
+        (grid(1e-30), None),
+        (grid(3e30), None),
+        (grid([0.5, 0.25]), "x has 2 numbers, not one constant scale"),
+        (grid(computed(F32, ())), "x has a computed number, not one constant scale"),
+        (grid(HALF), "the scale of x is float16: integer kernels take float32"),
+        (grid(0.0), "the scale of x is 0.0"),
+        (grid(-1.0), "the scale of x is -1.0"),
+        (grid(np.inf), "the scale of x is inf"),
+        (grid(np.nan), "the scale of x is nan"),
+        (grid(0.5, U8([1, 2])), "x has 2 numbers, not one constant zero point"),
+        (grid(0.5, computed(U8, ())), "x has a computed number, not one constant zero point"),
+    ],
+)
+def test_one_grid_is_one_constant_positive_scale_in_float32_and_one_constant_zero_point(given, reason):
+    assert grid_relations.not_one_grid(y=grid(0.5), x=given) == reason
+
+
+@pytest.mark.parametrize(("dtype", "ends"), [(U8, (0, 255)), (np.int8, (-128, 127)), (np.uint16, (0, 65535))])
+def test_every_level_of_a_type_is_there_from_end_to_end(dtype, ends):
+    levels = grid_relations.every_level(grid(0.5, None, dtype))
+    assert levels.dtype == dtype and np.array_equal(levels.astype(int), np.arange(ends[0], ends[1] + 1))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from intact.matching import rewriter
-from intact.numbers import integer
 from intact.rules.quantized import families, integer_forms, operator_signs, signs
 from intact.rules.quantized.families import FAMILIES
 from intact.runtime import host_cpu, ort_cpu
 from intact.targets.registry import load_target
 from tests.builder import Net
 from tests.kernels import exact
-from tests.rules.proof.harness import fired, integers, refused
+from tests.rules.proof.harness import fired, integers, prove, refused
+from tests.rules.proof.interpreter import evaluate
 from tests.rules.quantized.cases import integer_forms as cases
 
 MICROSOFT = "com.microsoft"
@@ -97,6 +97,14 @@ def rescaled():
     net = Net()
     x = net.quantize(net.dequantize("a", 0.03, U8(131)), 0.02, I8(3))
     y = net.op("QLinearSigmoid", x, F32(0.02), I8(3), F32(0.05), I8(-7), _domain=MICROSOFT)
+    return net.model({"a": np.zeros((4, 4), U8)}, y)
+
+
+def mixed():
+    """An operand that was uint8 before, and a grid of the output that is uint8 already."""
+    net = Net()
+    x = cases.convert(net, "a", 0.02, np.asarray(I8(3)))
+    y = net.op("QLinearSigmoid", x, F32(0.02), I8(3), F32(0.05), U8(7), _domain=MICROSOFT)
     return net.model({"a": np.zeros((4, 4), U8)}, y)
 
 
@@ -193,6 +201,7 @@ REFUSES = [
     (operator_signs.UnsignProduct(saturates=True), product(I8, I8, constant=False), SATURATES),
     (operator_signs.UnsignOperator(), signed_pair(converted=False), "no operand was uint8 before"),
     (operator_signs.UnsignOperator(), rescaled(), "no operand was uint8 before"),
+    (operator_signs.UnsignOperator(), mixed(), "it does not compute on int8"),
     (
         operator_signs.UnsignConcat(),
         signed_pair("QLinearConcat", converted=False, axis=0),
@@ -225,17 +234,68 @@ def test_every_rule_is_tested_to_fire_and_to_refuse():
     assert rules == {type(row[0]) for row in FIRES} == {type(row[0]) for row in REFUSES}
 
 
+UNSIGNED = {case.label: case for case in cases.unsigned_operator(np.random.default_rng(1))}
+
+
+@pytest.mark.parametrize("label", UNSIGNED)
+def test_every_operator_computes_on_uint8_what_it_did_on_int8(label):
+    """The grids stand at other places among the inputs of each."""
+    model = UNSIGNED[label].model
+    assert prove(operator_signs.UnsignOperator(), UNSIGNED[label]) > 0
+    done = rewriter.apply(model.clone(), [operator_signs.UnsignOperator()]).model
+    (operator,) = (node for node in done.graph if node.op_type.startswith("QLinear"))
+    assert operator.outputs[0].dtype.name == "UINT8" and operator.outputs[0].shape == model.graph.outputs[0].shape
+
+
+def any_product(op, weight, x, w, y):
+    """QLinearConv, QLinearMatMul, QGemm or MatMulIntegerToFloat of the same matrices."""
+    net = Net()
+    a = net.op("Identity", "a")
+    if op == "QLinearConv":
+        shape = np.zeros((5, 4, 1), x[1].dtype)
+        return net.model({"a": shape}, net.op(op, a, *x, weight.T[:, :, None].copy(), *w, *y))
+    given = (weight, x[0], w[0], x[1], w[1]) if op == "MatMulIntegerToFloat" else (*x, weight, *w)
+    bias = [None] if op == "QGemm" else []
+    grid = [] if op == "MatMulIntegerToFloat" else [*bias, *y]
+    domain = "" if op == "QLinearMatMul" else MICROSOFT
+    return net.model({"a": np.zeros((5, 4), x[1].dtype)}, net.op(op, a, *given, *grid, _domain=domain))
+
+
+def test_a_second_operand_in_int8_is_moved_as_it_was_in_uint8():
+    """A Reshape by a shape, then a Transpose: (a - 3) · (b - 9) of numpy, whichever sign b has on its way."""
+    net, a, b = Net(), integers(RNG, U8, (2, 3)), RNG.normal(0, 3, 12).astype(F32)
+    moved = net.op("Transpose", net.op("Reshape", net.quantize("b", 0.05, U8(9)), np.array([4, 3])), perm=[1, 0])
+    y = net.op("QLinearMatMul", "a", F32(0.02), U8(3), moved, F32(0.05), U8(9), F32(0.06), U8(90))
+    done = rewriter.apply(net.model({"a": a, "b": b}, y), [operator_signs.SignSecondOperand()])
+    assert [item.rule for item in done.applications] == ["sign_second_operand"]
+    levels = np.clip(np.rint(b.astype(np.float64) / 0.05) + 9, 0, 255).reshape(4, 3).T
+    result = np.rint((a.astype(int) - 3) @ (levels - 9) * 0.02 * 0.05 / 0.06) + 90
+    assert np.array_equal(evaluate(done.model, {"a": a, "b": b})[y], np.clip(result, 0, 255))
+    types = {node.op_type: node.outputs[0].dtype.name for node in done.model.graph}
+    assert {types["Reshape"], types["Transpose"]} == {"INT8"}
+
+
+@pytest.mark.parametrize("op", ["QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "QLinearConv"])
 @pytest.mark.parametrize(
-    ("weight", "most"),
-    [
-        (I8([[64, 64], [-64, -64]]), 255 * 128),
-        (I8([[127, -128], [1, 0]]), 255 * 128),
-        (I8([[100, 29]]), 255 * 129),
-        (I8([[127]]), 255 * 127),
-    ],
+    ("rule", "dtype"), [(operator_signs.SignWeight(), U8), (operator_signs.UnsignProduct(), I8)], ids=["sign", "unsign"]
 )
-def test_the_largest_pair_is_the_worst_of_any_two_weights_of_a_channel(weight, most):
-    assert integer.largest_pair(weight, 0) == most
+def test_a_product_in_other_signs_is_the_one_that_numpy_gives(rule, dtype, op):
+    """Activations in uint8 and weights in int8 come out, and (x - 3) · (w - 5) summed up, whatever the form."""
+    a, weight = integers(RNG, dtype, (5, 4)), integers(RNG, dtype, (4, 6))
+    model = any_product(op, weight, (F32(0.02), dtype(3)), (F32(0.01), dtype(5)), (F32(0.05), dtype(9)))
+    feeds = {"a": a.reshape(model.graph.inputs[0].shape.numpy())}
+    done = rewriter.apply(model.clone(), [rule])
+    assert [item.rule for item in done.applications] == [rule.name]
+    node = next(node for node in done.model.graph if node.op_type == op)
+    data, weights = node.inputs[0], node.inputs[1 if op == "MatMulIntegerToFloat" else 3]
+    assert (data.dtype.name, weights.dtype.name) == ("UINT8", "INT8")
+    (found,) = evaluate(done.model, feeds).values()
+    real = 0.02 * 0.01 * ((a.astype(int) - 3) @ (weight.astype(int) - 5))
+    if op == "MatMulIntegerToFloat":
+        np.testing.assert_allclose(found, real, rtol=1e-6)
+    else:
+        info = np.iinfo(dtype)
+        assert np.array_equal(found.reshape(5, 6), np.clip(np.rint(real / 0.05) + 9, info.min, info.max))
 
 
 def test_small_weights_cannot_saturate_and_are_taken_without_vnni():

@@ -13,6 +13,7 @@ from intact.rules.quantized import matmul_integer
 from intact.runtime import ort_cpu
 from tests.builder import Net
 from tests.rules.proof.harness import fired, refused
+from tests.rules.proof.interpreter import evaluate
 
 MICROSOFT = "com.microsoft"
 U8, I8, F32 = np.uint8, np.int8, np.float32
@@ -58,9 +59,9 @@ def dynamic():
     return net.model({"x": np.zeros((2, 7, 12), F32)}, net.op("Add", FLOATS, real))
 
 
-def qlinear():
+def qlinear(result=RESULT):
     net = Net()
-    return net.model({"a": BYTES}, net.op("QLinearMatMul", "a", *X, WEIGHT, F32(0.01), I8(0), *RESULT))
+    return net.model({"a": BYTES}, net.op("QLinearMatMul", "a", *X, WEIGHT, F32(0.01), I8(0), *result))
 
 
 def computed_grid():
@@ -137,6 +138,40 @@ def test_a_product_that_would_change_stays_and_says_why(rule, model, reason):
 
 def test_every_rule_is_tested_to_fire_and_to_refuse():
     assert {type(rule) for rule in rules_of(matmul_integer)} == {row[0] for row in FIRES} == {row[0] for row in REFUSES}
+
+
+@pytest.mark.parametrize(
+    ("factor", "s", "product"),
+    [
+        (F32(0.01), F32(0.5), True),
+        (np.linspace(0.01, 0.02, 10).astype(F32), F32(0.5), True),
+        (F32(0.01), np.linspace(0.1, 0.2, 10).astype(F32), True),
+        (np.linspace(0.01, 0.02, 10).astype(F32), None, False),
+        (np.linspace(0.01, 0.02, 10).astype(F32).reshape(1, 10), None, False),
+    ],
+    ids=["one each", "columns and one", "one and columns", "columns", "a row"],
+)
+def test_a_scaled_product_is_that_of_the_real_numbers(factor, s, product):
+    """Zero points and scales are those of their own operand, in whatever order the scales were multiplied."""
+    zeros, a = np.arange(10).astype(I8), RNG.integers(0, 256, BYTES.shape).astype(U8)
+    feeds = {"a": a, "s": np.asarray(F32(1) if s is None else s)}
+    model = scaled(factor, s=feeds["s"], b_zero=zeros, a_zero=U8(100), product=product)
+    done = rewriter.apply(model.clone(), [matmul_integer.MatMulIntegerToFloat()]).model
+    assert [node.op_type for node in done.graph] == ["MatMulIntegerToFloat"]
+    real = (a - 100.0) @ (WEIGHT - zeros.astype(np.float64)) * feeds["s"].astype(np.float64) * factor
+    (found,) = evaluate(done, feeds).values()
+    np.testing.assert_allclose(found, real, rtol=1e-6)
+    (kernel,) = ort_cpu.run(done, feeds).values()
+    np.testing.assert_allclose(kernel, real, rtol=1e-6)
+
+
+def test_a_requantized_product_keeps_the_grid_of_its_result():
+    a = RNG.integers(0, 256, BYTES.shape).astype(U8)
+    done = rewriter.apply(qlinear((F32(0.05), U8(90))), [matmul_integer.QLinearMatMulToInteger()]).model
+    levels = np.rint((a - 128.0) @ WEIGHT * 0.02 * 0.01 / 0.05) + 90
+    (found,) = ort_cpu.run(done, {"a": a}).values()
+    assert found.dtype == U8 and len(np.unique(found)) > 9
+    assert np.abs(found - np.clip(levels, 0, 255)).max() <= 1
 
 
 def test_a_dynamic_product_takes_its_bias_and_gives_the_same_floats_in_the_runtime():

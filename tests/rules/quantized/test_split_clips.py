@@ -35,6 +35,20 @@ def test_a_product_in_front_of_a_relu_gets_the_grid_behind_it():
     assert rewriter.apply(result.model, RULES).applications == ()
 
 
+def test_a_product_of_which_only_one_operand_is_quantized_is_one_too():
+    """A float bias, or a float weight, does not keep it from computing with integers elsewhere."""
+    result = rewritten(
+        lambda net: [
+            net.quantize(
+                net.op("Relu", net.op("MatMul", net.dequantize("x", 0.1, np.uint8(128)), W.astype(np.float32))),
+                0.5,
+                np.uint8(128),
+            )
+        ]
+    )
+    assert [application.rule for application in result.applications] == ["split_relu"]
+
+
 REFUSES = {
     "is no result of a computation": lambda net: [
         net.quantize(net.op("Relu", net.dequantize("x", 0.1, np.uint8(128))), 0.5, np.uint8(128))

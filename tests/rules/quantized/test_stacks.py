@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from intact.model import query
 from intact.rules.quantized import stacks
-from tests.rules.quantized.operand_values import computed, on_grid
+from tests.rules.quantized.operand_values import builder, computed, on_grid
 
 WEIGHT = on_grid(np.zeros((4, 10), np.int8), 1.0)
 UNKNOWN, SEVERAL = "are not known to be matrices or stacks of them", "several unknown dimensions"
@@ -36,6 +37,16 @@ def test_at_most_one_dimension_of_a_stack_is_unknown_and_its_last_one_holds_the_
 
 def test_a_product_has_not_been_moved_unless_that_is_said():
     assert stacks.not_flat(computed(np.uint8, ("n", 4)), WEIGHT, (None, None)) is None
+
+
+def test_a_stack_becomes_the_rows_of_one_matrix_and_goes_back_to_its_shape():
+    """The weight has 4 rows: whatever comes before the last dimension is counted by the runtime."""
+    op = builder()
+    flat = stacks.rows(op, computed(np.uint8, (2, 3, 4)), WEIGHT)
+    back = stacks.in_shape(op, flat, (None, 3, 10))
+    assert [value.producer().op_type for value in (flat, back)] == ["Reshape", "Reshape"]
+    assert query.constant(flat.producer().inputs[1]).tolist() == [-1, 4]
+    assert query.constant(back.producer().inputs[1]).tolist() == [-1, 3, 10]
 
 
 @pytest.mark.parametrize(("known", "shape"), [((2, 3, 10), (2, 3, 10)), (None, (2, None, 10))])

@@ -209,6 +209,39 @@ def test_a_float_product_comes_back_with_its_bias():
     assert fired(to_qdq.MatMulToFloatToQdq(), fused) == ["DequantizeLinear", "DequantizeLinear", "MatMul", "Add"]
 
 
+BIAS = np.linspace(-9, 9, 6).astype(F32)
+
+
+@pytest.mark.parametrize("bias", [None, BIAS], ids=["alone", "with a bias"])
+def test_a_float_product_is_that_of_the_real_numbers(bias):
+    """Every input has a value of its own, so that none can stand for another."""
+    net, a, b = Net(), integers(RNG, U8, (3, 5)), integers(RNG, I8, (5, 6))
+    scales, zeros = np.linspace(0.01, 0.02, 6).astype(F32), np.arange(6).astype(I8)
+    y = net.op("MatMulIntegerToFloat", "a", b, F32(0.03), scales, U8(120), zeros, bias, _domain=MICROSOFT)
+    done = rewriter.apply(net.model({"a": a}, y), [to_qdq.MatMulToFloatToQdq()])
+    assert [item.rule for item in done.applications] == ["mat_mul_to_float_to_qdq"]
+    real = (a - 120.0) * F32(0.03) @ ((b - zeros.astype(np.float64)) * scales) + (0 if bias is None else bias)
+    np.testing.assert_allclose(evaluate(done.model, {"a": a})[y], real, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [None, np.int32([-900, 500, 0, 7, 2000, -3])], ids=["alone", "with a bias"])
+@pytest.mark.parametrize("attributes", [{}, {"transB": 0}, {"transB": 1}, {"transB": 1, "alpha": 0.5}], ids=str)
+def test_a_gemm_is_that_of_the_real_numbers_with_scales_along_its_columns(bias, attributes):
+    """A scale and a zero point belong to a column of the product, on whatever axis of the weight that lies."""
+    net, a, b = Net(), integers(RNG, U8, (3, 6)), integers(RNG, I8, (6, 6))
+    scales, zeros = np.linspace(0.002, 0.02, 6).astype(F32), np.arange(6).astype(I8)
+    weight = b.T.copy() if attributes.get("transB") else b
+    given = ("a", F32(0.03), U8(120), weight, scales, zeros, bias, F32(0.25), U8(100))
+    y = net.op("QGemm", *given, _domain=MICROSOFT, **attributes)
+    done = rewriter.apply(net.model({"a": a}, y), [to_qdq.GemmToQdq()])
+    assert [item.rule for item in done.applications] == ["gemm_to_qdq"]
+    sums = (a - 120.0) @ (b - zeros.astype(np.float64)) + (0 if bias is None else bias)
+    levels = np.rint(attributes.get("alpha", 1.0) * sums * F32(0.03) * scales / 0.25) + 100
+    found = evaluate(done.model, {"a": a})[y]
+    assert found.dtype == U8 and len(np.unique(found)) > 9
+    assert np.abs(found - np.clip(levels, 0, 255)).max() <= 1
+
+
 POOLS = [("QLinearAveragePool", {"kernel_shape": [3, 2], "strides": [2, 1]}), ("QLinearGlobalAveragePool", {})]
 
 

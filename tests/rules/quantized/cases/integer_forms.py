@@ -117,22 +117,24 @@ def product_of(rng: np.random.Generator, act: Any, wt: Any) -> Iterator[Case]:
 
 
 def unsigned_operator(rng: np.random.Generator) -> Iterator[Case]:
+    """One operator a model: among several, one that the rule passes over would not be missed."""
+    second, last = (np.float32(0.05), I8(-7)), (np.float32(0.06), I8(9))
     for zero in zero_points(I8):
-        net, feeds = Net(), {"a": every_level(U8, (1, 4, 8, 8)), "b": integers(rng, I8, (1, 4, 8, 8))}
-        x = convert(net, "a", 0.02, zero)
-        first, second, last = (0.02, zero), (0.05, I8(-7)), (0.06, I8(9))
-        first, second, last = ((np.float32(scale), point) for scale, point in (first, second, last))
-        pool = {"kernel_shape": [2, 2], "_domain": MICROSOFT}
-        outputs = [
-            net.op("QLinearAdd", x, *first, "b", *second, *last, _domain=MICROSOFT),
-            net.op("QLinearMul", x, *first, integers(rng, I8, (8,)), *second, *last, _domain=MICROSOFT),
-            net.op("QLinearSigmoid", x, *first, *last, _domain=MICROSOFT),
-            net.op("QLinearLeakyRelu", x, *first, *last, _domain=MICROSOFT, alpha=0.1),
-            net.op("QLinearAveragePool", x, *first, *last, **pool),
-            net.op("QLinearGlobalAveragePool", x, *first, *last, _domain=MICROSOFT),
-            net.op("QLinearWhere", rng.random(8) < 0.5, x, *first, "b", *second, *last, _domain=MICROSOFT),
-        ]
-        yield Case(f"{zero}", net.model(feeds, *outputs), [feeds])
+        feeds = {"a": every_level(U8, (1, 4, 8, 8)), "b": integers(rng, I8, (1, 4, 8, 8))}
+        for op, rest, attributes in (
+            ("Add", ("b", *second, *last), {}),
+            ("Mul", (integers(rng, I8, (8,)), *second, *last), {}),
+            ("Sigmoid", last, {}),
+            ("LeakyRelu", last, {"alpha": 0.1}),
+            ("AveragePool", last, {"kernel_shape": [2, 2]}),
+            ("GlobalAveragePool", last, {}),
+            ("Where", ("b", *second, *last), {}),
+        ):
+            net = Net()
+            condition = [rng.random(8) < 0.5] if op == "Where" else []
+            x = convert(net, "a", 0.02, zero), np.float32(0.02), zero
+            y = net.op(f"QLinear{op}", *condition, *x, *rest, _domain=MICROSOFT, **attributes)
+            yield Case(f"{op} {zero}", net.model(feeds, y), [feeds])
 
 
 def unsigned_concat(rng: np.random.Generator) -> Iterator[Case]:
