@@ -1,4 +1,4 @@
-"""Constant scales and shifts after a Conv, ConvTranspose or Gemm, moved into its weight and bias, or one of their own."""
+"""Constant scales and shifts, moved into the weight and bias of the layer before them, or into one of their own."""
 
 from __future__ import annotations
 

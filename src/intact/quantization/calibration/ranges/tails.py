@@ -6,9 +6,9 @@ range that is wider by dβ cuts off e^d times less, and its steps are wider. The
 
     d = log(12 · levels² · β / (n · width))
 
-Tails of networks fall faster than that further out: one less is better on rows that were not seen. β is the mean excess
-of the outermost values over the least of them. With many values, or few levels, there is nothing to gain; an output of a
-few numbers, seen on a few dozen rows, gets room.
+Tails of networks fall faster than that further out: one less is better on rows that were not seen. β is the mean
+excess of the outermost values over the least of them. With many values, or few levels, there is nothing to gain; an
+output of a few numbers, seen on a few dozen rows, gets room.
 """
 
 from __future__ import annotations
