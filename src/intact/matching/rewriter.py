@@ -75,7 +75,7 @@ class Rule:
     """True if `check` asks about the match and what comes just before it only, so that no other change matters."""
 
     is_rare: ClassVar[bool] = False
-    """True if few targets have what it creates, so that it is used only where one says that it does."""
+    """True if it is used only where a target with an NPU says that it has what the rule creates."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

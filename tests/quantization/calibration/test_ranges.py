@@ -13,6 +13,7 @@ from intact.numbers.encoding import encode, round_to_grid
 from intact.quantization.calibration.ranges import METHODS, range_of
 from intact.quantization.calibration.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantization.calibration.ranges.error import mean_squared_error
+from intact.quantization.calibration.ranges.tails import with_tails
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
@@ -107,13 +108,17 @@ def test_auto_clips_only_where_that_is_clearly_better_and_then_as_well_as_any_me
     seen, grid = sketch_of(TENSORS[name]), PlannedGrid(dtype, symmetric, "auto")
     ranges = {method: METHODS[method].range_of(seen, grid) for method in METHODS}
     if dtype in FINE:
-        assert ranges["auto"] == Range(seen.low * 1.25, seen.high * 1.25)
+        tails = with_tails(seen, grid)
+        assert ranges["auto"] == Range(min(seen.low * 1.25, tails.low), max(seen.high * 1.25, tails.high))
         assert METHODS["auto"].range_of(seen, replace(grid, bounded=True)) == ranges["minmax"]
         return
     errors = dict(zip(ranges, mean_squared_error(seen, list(ranges.values()), grid), strict=True))
     least = min(errors[method] for method in ("percentile", "mse"))
     clips = errors["minmax"] > WORTH_CLIPPING * least
-    assert errors["auto"] == (least if clips else errors["minmax"])
+    if clips:
+        assert errors["auto"] == least
+    else:
+        assert ranges["auto"] == with_tails(seen, grid)
 
 
 @every_tensor

@@ -10,7 +10,8 @@ from intact.rules.float import affine_folding
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
 
-RULES = rules_of(affine_folding)
+RULES = [rule for rule in rules_of(affine_folding) if not rule.is_rare]
+ON_AN_NPU = rules_of(affine_folding)
 
 RNG = np.random.default_rng(7)
 TOLERANCE = 2e-6
@@ -143,3 +144,38 @@ def test_it_refuses_a_gemm_whose_bias_varies_by_row():
 def test_it_does_not_match(body):
     signature = "(float[1,4,5,5] x) => (float[1,6,5,5] y, float v)"
     assert not rewritten(RULES, body, signature, w=normal(6, 4, 1, 1), c=np.float32(2)).applications
+
+
+@pytest.mark.parametrize("shape", ["2,6,5", "1,6,3,4"])
+def test_a_batch_norm_that_nothing_takes_becomes_a_convolution_of_each_channel(shape):
+    body = "a = Relu(x)\n y = BatchNormalization <epsilon = 0.01> (a, gamma, beta, mean, var)"
+    signature = f"(float[{shape}] x) => (float[{shape}] y)"
+    assert ops(rewritten(RULES, body, signature, **STATISTICS).model) == ["Relu", "BatchNormalization"]
+    result = rewritten(ON_AN_NPU, body, signature, **STATISTICS)
+    assert ops(result.model) == ["Relu", "Conv"]
+    assert difference(given(body, signature, **STATISTICS), result.model) < TOLERANCE
+
+
+def test_a_batch_norm_that_a_conv_takes_does_not():
+    arrays = {"w": normal(6, 4, 1, 1), **STATISTICS}
+    body, signature = CONV + "y = BatchNormalization(a, gamma, beta, mean, var)", "(float[1,4,5,5] x) => (float y)"
+    assert [item.rule for item in rewritten(ON_AN_NPU, body, signature, **arrays).applications] == ["fold_batch_norm"]
+
+
+@pytest.mark.parametrize(
+    ("signature", "statistics", "reason"),
+    [
+        ("(float[3,6] x) => (float[3,6] y)", {}, "its input has rank 2; a convolution takes 3, 4"),
+        ("(float[1,6,2,2,2] x) => (float y)", {}, "its input has rank 5; a convolution takes 3, 4"),
+        (
+            "(float[1,6,2] x) => (float[1,6,2] y)",
+            {"var": np.full(6, -1, np.float32)},
+            "the result would leave the range of FLOAT",
+        ),
+    ],
+)
+def test_a_batch_norm_stays_where_a_convolution_cannot_be(signature, statistics, reason):
+    body = "y = BatchNormalization(x, gamma, beta, mean, var)"
+    result = rewritten(ON_AN_NPU, body, signature, **{**STATISTICS, **statistics})
+    assert [item.reason for item in result.refusals] == [reason]
+    assert result.applications == ()

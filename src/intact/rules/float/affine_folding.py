@@ -1,4 +1,4 @@
-"""Constant scales and shifts after a Conv, ConvTranspose or Gemm, moved into its weight and bias."""
+"""Constant scales and shifts, moved into the weight and bias of the layer before them, or into one of their own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
+_RANKS_OF_CONV = (3, 4)
 
 
 class FoldBatchNorm(Rule):
@@ -29,17 +30,45 @@ class FoldBatchNorm(Rule):
     def check(self, linear: ir.Node, norm: ir.Node) -> str | None:
         if query.int_(norm, "training_mode", 0) != 0:
             return "BatchNormalization is in training mode"
-        return _doubt(linear, *self._affine(norm))
+        return _doubt(linear, *_statistics(norm))
 
     def rewrite(self, op: Builder, linear: ir.Node, norm: ir.Node) -> ir.Value:
-        return _folded(op, linear, *self._affine(norm))
+        return _folded(op, linear, *_statistics(norm))
 
-    @staticmethod
-    def _affine(norm: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-        gamma, beta, mean, var = (_float64(value) for value in norm.inputs[1:5])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            factor = gamma / np.sqrt(var + query.float_(norm, "epsilon", 1e-5))
-            return factor, beta - mean * factor
+
+class BatchNormToConv(Rule):
+    """BN(x) = f·x + (beta − f·mean) in each channel, which is a convolution of each channel with one weight.
+
+    A convolution has a scale for each channel where quantized statistics share one, and an NPU that takes both is
+    better at the convolution. Up to float rounding.
+    """
+
+    exactness = BOUNDED
+    creates = (("", "Conv"),)
+    is_rare = True
+
+    def pattern(self, op: Patterns, x: Var, gamma: Var, beta: Var, mean: Var, var: Var) -> Roots:
+        return op.BatchNormalization(x, *(op.constant(item) for item in (gamma, beta, mean, var)), _name="norm")
+
+    def check(self, x: ir.Value, norm: ir.Node) -> str | None:
+        if query.int_(norm, "training_mode", 0) != 0:
+            return "BatchNormalization is in training mode"
+        rank = None if x.shape is None else len(x.shape)
+        if rank not in _RANKS_OF_CONV:
+            return f"its input has rank {rank}; a convolution takes {', '.join(map(str, _RANKS_OF_CONV))}"
+        tensor = query.constant_tensor(norm.inputs[1])
+        assert tensor is not None, "the pattern takes constants only"
+        if tensor.dtype != x.dtype:
+            return f"its statistics are {tensor.dtype}, its input {x.dtype}"
+        largest = max(np.abs(array).max(initial=0.0) for array in _statistics(norm))
+        return None if largest <= float(tensor.dtype.max) else f"the result would leave the range of {tensor.dtype}"
+
+    def rewrite(self, op: Builder, x: ir.Value, norm: ir.Node) -> ir.Value:
+        assert x.shape is not None, "checked"
+        dtype = query.known_constant(norm.inputs[1]).dtype
+        factor, shift = (array.astype(dtype) for array in _statistics(norm))
+        weight = factor.reshape(-1, *(1,) * (len(x.shape) - 1))
+        return op.Conv(x, op.constant(weight, "weight"), op.constant(shift, "bias"), group=len(factor))
 
 
 class _FoldConstant(Rule):
@@ -79,6 +108,14 @@ class FoldShift(_FoldConstant):
 
     def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
         return np.ones(1), c if root.op_type == "Add" else -c
+
+
+def _statistics(norm: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """The factor and the shift of each channel of a BatchNormalization."""
+    gamma, beta, mean, var = (_float64(value) for value in norm.inputs[1:5])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = gamma / np.sqrt(var + query.float_(norm, "epsilon", 1e-5))
+        return factor, beta - mean * factor
 
 
 def _linear(op: Patterns, x: Var, w: Var, b: Var | None) -> Output:

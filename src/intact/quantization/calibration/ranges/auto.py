@@ -10,11 +10,12 @@ from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.ranges.minmax import MinMax
 from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
+from intact.quantization.calibration.ranges.tails import with_tails
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
 FINE = ("uint16", "int16")
-# How much farther than what was seen a 16-bit grid reaches, as a share.
+# How much farther than what was seen a 16-bit grid reaches at least, as a share.
 HEADROOM = 0.25
 # How many times less error a range must have than min–max: clipping costs more where errors add up over layers, and
 # on values that calibration has not seen, than the error of one tensor shows.
@@ -25,17 +26,19 @@ WORTH_CLIPPING = 1.5
 class Auto:
     """Try min–max, percentile and MSE; keep the range with the least mean squared error for the tensor's type.
 
-    Entropy is left out: by this measure it cannot beat the search that MSE makes. A 16-bit grid has steps to spare:
-    it covers more than was seen, because a value beyond its end costs far more than slightly coarser steps.
+    Entropy is left out: by this measure it cannot beat the search that MSE makes. Where nothing is worth clipping, the
+    range has room for the values that tails promise. A 16-bit grid has steps to spare: it covers more than was seen in
+    any case, because a value beyond its end costs far more than slightly coarser steps.
     """
 
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
-        """Of equal errors the first: min–max, which clips nothing; 16-bit grids get that, with room to spare."""
+        """Of equal errors the first: min–max, which clips nothing, with room; 16-bit grids get that."""
         if grid.dtype in FINE:
             room = 1.0 if grid.bounded else 1.0 + HEADROOM
-            return Range(seen.low * room, seen.high * room)
+            tails = with_tails(seen, grid)
+            return Range(min(seen.low * room, tails.low), max(seen.high * room, tails.high))
         methods = (MinMax(), Percentile(), MeanSquaredError())
         ranges = [method.range_of(seen, grid) for method in methods]
         errors = mean_squared_error(seen, ranges, grid)
         best = int(np.argmin(errors))
-        return ranges[best] if errors[best] * WORTH_CLIPPING < errors[0] else ranges[0]
+        return ranges[best] if errors[best] * WORTH_CLIPPING < errors[0] else with_tails(seen, grid)
