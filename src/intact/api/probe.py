@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intact.backends import probing
-from intact.backends.probing.answers import Probed
+from intact.backends.probing import atlas, wrong_regions
+from intact.backends.probing.answers import NO_ARCH, Probed
 from intact.backends.probing.cases import cases
+from intact.backends.probing.wrong_regions import WrongRegion
 from intact.errors import SettingsError
 from intact.events import Events, Silence
 from intact.settings.keywords import AnyPath
-from intact.targets.registry import load_target
+from intact.targets.registry import known_archs, load_target
 
 DEFAULT_DEVICE = "qnn"
 
@@ -25,6 +27,7 @@ class ProbeReport:
     library: str
     output: Path
     answers: dict[str, int]
+    wrong: tuple[WrongRegion, ...] = ()
 
 
 def probe(
@@ -32,11 +35,17 @@ def probe(
     device: str = DEFAULT_DEVICE,
     op: Sequence[str] | None = None,
     arch: Sequence[str] | None = None,
+    numeric: bool = False,
     output: AnyPath | None = None,
     workers: int | None = None,
     events: Events | None = None,
 ) -> ProbeReport:
     """Ask the vendor's library about every operator and type, and write its answers with its version.
+
+    With `numeric`, ask its simulator where it computes something else: one factor of each operator at a time (scales,
+    zero points, values, sizes, ranks, windows), pairs and triples of operators, and then towards the edges. The first
+    architecture is explored, the others are asked at the edges. The output is the list of wrong regions; all answers
+    are beside it.
 
     An interrupted run goes on where it stopped: answers of the same version in the file are kept.
     """
@@ -45,6 +54,11 @@ def probe(
         raise SettingsError("S192", f"--op {', '.join(op or ())}: no case asks about it")
     numbers = None if arch is None else [load_target(device, arch=name).arch for name in arch]
     archs = None if numbers is None else [number for number in numbers if number is not None]
+    if numeric:
+        first = load_target(device).arch or NO_ARCH
+        place = Path(output) if output is not None else Path(f"{device}-{library.version()}-wrong.json")
+        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), op, workers or probing.WORKERS)
+        return _numeric(order, place, events or Silence())
     place = Path(output) if output is not None else Path(f"{device}-{library.version()}.json")
     known = Probed.read(place) if place.exists() else None
 
@@ -56,3 +70,28 @@ def probe(
     found.write(place)
     counts = Counter(answer.verdict for row in found.answers.values() for answer in row.values())
     return ProbeReport(found.library, place, dict(sorted(counts.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class NumericOrder:
+    """What an atlas is made of: a device, its architectures, of which the first is explored, and operators."""
+
+    device: str
+    archs: tuple[int, ...]
+    ops: Sequence[str] | None
+    workers: int
+
+
+def _numeric(order: NumericOrder, place: Path, events: Events) -> ProbeReport:
+    answers = place.with_suffix(".answers.json")
+    known = Probed.read(answers) if answers.exists() else None
+
+    def progress(done: int, total: int, so_far: Probed) -> None:
+        so_far.write(answers)
+        events.note(f"{done} of {total} questions answered")
+
+    found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.ops, known, progress, order.workers)
+    found.probed.write(answers)
+    wrong_regions.write(found.wrong, str(found.probed.library), place)
+    counts = Counter(answer.verdict for row in found.probed.answers.values() for answer in row.values())
+    return ProbeReport(found.probed.library, place, dict(sorted(counts.items())), found.wrong)

@@ -44,6 +44,7 @@ class Flags(TypedDict, total=False):
     devices: str
     precisions: str
     live: bool
+    numeric: bool
     to: str | None
     exact: bool | None
     explain: str | None

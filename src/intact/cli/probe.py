@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from intact.cli.options import TALK, Flags, option, takes
@@ -11,6 +12,7 @@ PROBE = (
     option("device", "qnn or openvino. [default: qnn]"),
     option("op", "Ask about this operator only; repeatable.", list[str] | None),
     option("arch", "Architectures, as v68,v73. [default: all]"),
+    option("numeric", "Find where the simulator computes something else, and write the regions.", bool),
     option("output", "The file of answers; it is continued.", Path | None, "-o", "--output"),
     option("workers", "Processes at a time. [default: 2]", int | None),
 )
@@ -22,7 +24,8 @@ def run(values: Flags) -> None:
 
     An interrupted run goes on where it stopped: answers of the same version in the file are kept.
 
-    Example: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json
+    Examples: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json;
+    intact probe --numeric --op Softmax --arch v73 -o wrong.json
     """
     from intact.api.probe import DEFAULT_DEVICE, probe
     from intact.cli import console
@@ -32,12 +35,18 @@ def run(values: Flags) -> None:
         device=values["device"] or DEFAULT_DEVICE,
         op=values["op"],
         arch=archs,
+        numeric=bool(values["numeric"]),
         output=values.get("output"),
         workers=values["workers"],
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:
-        console.print_json({"library": found.library, "output": str(found.output), "answers": found.answers})
+        wrong = [asdict(region) for region in found.wrong]
+        console.print_json(
+            {"library": found.library, "output": str(found.output), "answers": found.answers, "wrong": wrong}
+        )
     elif not values["quiet"]:
+        for region in found.wrong:
+            console.say(str(region))
         counts = ", ".join(f"{count} {name}" for name, count in found.answers.items())
         console.say(f"{found.library}: {counts}: {found.output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from intact.backends.openvino import job as openvino
-from intact.backends.probing.probe_job import expected, sqnr
+from intact.backends.probing.probe_job import expected, greatest_error, sqnr
 
 if TYPE_CHECKING:
     from intact.backends.openvino.client import PluginLayer
@@ -27,7 +27,8 @@ def ask(question: ProbeQuestion) -> ProbeAnswer:
         return {"verdict": "refused", "error": openvino.sentence(error)[:200]}
     feeds, wanted = expected(question)
     found = openvino.infer(compiled, feeds)
-    return {"verdict": _verdict(openvino.layers(compiled)), "sqnr_db": sqnr(wanted.values(), found)}
+    worst = greatest_error(wanted.values(), found, question["step"])
+    return {"verdict": _verdict(openvino.layers(compiled)), "sqnr_db": sqnr(wanted.values(), found), "steps": worst}
 
 
 def _verdict(layers: list[PluginLayer]) -> Literal["float", "integer"]:

@@ -14,8 +14,8 @@ from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Library
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
-from intact.backends.probing.cases import Case
-from intact.backends.probing.models import inputs_of, model_of
+from intact.backends.probing.cases import Case, Chain
+from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import io
@@ -30,11 +30,12 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A case for one architecture."""
+    """A case, or a chain of them, for one architecture; `numeric` asks for the error in steps too."""
 
-    case: Case
+    case: Case | Chain
     arch: int
     soc_id: int | None
+    numeric: bool = False
 
 
 def library_of(backend: str) -> Library:
@@ -64,7 +65,7 @@ def probe(
     asked = str(library)
     answers = {name: dict(row) for name, row in known.answers.items()} if known and known.library == asked else {}
     questions = [
-        Question(case, arch, _soc_id(backend, arch))
+        Question(case, arch, soc_of(backend, arch))
         for case in cases
         for arch in archs or known_archs(backend) or [NO_ARCH]
         if arch not in answers.get(case.name, {})
@@ -90,7 +91,8 @@ def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question,
     return [(question, answers[number]) for number, question in enumerate(questions)]
 
 
-def _soc_id(backend: str, arch: int) -> int | None:
+def soc_of(backend: str, arch: int) -> int | None:
+    """The number of the chip that stands for an architecture."""
     soc = load_target(backend, arch=arch).soc if arch != NO_ARCH else None
     return soc.id if soc is not None else None
 
@@ -100,7 +102,14 @@ def _write(folder: Path, number: int, question: Question) -> ProbeQuestion:
     io.save(model_of(question.case), model)
     # mypy takes the keyword arguments of numpy's stub for its flags.
     np.savez(inputs, **inputs_of(question.case))  # type: ignore[arg-type]
-    return {"id": number, "model": str(model), "inputs": str(inputs), "arch": question.arch, "soc_id": question.soc_id}
+    return {
+        "id": number,
+        "model": str(model),
+        "inputs": str(inputs),
+        "step": step_of(question.case) if question.numeric else None,
+        "arch": question.arch,
+        "soc_id": question.soc_id,
+    }
 
 
 def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:
@@ -127,7 +136,7 @@ def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterato
 def _answer(reply: ProbeAnswer, reasons: Mapping[int, str]) -> Answer:
     if reply["verdict"] == "refused":
         return Answer("refused", reasons.get(reply["id"]) or reply["error"])
-    return Answer(reply["verdict"], "", reply["sqnr_db"])
+    return Answer(reply["verdict"], "", reply["sqnr_db"], reply.get("steps"))
 
 
 def _first_line(error: IntactError) -> str:

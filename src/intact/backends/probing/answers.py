@@ -25,12 +25,14 @@ class Answer:
     """The answer of a library to one case on one architecture.
 
     `integer`: it takes it as it is. `float`: it takes the operator, but computes it in float between its own
-    Dequantize and Quantize. `refused` and `died` come with a reason. `sqnr_db` compares its simulator with the CPU.
+    Dequantize and Quantize. `refused` and `died` come with a reason. `sqnr_db` compares its simulator with the CPU,
+    and `steps` is the greatest difference in steps of the result's grid.
     """
 
     verdict: Verdict
     reason: str = ""
     sqnr_db: float | None = None
+    steps: float | None = None
 
     @property
     def right(self) -> bool:
@@ -82,8 +84,13 @@ def _row(row: Mapping[int, Answer]) -> str:
     cells: dict[Answer, list[str]] = {}
     for arch, answer in sorted(row.items()):
         cells.setdefault(answer, []).append(str(arch))
-    shared = {" ".join(archs): [a.verdict, a.reason, a.sqnr_db] for a, archs in cells.items()}
+    shared = {" ".join(archs): _cell(answer) for answer, archs in cells.items()}
     return json.dumps(shared, ensure_ascii=False)
+
+
+def _cell(answer: Answer) -> list[str | float | None]:
+    steps = [] if answer.steps is None else [answer.steps]
+    return [answer.verdict, answer.reason, answer.sqnr_db, *steps]
 
 
 def _cells(row: Mapping[str, tuple[Verdict, str, float | None]]) -> dict[int, Answer]:

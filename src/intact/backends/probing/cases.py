@@ -22,13 +22,17 @@ _OTHER_OUTPUTS = {"uint8": ("uint16", "float"), "uint16": ("uint8", "float")}
 
 @dataclass(frozen=True, slots=True)
 class CaseOperand:
-    """A place of an operator: what may stand there, its shape, and the range of its values."""
+    """A place of an operator: what may stand there, its shape, and the range of its grid.
+
+    `fill` is the part of that range that the values of an input cover; more than 1 leaves the grid.
+    """
 
     role: str
     shape: tuple[int, ...]
     low: float = -0.75
     high: float = 1.0
     values: tuple[float, ...] = ()
+    fill: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> CaseOperand:
@@ -85,6 +89,18 @@ class Case:
         """The question in one line, which identifies it."""
         grid = "" if self.grid == "own" else f", {self.grid} grid"
         return f"{self.template.name} ({', '.join(self.slots)}) -> {self.output}{grid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators that follow each other: the first operand of each is the result of the one before."""
+
+    steps: tuple[Case, ...]
+
+    @property
+    def name(self) -> str:
+        """The question in one line, which identifies it."""
+        return ", then ".join(step.name for step in self.steps)
 
 
 def block_axis(template: Template) -> int:

@@ -1,14 +1,15 @@
-"""Builds the single-operator model of a case, and inputs for it."""
+"""Builds the small model of a question, and inputs for it."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Template, block_axis
+from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Chain, Template, block_axis
 from intact.model import upgrade
 from intact.numbers.encoding import to_levels
 from intact.numbers.integer_types import limits as bounds
@@ -30,22 +31,66 @@ _INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bo
 _OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_INPUTS}
 
 
-def model_of(case: Case) -> ir.Model:
-    """The operator of `case` between Q/DQ pairs, with float inputs and outputs."""
-    return _CaseWriter(case).model()
+def model_of(asked: Case | Chain) -> ir.Model:
+    """The operators of a question between Q/DQ pairs, with float inputs and outputs."""
+    if isinstance(asked, Case):
+        return _CaseWriter(asked).model()
+    writers: list[_CaseWriter] = []
+    for number, step in enumerate(asked.steps):
+        writers.append(_CaseWriter(step, f"{number}/", writers[-1] if writers else None))
+        writers[-1].write()
+    return _model(writers)
 
 
-def inputs_of(case: Case) -> dict[str, np.ndarray]:
-    """Values for the inputs of the model of `case`: uniform over their ranges, the same every time."""
+def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
+    """Values for the inputs of the model of a question: uniform over their ranges, the same every time."""
+    if isinstance(asked, Case):
+        return _inputs(asked, "")
+    feeds: dict[str, np.ndarray] = {}
+    for number, step in enumerate(asked.steps):
+        found = _inputs(step, f"{number}/")
+        feeds |= {name: values for name, values in found.items() if not number or name != f"{number}/input0"}
+    return feeds
+
+
+def step_of(asked: Case | Chain) -> float | None:
+    """The step of the grid that the result of a question is on; None where it is on none."""
+    last = asked if isinstance(asked, Case) else asked.steps[-1]
+    if last.output in _OUTPUTS:
+        return None
+    writer = _CaseWriter(last)
+    writer.write()
+    return float(writer.result_grids[0].steps)
+
+
+def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(zlib.crc32(case.name.encode()))
     feeds: dict[str, np.ndarray] = {}
     for index, (operand, slot) in enumerate(zip(case.template.operands, case.slots, strict=True)):
+        name = f"{prefix}input{index}"
         if operand.role in _INTEGER_INPUTS:
             dtype = _INTEGER_INPUTS[operand.role].numpy()
-            feeds[f"input{index}"] = random.integers(0, 2, operand.shape).astype(dtype)
+            # 0 and 1, unless a case says how far its indices go.
+            feeds[name] = random.integers(0, max(2, int(operand.high)), operand.shape).astype(dtype)
         elif slot != ABSENT and operand.role not in LITERALS and not _slot(slot).constant:
-            feeds[f"input{index}"] = random.uniform(operand.low, operand.high, operand.shape).astype(_floats(slot))
+            values = random.uniform(operand.low, operand.high, operand.shape) * operand.fill
+            feeds[name] = values.astype(_floats(slot))
     return feeds
+
+
+def _model(writers: Sequence[_CaseWriter]) -> ir.Model:
+    """The graph of operators that follow each other, up to the results of the last."""
+    templates = [writer.case.template for writer in writers]
+    narrow = any(slot.startswith("int2 ") for writer in writers for slot in writer.case.slots)
+    graph = ir.Graph(
+        [value for writer in writers for value in writer.inputs],
+        writers[-1].results,
+        nodes=[node for writer in writers for node in writer.nodes],
+        initializers=[value for writer in writers for value in writer.constants],
+        opset_imports={"": OPSET_OF_2_BITS if narrow else max(map(_opset, templates)), "com.microsoft": 1},
+        name="probe",
+    )
+    return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +108,36 @@ def _opset(template: Template) -> int:
 
 
 class _CaseWriter:
-    """A graph in the making: its nodes, inputs and constants, and the grids of its operands."""
+    """A graph in the making: its nodes, inputs, constants and results, and the grids of its operands.
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    The result of `before` takes the place of the first operand; all names begin with `prefix`.
+    """
+
+    def __init__(self, case: Case, prefix: str = "", before: _CaseWriter | None = None) -> None:
+        self.case, self.prefix, self.before = case, prefix, before
         self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.constants: list[ir.Value] = []
         self.grids: dict[int, _Grid] = {}
+        self.results: list[ir.Value] = []
+        self.result_grids: list[_Grid] = []
 
     def model(self) -> ir.Model:
+        self.write()
+        return _model([self])
+
+    def write(self) -> None:
+        """Write the operator, with the grids of its operands and results."""
         template = self.case.template
         operands = [self._operand(index, operand) for index, operand in enumerate(template.operands)]
         while operands and operands[-1] is None:
             operands.pop()
         attributes = ir.convenience.convert_attributes(dict(template.attributes))
-        node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=PROBED)
+        name = f"{self.prefix}{PROBED}"
+        node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=name)
         self.nodes.append(node)
-        outputs = [self._output(index, value) for index, value in enumerate(node.outputs)]
-        narrow = any(slot.startswith("int2 ") for slot in self.case.slots)
-        graph = ir.Graph(
-            self.inputs,
-            outputs,
-            nodes=self.nodes,
-            initializers=self.constants,
-            opset_imports={"": OPSET_OF_2_BITS if narrow else _opset(template), "com.microsoft": 1},
-            name="probe",
-        )
-        return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
+        self.results = [self._output(index, value) for index, value in enumerate(node.outputs)]
 
     def _operand(self, index: int, operand: CaseOperand) -> ir.Value | None:
         text = self.case.slots[index]
@@ -105,6 +151,9 @@ class _CaseWriter:
         slot = _slot(text)
         if slot.constant:
             return self._weight(index, operand, slot)
+        if index == 0 and self.before is not None:
+            self.grids |= dict(enumerate(self.before.result_grids[:1]))
+            return self.before.results[0]
         value = self._input(index, operand, ir.DataType.FLOAT16 if text == HALF else ir.DataType.FLOAT)
         if text in ("float", HALF):
             return value
@@ -117,16 +166,18 @@ class _CaseWriter:
         return np.int64 if role == "ints" else _floats(HALF if role == "numbers" and HALF in self.case.slots else "")
 
     def _input(self, index: int, operand: CaseOperand, dtype: ir.DataType) -> ir.Value:
-        value = ir.Value(name=f"input{index}", type=ir.TensorType(dtype), shape=ir.Shape(operand.shape))
+        value = ir.Value(name=f"{self.prefix}input{index}", type=ir.TensorType(dtype), shape=ir.Shape(operand.shape))
         self.inputs.append(value)
         return value
 
     def _output(self, index: int, value: ir.Value) -> ir.Value:
         """The graph output behind an output of the operator."""
         kind = "index" if index and self.case.template.indices else self.case.output
-        value.name, value.dtype = f"result{index}", _OUTPUTS.get(kind, ir.DataType.FLOAT)
+        value.name, value.dtype = f"{self.prefix}result{index}", _OUTPUTS.get(kind, ir.DataType.FLOAT)
         if kind not in _OUTPUTS:
-            value = self._pair(value, self._output_grid(index, Slot.parse(kind)))
+            grid = self._output_grid(index, Slot.parse(kind))
+            self.result_grids.append(grid)
+            value = self._pair(value, grid)
             value.dtype = ir.DataType.FLOAT
         return value
 
@@ -157,6 +208,7 @@ class _CaseWriter:
         return _Grid(scale, self._constant(f"{name}_zero_point", _integers(zeros, dtype)), steps)
 
     def _constant(self, name: str, array: np.ndarray | ir.TensorProtocol) -> ir.Value:
+        name = f"{self.prefix}{name}"
         tensor = ir.tensor(array, name=name)
         shape = ir.Shape(tensor.shape.numpy())
         value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
@@ -170,8 +222,8 @@ class _CaseWriter:
     def _node(self, op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
         number = len(self.nodes)
         converted = ir.convenience.convert_attributes(attributes)
-        node = ir.Node("", op, list(inputs), converted, name=f"{op}{number}")
-        node.outputs[0].name = f"{op}{number}_output"
+        node = ir.Node("", op, list(inputs), converted, name=f"{self.prefix}{op}{number}")
+        node.outputs[0].name = f"{self.prefix}{op}{number}_output"
         self.nodes.append(node)
         return node.outputs[0]
 

@@ -19,11 +19,15 @@ _IDENTICAL, _NOTHING_RIGHT = 999.0, -300.0
 
 
 class ProbeQuestion(TypedDict):
-    """A question as the worker gets it: a model and inputs for it, as paths, and the chip that is asked about."""
+    """A question as the worker gets it: a model and inputs for it, as paths, and the chip that is asked about.
+
+    `step` is that of the grid of the result, if it is on one.
+    """
 
     id: int
     model: str
     inputs: str
+    step: float | None
     arch: int
     soc_id: int | None
 
@@ -37,12 +41,16 @@ class ProbeOrder(TypedDict):
 
 
 class ProbeAnswer(TypedDict, total=False):
-    """The answer of a library: a verdict, with its error or with the SQNR of the result."""
+    """The answer of a library: a verdict, with its error or with the SQNR of the result.
+
+    `steps` is the greatest error of the result, in steps of its grid.
+    """
 
     id: int
     verdict: Literal["integer", "float", "refused"]
     error: str
     sqnr_db: float | None
+    steps: float | None
 
 
 def ask_all(request: ProbeOrder) -> dict[str, object]:
@@ -71,3 +79,11 @@ def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
     right, given = (np.concatenate([value.ravel() for value in values]) for values in (wanted, found))
     distance = sqnr_of(right, given)
     return _IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, _NOTHING_RIGHT), 1)
+
+
+def greatest_error(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray], step: float | None) -> float | None:
+    """The greatest error of the first result in steps of its grid, with one decimal; None where it is on none."""
+    if step is None:
+        return None
+    right, given = (np.asarray(next(iter(values)), np.float64) for values in (wanted, found))
+    return round(float(np.abs(right - given).max(initial=0.0)) / step, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 import onnxruntime as ort
 
 from intact import scratch
-from intact.backends.probing.probe_job import expected, sqnr
+from intact.backends.probing.probe_job import expected, greatest_error, sqnr
 from intact.backends.qnn import job as qnn
 from intact.backends.qnn.probe_log import MARK
 from intact.runtime.ort_message import sentence
@@ -48,7 +48,7 @@ def ask(question: ProbeQuestion) -> ProbeAnswer:
             _log_reasons(question)
             return {"verdict": "refused", "error": sentence(error)}
         in_float = _computes_in_float(Path(folder))
-    return {"verdict": "float" if in_float else "integer", "sqnr_db": _sqnr(session, question)}
+    return {"verdict": "float" if in_float else "integer", **_compared(session, question)}
 
 
 def _session(question: ProbeQuestion, dump: dict[str, str], *, fallback: bool, verbose: bool) -> ort.InferenceSession:
@@ -86,12 +86,13 @@ def _is_float(node: GraphNode, tensors: dict[str, GraphTensor]) -> bool:
     return any(name in tensors and tensors[name]["data_type"] in _FLOATS for name in names)
 
 
-def _sqnr(session: ort.InferenceSession, question: ProbeQuestion) -> float | None:
-    """The SQNR of the simulator's result against the CPU's; None where the simulator stops."""
+def _compared(session: ort.InferenceSession, question: ProbeQuestion) -> ProbeAnswer:
+    """The simulator's result against the CPU's; nothing where the simulator stops."""
     feeds, wanted = expected(question)
     try:
         found = session.run(list(wanted), feeds)
     # ORT's exception classes have no common base but Exception.
     except Exception:
-        return None
-    return sqnr(wanted.values(), found)
+        return {"sqnr_db": None, "steps": None}
+    worst = greatest_error(wanted.values(), found, question["step"])
+    return {"sqnr_db": sqnr(wanted.values(), found), "steps": worst}

@@ -1,0 +1,256 @@
+"""An atlas of where a device computes wrong: each factor of each case in turn, and then towards the edge.
+
+A case that the library takes as it stands is asked again with one factor changed at a time. Between a right and a
+wrong value of an ordered factor the edge is narrowed. What was asked once, by its name, is not asked again, so that a
+run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import joblib
+
+from intact.backends import probing
+from intact.backends.probing import Question, subjects
+from intact.backends.probing.answers import Answer, Probed, shipped
+from intact.backends.probing.cases import Case, Chain
+from intact.backends.probing.factors import Factor, factors_of
+from intact.backends.probing.wrong_regions import WrongRegion
+
+# A result below so many dB is wrong, unless it has 8 bits and is nowhere further off than so many steps of its grid.
+LEAST_DB, MOST_STEPS = 33.0, 3.0
+# How much worse than the case as it stands a result has to be.
+LOSS_DB = 6.0
+# Halvings of the ratio between a right and a wrong value.
+HALVINGS = 5
+# Questions of one child process.
+BATCH = 60
+
+Progress = Callable[[int, int, Probed], None]
+
+
+AS_IT_STANDS = "as it stands"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A question of the atlas: a case or a chain as it stands, or a case at a value of a factor."""
+
+    asked: Case | Chain
+    factor: Factor | None = None
+    value: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The question in one line, which identifies it."""
+        return self.asked.name if self.factor is None else f"{self.asked.name} | {self.factor.name} = {self.value:.6g}"
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the result has 8 bits."""
+        last = self.asked if isinstance(self.asked, Case) else self.asked.steps[-1]
+        return last.output.split()[0] in ("uint8", "int8")
+
+    def built(self) -> Case | Chain | None:
+        """The case to ask about; None where there is none at this value."""
+        return self.asked if self.factor is None else self.factor.at(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Values of a factor at which a device is wrong about a case, and the nearest ones at which it is right.
+
+    Of the neighbours below and above, None stands for one that was not asked. The figures are of the worst value, and
+    of the case as it stands.
+    """
+
+    wrong: tuple[Spot, ...]
+    below: Spot | None
+    above: Spot | None
+    worst: Answer
+    usual: Answer
+
+    @property
+    def edges(self) -> tuple[Spot, ...]:
+        """The values on both sides of each edge."""
+        return tuple(spot for spot in (self.wrong[0], self.wrong[-1], self.below, self.above) if spot is not None)
+
+    @property
+    def where(self) -> str:
+        """The condition in words."""
+        factor = self.wrong[0].factor
+        if factor is None:
+            return AS_IT_STANDS
+        if factor.ordered and self.below is None and self.above is not None:
+            return f"{factor.name} below {self.above.value:.3g}"
+        if factor.ordered and self.above is None and self.below is not None:
+            return f"{factor.name} above {self.below.value:.3g}"
+        return f"{factor.name} {', '.join(f'{spot.value:.3g}' for spot in self.wrong)}"
+
+    def __str__(self) -> str:
+        return f"{self.wrong[0].asked.name}: {self.where}: {_figures(self.worst)}; as it stands {_figures(self.usual)}"
+
+
+class Atlas:
+    """The exploration of one architecture: the answers so far, and the regions that they show."""
+
+    def __init__(self, backend: str, arch: int, known: Probed | None = None, workers: int = probing.WORKERS) -> None:
+        self.library = probing.library_of(backend)
+        self.arch, self.workers = arch, workers
+        self.soc_id = probing.soc_of(backend, arch)
+        kept = known is not None and known.library == str(self.library)
+        self.answers = {name: dict(row) for name, row in known.answers.items()} if known and kept else {}
+        self.regions: list[Region] = []
+
+    @property
+    def probed(self) -> Probed:
+        """The answers as they are written."""
+        return Probed(str(self.library), self.answers)
+
+    def explore(self, cases: Sequence[Case], chains: Sequence[Chain], progress: Progress) -> None:
+        """Ask about every case and chain as it stands, then about each factor, then about the edges."""
+        plain = [*map(Spot, cases), *map(Spot, chains)]
+        self._ask(plain, progress)
+        self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
+        taken = [case for case in cases if self._taken(Spot(case)) is not None]
+        # Shapes are asked in one case for each type of the result: they matter alike for all weights.
+        shaped = {(case.template.name, case.output): case.name for case in reversed(taken)}.values()
+        spots = {
+            (case.name, factor.name): [Spot(case, factor, value) for value in factor.values]
+            for case in taken
+            for factor in factors_of(case, shapes=case.name in shaped)
+        }
+        self._ask([spot for row in spots.values() for spot in row], progress)
+        for _ in range(HALVINGS):
+            for row in spots.values():
+                row += self._between(row)
+            self._ask([spot for row in spots.values() for spot in row], progress)
+        self.regions += [region for row in spots.values() for region in self._regions(row)]
+
+    def confirm(self, regions: Sequence[Region], progress: Progress) -> list[Region]:
+        """Those of the regions of another architecture in which this one is wrong too; only edges are asked."""
+        edges = [spot for region in regions for spot in (Spot(region.wrong[0].asked), *region.edges)]
+        self._ask(list({spot.name: spot for spot in edges}.values()), progress)
+        return [region for region in regions if self._wrong(region.wrong[0]) or self._wrong(region.wrong[-1])]
+
+    def _ask(self, spots: Sequence[Spot], progress: Progress) -> None:
+        new = [spot for spot in spots if self._answer(spot) is None]
+        built = ((spot, item) for spot in new if (item := spot.built()) is not None)
+        asked = [(spot.name, Question(item, self.arch, self.soc_id, numeric=True)) for spot, item in built]
+        batches = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
+        pool = joblib.Parallel(n_jobs=self.workers, prefer="threads", return_as="generator_unordered")
+        done = 0
+        for batch in pool(joblib.delayed(self._answers)(part) for part in batches):
+            for name, answer in batch:
+                self.answers.setdefault(name, {})[self.arch] = answer
+            done += len(batch)
+            progress(done, len(asked), self.probed)
+
+    def _answers(self, asked: Sequence[tuple[str, Question]]) -> list[tuple[str, Answer]]:
+        found = probing.ask(self.library, [question for _, question in asked])
+        return [(name, answer) for (name, _), (_, answer) in zip(asked, found, strict=True)]
+
+    def _answer(self, spot: Spot) -> Answer | None:
+        return self.answers.get(spot.name, {}).get(self.arch)
+
+    def _taken(self, spot: Spot) -> Answer | None:
+        """The answer to a question, if the library takes it as it is."""
+        answer = self._answer(spot)
+        return answer if answer is not None and answer.verdict == "integer" else None
+
+    def _usual(self, spot: Spot) -> Answer | None:
+        """The answer to the case as it stands, unless that is wrong itself."""
+        answer = self._taken(Spot(spot.asked))
+        return None if answer is None or is_wrong(answer, narrow=spot.is_narrow) else answer
+
+    def _wrong(self, spot: Spot) -> Answer | None:
+        """The answer to a question, if it is a wrong one."""
+        answer = self._taken(spot)
+        usual = None if spot.factor is None else self._usual(spot)
+        return answer if answer is not None and is_wrong(answer, usual, narrow=spot.is_narrow) else None
+
+    def _judged(self, row: Sequence[Spot]) -> list[tuple[Spot, Answer, bool]]:
+        """The spots of one factor that the library takes, in order, each with the answer and True if it is wrong."""
+        judged = [(spot, answer, self._wrong(spot) is not None) for spot in row if (answer := self._taken(spot))]
+        return sorted(judged, key=lambda item: item[0].value)
+
+    def _between(self, row: Sequence[Spot]) -> list[Spot]:
+        """Questions between neighbours of which one is right and the other wrong."""
+        factor = row[0].factor
+        judged = self._judged(row) if factor is not None and factor.ordered else []
+        pairs = itertools.pairwise(judged)
+        edges = [(low.value, high.value) for (low, _, first), (high, _, second) in pairs if first != second]
+        middles = [float(f"{math.sqrt(low * high):.3g}") for low, high in edges]
+        known = {spot.value for spot in row}
+        return [Spot(row[0].asked, factor, value) for value in middles if value not in known]
+
+    def _regions(self, row: Sequence[Spot]) -> Iterator[Region]:
+        judged = self._judged(row)
+        usual = self._taken(Spot(row[0].asked))
+        assert usual is not None, "only cases that the library takes are varied"
+        for wrong, group in itertools.groupby(enumerate(judged), key=lambda item: item[1][2]):
+            part = list(group)
+            if not wrong:
+                continue
+            before, after = part[0][0] - 1, part[-1][0] + 1
+            below = judged[before][0] if before >= 0 else None
+            above = judged[after][0] if after < len(judged) else None
+            worst = min((answer for _, (_, answer, _) in part), key=lambda answer: answer.sqnr_db or 0.0)
+            yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
+
+
+def is_wrong(answer: Answer, usual: Answer | None = None, *, narrow: bool) -> bool:
+    """True if a result is wrong, and clearly more so than the usual one of its case; `narrow` ones have 8 bits."""
+    if answer.sqnr_db is None:
+        return False
+    if narrow and answer.steps is not None and answer.steps <= MOST_STEPS:
+        return False
+    worse = usual is None or usual.sqnr_db is None or answer.sqnr_db < usual.sqnr_db - LOSS_DB
+    return answer.sqnr_db < LEAST_DB and worse
+
+
+def _figures(answer: Answer) -> str:
+    steps = "" if answer.steps is None else f", {answer.steps:g} steps"
+    return f"{answer.sqnr_db} dB{steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An atlas: every answer, and the regions with the architectures that are wrong there."""
+
+    probed: Probed
+    wrong: tuple[WrongRegion, ...]
+
+
+def made(
+    backend: str,
+    archs: Sequence[int],
+    ops: Sequence[str] | None,
+    known: Probed | None,
+    progress: Progress,
+    workers: int,
+) -> Made:
+    """Explore the first architecture, and ask the others at the edges that it shows."""
+    taken_by = shipped(backend)
+    assert taken_by is not None, "a backend with a library ships its answers"
+    first = Atlas(backend, archs[0], known, workers)
+    cases = [*subjects.taken(taken_by, archs[0], ops), *subjects.alone(ops)]
+    first.explore(cases, subjects.chains(ops), progress)
+    probed, wrong = first.probed, [[archs[0]] for _ in first.regions]
+    for arch in archs[1:]:
+        other = Atlas(backend, arch, probed, workers)
+        confirmed = [str(region) for region in other.confirm(first.regions, progress)]
+        for row, region in zip(wrong, first.regions, strict=True):
+            row += [arch] if str(region) in confirmed else []
+        probed = other.probed
+    regions = [_told(region, tuple(sorted(row))) for region, row in zip(first.regions, wrong, strict=True)]
+    return Made(probed, tuple(regions))
+
+
+def _told(region: Region, archs: tuple[int, ...]) -> WrongRegion:
+    worst, usual = region.worst.sqnr_db or 0.0, region.usual.sqnr_db or 0.0
+    return WrongRegion(region.wrong[0].asked.name, region.where, worst, usual, archs)

@@ -1,0 +1,79 @@
+"""The cases and chains that an atlas is made of."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from intact.backends.probing.answers import Probed
+from intact.backends.probing.cases import ABSENT, LITERALS, Case, CaseOperand, Chain, Template, cases
+from intact.backends.probing.factors import chained, fitted
+
+# The types of a chain: what activations have, and what weights, biases and other constants have beside them.
+TYPES = {
+    "uint8": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "uint8 constant"},
+    "uint16": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "uint16 constant"},
+}
+
+
+def taken(probed: Probed, arch: int, ops: Sequence[str] | None = None) -> list[Case]:
+    """One case for each operator, types and kind of grid that the library takes and gets right, with its range."""
+    found: dict[tuple[object, ...], Case] = {}
+    for case in cases(ops):
+        answer = probed.answers.get(case.name, {}).get(arch)
+        if answer is not None and answer.accepted:
+            types = tuple(slot.split()[0] for slot in case.slots)
+            found.setdefault((case.template.name, types, case.output.split()[0], case.grid), case)
+    with_ranges = (case if case.grid != "own" else fitted(case) for case in found.values())
+    return [case for case in with_ranges if case is not None]
+
+
+def alone(ops: Sequence[str] | None = None) -> list[Case]:
+    """The cases that only an atlas asks about, with their ranges."""
+    steps = (_step(name, entry, dtype) for name, entry in _file()["alone"].items() for dtype in TYPES)
+    wanted = (fitted(case) for case in steps if ops is None or case.template.op in ops)
+    return [case for case in wanted if case is not None]
+
+
+def chains(ops: Sequence[str] | None = None) -> list[Chain]:
+    """Every pair of operators that follow each other, and the triples that networks are full of."""
+    return [chain for chain in map(chained, _rows(ops)) if chain is not None]
+
+
+def _rows(ops: Sequence[str] | None) -> Iterator[list[Case]]:
+    file = _file()
+    for kind, dtype in itertools.product(("images", "tokens"), TYPES):
+        steps = {name: _step(name, dict(entry), dtype) for name, entry in file[kind].items()}
+        names = [*itertools.product(steps, repeat=2), *map(tuple, file["triples"][kind])]
+        for row in names:
+            found = [steps[name] for name in row]
+            if ops is None or any(case.template.op in ops for case in found):
+                yield found
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((resources.files(__package__) / "chains.toml").read_text(encoding="utf-8"))
+
+
+def _step(name: str, entry: dict[str, Any], dtype: str) -> Case:
+    operands = tuple(map(CaseOperand.parse, entry["in"]))
+    low, high = entry.get("own", (-1, 1))
+    template = Template(name, entry["op"], "", operands, (low, high), entry.get("attributes", {}))
+    template = replace(template, axis=entry.get("axis", 0), fixed=entry.get("fixed", False))
+    slots = tuple(_slot(operand, dtype) for operand in operands)
+    return Case(template, slots, dtype, "same" if entry.get("moves") else "own")
+
+
+def _slot(operand: CaseOperand, dtype: str) -> str:
+    if operand.role in LITERALS or operand.role in (ABSENT, "index"):
+        return operand.role
+    if operand.role in ("x", "y"):
+        return dtype
+    # A shift, in a normalization, is a bias.
+    return TYPES[dtype]["b" if operand.role in ("bias", "shift") else operand.role]

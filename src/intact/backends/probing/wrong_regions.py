@@ -1,0 +1,48 @@
+"""Where a device is wrong, as a file: one line a region, with the version of the library and the architectures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from intact.backends import installed
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRegion:
+    """A condition under which a library takes operators and computes something else.
+
+    `worst_db` is what is left of the signal there, `usual_db` what is left of it otherwise.
+    """
+
+    case: str
+    where: str
+    worst_db: float
+    usual_db: float
+    archs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        archs = ", ".join(f"v{arch}" for arch in self.archs if arch)
+        return f"{self.case}: {self.where}: {self.worst_db:g} dB{f' ({archs})' if archs else ''}"
+
+
+def write(regions: Sequence[WrongRegion], library: str, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    lines = ",\n".join(f"  {json.dumps(asdict(region), ensure_ascii=False)}" for region in regions)
+    part = path.with_suffix(".part")
+    part.write_text(f'{{"library": {json.dumps(library)}, "wrong": [\n{lines}\n]}}\n', encoding="utf-8")
+    part.rename(path)
+
+
+@cache
+def shipped_regions(backend: str) -> tuple[str, tuple[WrongRegion, ...]]:
+    """The library and the regions that come with a backend; an empty name where none do."""
+    folder = installed.find(backend).table.with_name("wrong")
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not files:
+        return "", ()
+    data = json.loads(files[-1].read_text(encoding="utf-8"))
+    return data["library"], tuple(WrongRegion(**{**row, "archs": tuple(row["archs"])}) for row in data["wrong"])
