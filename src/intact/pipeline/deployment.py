@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import data, environment
-from intact.backends import compiling
+from intact.backends import compiling, other_version
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
 from intact.linting import linter, repairs
@@ -112,7 +112,13 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
             raise validation.Violations(unheld, target)
-        violations = (*validation.validate(described, target, strict=strict), *unheld)
+        timeout = prepared.config.compile.timeout
+        by_table = validation.validate(described, target, strict=False)
+        facts = other_version.of_this_version(described, target, by_table, timeout=timeout)
+        log.warn(*facts.notes)
+        if facts.violations and strict:
+            raise validation.Violations(facts.violations, target)
+        violations = (*facts.violations, *unheld)
         details["violations"] = [asdict(violation) for violation in violations]
         off = validation.left_to_cpu(described, target, violations)
     log.warn(*(f"{violation}" for violation in violations))

@@ -46,7 +46,7 @@ def with_tails(seen: Sketch, grid: PlannedGrid) -> Range:
 
 def _width(seen: Sketch, room: np.ndarray, *, symmetric: bool) -> float:
     low, high = max(0.0, -seen.low) + float(room[0]), max(0.0, seen.high) + float(room[1])
-    return max(2 * max(low, high) if symmetric else low + high, np.finfo(np.float32).tiny)
+    return max(2 * max(low, high) if symmetric else low + high, float(np.finfo(np.float32).tiny))
 
 
 def _fall(values: np.ndarray, counts: np.ndarray) -> float:

@@ -1,0 +1,132 @@
+"""A library of another version than the one that a table was probed with: it is asked about the nodes of the model.
+
+A table's probed facts hold for the version that gave them. Answers are kept in the user's cache, by version,
+architecture and what a node looks like, so that the next model asks only about what is new in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+import platformdirs
+
+from intact.backends import installed
+from intact.backends.live import place_live
+from intact.backends.probing.answers import shipped
+from intact.errors import IntactError
+from intact.model import query
+from intact.results import Violation
+from intact.targets.operands import describe, use_of
+from intact.targets.spec import Target
+from intact.targets.validate import compute_nodes
+
+REFUSED = "T116"
+_NOT_ON_NPU = "it is not placed on the NPU"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """Violations as the installed library has them, and what is to be said about that."""
+
+    violations: tuple[Violation, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Answers:
+    """Answers of one version of a library for one architecture: the reason of a refusal, or None, by node."""
+
+    path: Path
+    rows: dict[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, library: str, arch: int | None) -> _Answers:
+        """The answers so far; a file that cannot be read counts for nothing, and is written anew."""
+        name = f"{library.replace(' ', '-')}-{arch or 'any'}.json"
+        path = Path(platformdirs.user_cache_dir("intact", appauthor=False)) / "answers" / name
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return cls(path)
+        texts = rows.items() if isinstance(rows, dict) else ()
+        return cls(path, {key: row for key, row in texts if row is None or isinstance(row, str)})
+
+    def write(self) -> str | None:
+        """Keep the answers; the reason where that is impossible."""
+        part = self.path.with_suffix(".part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self.rows, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            return f"answers are not kept in {self.path.parent}: {error.strerror}"
+        return None
+
+
+def library_drift(backend: str) -> tuple[str, str] | None:
+    """The library that a table was probed with and the one that is installed, where they differ."""
+    library = installed.find(backend).library if installed.is_backend(backend) else None
+    probed = shipped(backend) if library is not None else None
+    if library is None or probed is None or probed.library == str(library):
+        return None
+    return probed.library, str(library)
+
+
+def of_this_version(
+    model: ir.Model, target: Target, violations: Sequence[Violation], *, timeout: float
+) -> VersionFacts:
+    """The violations of a model whose nodes have names, as the installed library sees them."""
+    drift = library_drift(target.backend)
+    if drift is None:
+        return VersionFacts(tuple(violations))
+    probed, library = drift
+    nodes = {node.name or "": node for node in compute_nodes(model, target)}
+    answers = _Answers.read(library, target.arch)
+    keys = {name: _key(node, target) for name, node in nodes.items()}
+    told = f"the table of {target.backend} was probed with {probed}; {library} is installed"
+    unanswered = [name for name, key in keys.items() if key not in answers.rows]
+    kept: str | None = None
+    if unanswered:
+        try:
+            placed = place_live(model, target, timeout=timeout)
+        except IntactError as error:
+            note = f"{told} and cannot be asked ({error.message.splitlines()[0]}): the table is used as it is"
+            return VersionFacts(tuple(violations), (note,))
+        reasons = {node.name: node.reason or _NOT_ON_NPU for node in placed.cpu_nodes}
+        answers.rows |= {keys[name]: reasons.get(name) for name in unanswered}
+        kept = answers.write()
+    refused = {name: reason for name, key in keys.items() if (reason := answers.rows[key]) is not None}
+    found = _corrected(nodes, refused, violations, library)
+    taken = {violation.node for violation in violations} - {violation.node for violation in found}
+    asked = f"{told}: it was asked about {len(unanswered)} of {len(nodes)} nodes, the others are in the user's cache"
+    more = [f"{library} takes {', '.join(sorted(taken))}, which the table refuses"] if taken else []
+    return VersionFacts(found, (asked, *more, *([kept] if kept else [])))
+
+
+def _corrected(
+    nodes: dict[str, ir.Node], refused: dict[str, str], violations: Sequence[Violation], library: str
+) -> tuple[Violation, ...]:
+    """Violations of nodes that the library refuses: those of the table, or the library's own words."""
+    known = {violation.node for violation in violations}
+    # What is no node of its own, such as a tensor that leaves the range of half precision, is not the library's matter.
+    stay = [violation for violation in violations if violation.node in refused or violation.node not in nodes]
+    fix = "choose another precision, or the version of the library that the table knows; --no-strict goes on"
+    more = [
+        Violation(name, nodes[name].op_type, f"{library} takes it", f"it does not: {reason}", library, fix, REFUSED)
+        for name, reason in refused.items()
+        if name not in known
+    ]
+    return (*stay, *more)
+
+
+def _key(node: ir.Node, target: Target) -> str:
+    """What a library sees of a node: its operator, types, grids in the words of a table, shapes and attributes."""
+    use = use_of(node, target.clipping)
+    values = [*(value for value in node.inputs if value is not None), *node.outputs]
+    shapes = "; ".join("x".join(map(str, query.static_shape(value) or ["?"])) for value in values)
+    attributes = ", ".join(f"{name}={attribute.value}" for name, attribute in sorted(node.attributes.items()))
+    return f"{use.domain}::{use.op}({describe(use.inputs)}) -> {describe(use.outputs)} [{shapes}] {attributes}"
