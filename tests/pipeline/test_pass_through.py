@@ -134,3 +134,13 @@ def test_no_optimize_leaves_the_graph_as_it_is(tmp_path):
         assert [node.op_type for node in onnx.load(out / "model.onnx").graph.node] == nodes
         stage = next(stage for stage in built.stages if stage.name == "optimize")
         assert (stage.status, built.verdict) == ("ran" if optimize else "skipped", "good")
+
+
+def test_a_sequence_as_input_is_built_for_the_cpu(tmp_path):
+    signature, body = "(seq(float[3]) x, float[3] z) => (float[3] y)", "s = SequenceInsert(x, z)  y = SequenceAt(s, k)"
+    io.save(from_text(signature, body, weights={"k": np.array(0)}), tmp_path / "given.onnx")
+    built = build(tmp_path / "given.onnx", output=tmp_path / "out", device="cpu", precision="uint8")
+    assert built.verdict == "good"
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    first, other = np.ones(3, np.float32), np.zeros(3, np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": [first, other], "z": other})[0], first)
