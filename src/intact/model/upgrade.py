@@ -141,7 +141,7 @@ def _express(patch: Patch) -> None:
 
 
 def _check_oldest(bodies: Iterable[ir.Graph | ir.Function]) -> None:
-    """Refuse nodes of opsets before the oldest one that mean something else in it: ONNX Runtime has no kernel for them."""
+    """Refuse nodes that mean something else in the oldest opset: ONNX Runtime has no kernel for them."""
     for body in bodies:
         opset = body.opset_imports.get("", MINIMUM)
         changed = [node for node in ir.traversal.RecursiveGraphIterator(body) if _changed_before(node, opset)]
@@ -155,7 +155,7 @@ def _check_oldest(bodies: Iterable[ir.Graph | ir.Function]) -> None:
 
 
 def _changed_before(node: ir.Node, opset: int) -> bool:
-    """True if the oldest opset that rules know defines the op otherwise than this older one, and no rule bridges that."""
+    """True if the oldest opset that rules know defines the op otherwise than this one, and no rule bridges that."""
     old, new = (schema_of(node.op_type, version) for version in (opset, OLDEST))
     if node.domain or opset >= OLDEST or old is None or new is None:
         return False

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact import data
-from intact.errors import ModelError
+from intact.errors import DataError, ModelError, some
 from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
@@ -27,6 +27,7 @@ LEAST_UPGRADE_SQNR = 60.0
 # Between integer operators it decides what becomes of ties, so that whole steps change.
 LEAST_INTEGER_UPGRADE_SQNR = 20.0
 UPGRADE_ROWS = 2
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         model = normalize.normalize(upgraded.model, dims=dims)
-        log.warn(*upgraded.notes)
+        log.warn(*_repeated(given), *upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
         log.warn(*(() if found is None else origin.warnings(found)))
@@ -88,6 +89,13 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
     return source, UpgradeCheck(check, details)
 
 
+def _repeated(given: ir.Model) -> list[str]:
+    """A warning where constants of a file share a name: whoever wrote it may have meant another."""
+    names = given.meta.get(io.REPEATED, ())
+    listed = some(list(names), _SHOWN)
+    return [f"several constants are called {listed}: the last counts, as in ONNX Runtime"] if names else []
+
+
 def _refuse_what_kills(path: Path, model: ir.Model) -> None:
     """Refuse a model that ends the process of ONNX Runtime, which is this one, when a session is made."""
     for finding in kernels.WHERE.kills(model):
@@ -100,14 +108,15 @@ def _refuse_what_kills(path: Path, model: ir.Model) -> None:
 
 def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
     """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
-    rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
+    rows: list[data.Feeds] = []
     try:
+        rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
         found = least = _distance(rows, (path, given), (model, model))
-    except ModelError as problem:
-        if problem.code != ort_cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
+    except (ModelError, DataError) as problem:
+        if not isinstance(problem, DataError) and (problem.code != ort_cpu.STOPPED or _runs(rows, path, given)):
             raise
-        # Sizes that are free are taken as 1, which some models do not run with; data may say better ones later.
-        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem}",)
+        # Neither form runs with what was made up, or nothing can be; data may say better values later.
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem.message}",)
     allowed = LEAST_UPGRADE_SQNR
     warnings: list[str] = []
     if least is not None and least < allowed and detect.detect(model) is not None and _adds_otherwise(given, model):

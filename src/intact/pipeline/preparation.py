@@ -73,6 +73,17 @@ def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
         upgrade.confirm(log)
 
 
+def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, Target]:
+    """The model as it would be quantized, but on ranges that are assumed: types alone decide where nodes run."""
+    source = loading.load(path, asked.dims, log)
+    config = presets.resolve(asked, quantized=source.quantized)
+    target, quant = target_of(config.compile), config.quantization
+    model = optimize_for(source.model, target).model if config.optimize else source.model
+    if quant is None:
+        return model if source.quantized is None else source.model, target
+    return quantizing.quantize_unseen(model, target, quant), target
+
+
 def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, UpgradeCheck]:
     """Load the model at `path`, complete the settings and load the inputs; the upgrade is still to be confirmed."""
     presets.available(asked)
