@@ -185,8 +185,9 @@ def test_a_quantized_model_is_left_as_it_is_where_nothing_contradicts(found, pre
         (QDQ, "fp32", "a float model"),
         (Quantized((), ("uint16",), ("int8",)), "int16", "int16 weights"),
         (Quantized((), ("uint16",), ("int16",)), "w8a16", "int8 weights"),
-        (OPAQUE, "uint8", "uint8 activations"),
+        (OPAQUE, "uint8", "measured uint8 grids, of which this model has none"),
         (Quantized((("MatMulNBits", 2),), (), ()), "uint8", "2 MatMulNBits"),
+        (Quantized((("MatMulInteger", 1),), (), ()), "uint8", "measured uint8 grids, of which this model has none"),
     ],
 )
 def test_a_precision_that_a_quantized_model_contradicts_is_an_error(found, precision, message):

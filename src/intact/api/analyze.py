@@ -8,19 +8,21 @@ from typing import Unpack
 import onnx_ir as ir
 
 from intact.api.request import requested
+from intact.data.input_specs import UNFED
 from intact.errors import DataError, ModelError
 from intact.events import Events, Log, Silence
 from intact.model import shapes
 from intact.pipeline import analysis, preparation, presets
 from intact.results import Analysis
 from intact.rules.quantized import families
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 from intact.targets.registry import known_backends, load_target
 from intact.targets.spec import Target
 
 # Errors about inputs that cannot be made up, or that a model does not run with.
-UNFED = {"M131", "M181", "M182"}
+_UNFED = (ort_cpu.STOPPED, *UNFED)
 
 
 def analyze(
@@ -70,7 +72,7 @@ def _quantized(path: Path, config: BuildConfig, events: Events) -> tuple[ir.Mode
         prepared = preparation.prepare(path, config, Log(events))
     except (DataError, ModelError) as problem:
         given = config.test_path if config.quantization is None else config.quantization.load_path
-        if given is not None or not (isinstance(problem, DataError) or problem.code in UNFED):
+        if given is not None or not (isinstance(problem, DataError) or problem.code in _UNFED):
             raise
         events.warn(f"ranges are assumed, not measured, which decides no type: {problem.message}")
         return preparation.prepare_unseen(path, config, Log(events))

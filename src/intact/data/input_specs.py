@@ -13,6 +13,9 @@ from intact.settings.config import nearest
 
 Feeds = dict[str, np.ndarray]
 
+UNFED = ("M181", "M182")
+"""The codes of errors where an input is nothing that can be fed."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:

@@ -61,6 +61,7 @@ def _load(file: Path) -> ir.Model:
         proto_check.check_function_names(function)
     proto_check.check_no_recursion(proto.functions)
     roots = _check_tensors(proto, file)
+    _forget_maps(proto.graph)
     model = _deserialize(proto)
     model.meta[REPEATED] = repeated
     for tensor in _tensors(model):
@@ -236,6 +237,13 @@ def _keep_last_constants(graph: onnx.GraphProto) -> tuple[str, ...]:
         del graph.initializer[at]
     counts = Counter([*nodes.values(), *tensors.values()])
     return tuple(name for name, count in counts.items() if count > 1)
+
+
+def _forget_maps(graph: onnx.GraphProto) -> None:
+    """Leave out that a result is a map, which cannot be represented: the operator that makes it says so itself."""
+    for info in (*graph.value_info, *graph.output):
+        if proto_check.holds_map(info.type):
+            info.ClearField("type")
 
 
 def _is_constant(node: onnx.NodeProto) -> bool:

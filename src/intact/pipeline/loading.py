@@ -14,7 +14,7 @@ from intact.errors import DataError, ModelError, some
 from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
-from intact.model import detect, io, normalize, query, upgrade
+from intact.model import detect, io, normalize, query, randomness, upgrade
 from intact.pipeline import execution, seen_types
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
@@ -108,6 +108,9 @@ def _refuse_what_kills(path: Path, model: ir.Model) -> None:
 
 def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
     """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
+    random = randomness.why_incomparable(given)
+    if random is not None:
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {random}",)
     rows: list[data.Feeds] = []
     try:
         rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
