@@ -14,11 +14,13 @@ from intact.errors import DataError, ModelError, some
 from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
+from intact.matching import rewriter
 from intact.model import detect, io, normalize, query, randomness, upgrade
 from intact.pipeline import execution, seen_types
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
+from intact.rules.quantized.operator_signs import MatchWeightSign
 from intact.runtime import ort_cpu
 from intact.verification.compare import compare
 
@@ -80,6 +82,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         if quantized is not None:
             # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
             constant_folding.fold(model)
+            model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
         source = LoadedModel(path, digest.result(), opset, model, quantized, found)
@@ -94,6 +97,14 @@ def _repeated(given: ir.Model) -> list[str]:
     names = given.meta.get(io.REPEATED, ())
     listed = some(list(names), _SHOWN)
     return [f"several constants are called {listed}: the last counts, as in ONNX Runtime"] if names else []
+
+
+def _with_kernels(model: ir.Model, log: Log) -> ir.Model:
+    """The same integers in products that ONNX Runtime has kernels for: it multiplies no int8 with uint8."""
+    matched = rewriter.apply(model, [MatchWeightSign()])
+    if matched.applications:
+        log.events.note(f"{len(matched.applications)} products of int8 with uint8 are written with int8 weights")
+    return matched.model
 
 
 def _refuse_what_kills(path: Path, model: ir.Model) -> None:
