@@ -81,8 +81,8 @@ def test_a_device_that_is_not_built_yet_is_refused_without_a_precision_too(tmp_p
 
 
 def test_a_precision_that_makes_no_sense_on_a_device_is_a_usage_error_that_names_what_does():
-    with pytest.raises(SettingsError, match="fp32 makes no sense on qnn") as caught:
-        resolved("fp32", "qnn")
+    with pytest.raises(SettingsError, match="w8 makes no sense on qnn") as caught:
+        resolved("w8", "qnn")
     assert "w8a16" in caught.value.allowed
 
 

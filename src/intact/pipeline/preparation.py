@@ -125,8 +125,7 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say; leave it as it is where they do not."""
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:
-        kept = f"--precision {optimized.config.precision} keeps the model in float"
-        log.skip("quantize", str(source.quantized or kept))
+        log.skip("quantize", str(source.quantized or _kept_in_float(optimized.config, optimized.target)))
         return optimized if source.quantized is None else replace(optimized, model=source.model)
     try:
         found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
@@ -137,6 +136,11 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
     return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+
+
+def _kept_in_float(config: BuildConfig, target: Target) -> str:
+    halves = f", which {target.name} computes in half precision" if target.halves else ""
+    return f"--precision {config.precision} keeps the model in float{halves}"
 
 
 def _left_as_it_is(optimized: PreparedModel, nothing: IntactError, log: Log) -> PreparedModel:
@@ -167,7 +171,8 @@ def announce(config: BuildConfig, target: Target, events: Events) -> None:
 def warn_of_chip(config: BuildConfig, target: Target, log: Log) -> None:
     """Graphs in half precision are compiled for one chip: say which, where the user has not."""
     quant = config.quantization
-    halves = quant is not None and quant.activation_type == "float16"
+    in_float = config.precision is not None and presets.PRECISIONS[config.precision] is None
+    halves = target.halves and in_float if quant is None else quant.activation_type == "float16"
     if halves and target.soc is not None and config.compile.soc is None:
         log.warn(f"no --soc: half precision is compiled for {target.soc.name}, the first chip of {target.name}")
 

@@ -119,7 +119,7 @@ class UnsignProduct(SaturationRule):
 
 
 class MatchWeightSign(LocalRule):
-    """x · (w - z) = x · ((w - 128) - (z - 128)): int8 instead of uint8 beside int8, which ONNX Runtime cannot multiply."""
+    """x · (w - z) = x · ((w - 128) - (z - 128)): int8 instead of uint8 beside int8, for which kernels are."""
 
     exactness = EXACT
 
