@@ -78,7 +78,7 @@ def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, 
     source = loading.load(path, asked.dims, log)
     config = presets.resolve(asked, quantized=source.quantized)
     target, quant = target_of(config.compile), config.quantization
-    model = optimize_for(source.model, target).model if config.optimize else source.model
+    model = optimize_for(source.model, target, quant).model if config.optimize else source.model
     if quant is None:
         return model if source.quantized is None else source.model, target
     return quantizing.quantize_unseen(model, target, quant), target
@@ -111,14 +111,16 @@ def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
         log.skip("optimize", "--no-optimize leaves the model as it is")
         return begun
     with log.stage("optimize") as (_, details):
-        optimized = optimize_for(begun.source.model, begun.target)
+        optimized = optimize_for(begun.source.model, begun.target, begun.config.quantization)
         details["rewrites"] = len(optimized.applications)
     return replace(begun, model=optimized.model, optimizations=optimized.applications)
 
 
-def optimize_for(model: ir.Model, target: Target) -> Rewritten:
+def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> Rewritten:
     """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
-    return optimization.optimize(model, ops=target.has if target.npu else None)
+    # In float the CPU runs what was fused for it as it is.
+    take_apart = target.npu or (quant is not None and quant.has_grids)
+    return optimization.optimize(model, ops=target.has if target.npu else None, take_apart=take_apart)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
