@@ -206,7 +206,7 @@ def _activated(op: Builder, node: ir.Node, value: ir.Value) -> ir.Value:
         return op.Clip(value, *(op.constant(np.array(end, np.float32), "end") for end in parameters))
     if not activation:
         return value
-    return op.node(activation, value, **dict(zip(_ACTIVATIONS[activation], parameters, strict=True)))
+    return op.node(activation, value, _attrs=dict(zip(_ACTIVATIONS[activation], parameters, strict=True)))
 
 
 def _no_float32(value: ir.Value | None) -> str | None:
