@@ -107,7 +107,7 @@ class TestBuild:
         ("flags", "status", "part"),
         [
             (("--precision", "banana"), 2, "w8a16"),
-            (("--precision", "fp32", "--device", "qnn"), 2, "makes no sense on qnn"),
+            (("--precision", "w8", "--device", "qnn"), 2, "makes no sense on qnn"),
             (("--device", "npu"), 2, "qnn"),
             (("--method", "best"), 2, "percentile"),
             (("--arch", "v73"), 2, "cpu has no architectures"),

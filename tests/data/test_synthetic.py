@@ -11,6 +11,7 @@ import pytest
 from intact.data import Reading, load
 from intact.data.roles import Mask, Real, Signal, TableIndex, roles
 from intact.errors import DataError
+from intact.runtime import ort_cpu
 from tests.builder import from_text
 from tests.data.models import IMAGE, model
 from tests.zoo import ZOO
@@ -250,3 +251,29 @@ def test_free_dimensions_are_as_large_as_the_model_needs():
     given = model("float[1, 1, H, W] x", "y = AveragePool <kernel_shape = [5, 5]> (x)")
     assert {feed["x"].shape for feed, _ in run(given)} == {(1, 1, 8, 8)}
     assert any("free dimensions are taken as 8" in warning for warning in load(given, None, samples=4).warnings)
+
+
+def test_a_declared_number_becomes_an_array_where_the_model_runs_with_no_number():
+    proto = from_text(
+        "(float x, float n) => (y)", "c = CumSum (x, first) y = Add (c, n)", weights={"first": np.array(0)}
+    )
+    inputs = load(proto, None, samples=1)
+    assert next(iter(inputs.calibration))["x"].shape == (2,)
+    assert any("input x is declared a single number" in warning for warning in inputs.warnings)
+
+
+def test_a_declared_number_stays_one_where_the_model_runs_with_it():
+    inputs = load(from_text("(float x) => (y)", "y = Neg (x)"), None, samples=1)
+    assert next(iter(inputs.calibration))["x"].shape == ()
+    assert not any("single number" in warning for warning in inputs.warnings)
+
+
+@pytest.mark.parametrize("kind", ["seq(float[3])", "optional(seq(float[3]))"])
+def test_a_sequence_is_made_up_as_an_array_of_its_tensors(kind):
+    body = "s = OptionalGetElement (x) y = ConcatFromSequence <axis = 0> (s)"
+    given = from_text(f"({kind} x) => (float[N] y)", body)
+    row = next(iter(load(given, None, samples=1).calibration))
+    assert row["x"].shape == (1, 3)
+    np.testing.assert_array_equal(
+        ort_cpu.run(given, {"x": np.arange(6.0).reshape(2, 3).astype(np.float32)})["y"], np.arange(6)
+    )

@@ -224,6 +224,28 @@ def test_a_broken_graph_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     assert words in error.message
 
 
+def constant(number: float) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], ["c"], value_float=number)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "initializers"),
+    [([], [5.0, 1.0]), ([constant(5.0), constant(1.0)], []), ([constant(1.0)], [3.0, 5.0])],
+)
+def test_of_constants_under_one_name_the_one_counts_that_onnx_runtime_takes(
+    tmp_path: Path, nodes: list[onnx.NodeProto], initializers: list[float]
+) -> None:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    tensors = [numpy_helper.from_array(np.float32(number), "c") for number in initializers]
+    graph = helper.make_graph([*nodes, helper.make_node("Add", ["x", "c"], ["y"])], "g", infos[:1], infos[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    loaded = io.load(written(tmp_path, model))
+    feeds = {"x": np.zeros(2, np.float32)}
+    for content in (model.SerializeToString(), io.to_bytes(loaded)):
+        np.testing.assert_array_equal(ort.InferenceSession(content).run(None, feeds)[0], [1, 1])
+    assert loaded.meta[io.REPEATED] == ("c",)
+
+
 def test_functions_that_call_each_other_are_refused(tmp_path: Path) -> None:
     body = "g (float[2] x) => (float[2] y) { y = own.f(x) }" + RECURSIVE
     error = error_of(written(tmp_path, onnx.parser.parse_model(model_text(body, '"": 17, "own": 1'))))

@@ -97,6 +97,12 @@ SHRINKING = {"half": (1, 1, 0.5, 0.5), "fraction": (1, 1, 0.7, 0.4), "mixed": (1
 REDUCTIONS = ["L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare", "Sum"]
 
 CASES = [
+    Case("Conv", 1, constants=(weights(3, 4, 3, 3), weights(3)), attributes={"kernel_shape": [3, 3]}),
+    Case("MaxPool", 6, attributes={"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("Softmax", 6, attributes={"axis": 1}),
+    Case("Clip", 6, attributes={"min": -0.5, "max": 0.5}),
+    Case("Relu", 6),
+    *(Case("Reshape", opset, attributes={"shape": [0, -1, 9]}) for opset in (1, 4)),
     *(
         Case("Upsample", opset, attributes={"mode": mode, "scales": list(map(float, scales))})
         for opset, mode, scales in itertools.product((7, 8), ("nearest", "linear"), SCALES.values())
@@ -420,8 +426,30 @@ def test_nearest_resize_with_computed_scales_is_noted() -> None:
     assert_same_numbers(proto, {"x": weights(1, 1, 4, 4), "s": floats(1, 1, 2, 3)}, atol=0)
 
 
+def scan_8(lengths: str = "") -> onnx.ModelProto:
+    """Sums of x and of y backwards, for three sequences of four pairs."""
+    body = """body (float[2] sum_in, float[2] next, float[2] last) => (float[2] sum_out, float[2] seen)
+    { a = Add(sum_in, next) sum_out = Mul(a, half) seen = Sub(sum_out, last) }"""
+    text = f"""<ir_version: 8, opset_import: ["": 8]>
+    g (float[3,2] s, float[3,4,2] x, float[3,4,2] y, int64[3] lengths) => (float[3,2] sum, float[3,4,2] all) {{
+        half = Constant <value: tensor = float {{0.5}}> ()
+        [it] sum, all = Scan <num_scan_inputs: int = 2, directions: ints = [0, 1], body: graph = {body}>
+            ("{lengths}", s, x, y) }}"""
+    return onnx.parser.parse_model(text)
+
+
+def test_a_scan_over_batches_gives_the_same_sums() -> None:
+    feeds = {"s": weights(3, 2), "x": weights(3, 4, 2), "y": weights(3, 8, 1).reshape(3, 4, 2)}
+    feeds["lengths"] = np.array([4, 4, 4])
+    assert_same_numbers(scan_8(), feeds, atol=0)
+
+
 REFUSED = {
-    "an opset before 7": ("M120", "opset 6", Case("Relu", 6).proto()),
+    "an op that opset 7 defined otherwise": (
+        "M120",
+        "opset 6, in which it (Add) had another meaning",
+        Case("Add", 6, constants=(weights(4),), attributes={"axis": 1, "broadcast": 1}).proto(),
+    ),
     "an op that ONNX never had": ("M121", "Wiggle (opset 12): it", Case("Wiggle", 12).proto()),
     "an op that this opset does not have yet": ("M121", "Gelu (opset 17)", Case("Gelu", 17).proto()),
     "an experimental op that no rule expresses": ("M121", "GRUUnit", Case("GRUUnit", 7).proto()),
@@ -448,7 +476,7 @@ REFUSED = {
             fixed=False
         ),
     ),
-    "a scan of opset 8": ("M122", "it (Scan)", Case("Scan", 8).proto()),
+    "a scan of sequences with lengths": ("M122", "it (Scan): its sequences have lengths", scan_8("lengths")),
 }
 
 

@@ -134,3 +134,54 @@ def test_no_optimize_leaves_the_graph_as_it_is(tmp_path):
         assert [node.op_type for node in onnx.load(out / "model.onnx").graph.node] == nodes
         stage = next(stage for stage in built.stages if stage.name == "optimize")
         assert (stage.status, built.verdict) == ("ran" if optimize else "skipped", "good")
+
+
+def test_a_sequence_as_input_is_built_for_the_cpu(tmp_path):
+    signature, body = "(seq(float[3]) x, float[3] z) => (float[3] y)", "s = SequenceInsert(x, z)  y = SequenceAt(s, k)"
+    io.save(from_text(signature, body, weights={"k": np.array(0)}), tmp_path / "given.onnx")
+    built = build(tmp_path / "given.onnx", output=tmp_path / "out", device="cpu", precision="uint8")
+    assert built.verdict == "good"
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    first, other = np.ones(3, np.float32), np.zeros(3, np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": [first, other], "z": other})[0], first)
+
+
+def scores_by_name(folder):
+    """A classifier as scikit-learn's converter ends it: a sequence of maps from classes to scores."""
+    scores = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    infos = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4])]
+    results = [onnx.helper.make_value_info("y", onnx.helper.make_sequence_type_proto(scores))]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["s"]),
+        onnx.helper.make_node("ZipMap", ["s"], ["y"], domain="ai.onnx.ml", classlabels_strings=["cat", "dog"]),
+    ]
+    weight = onnx.numpy_helper.from_array(RNG.standard_normal((4, 2)).astype(np.float32), "w")
+    graph = onnx.helper.make_graph(nodes, "g", infos, results, [weight])
+    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), folder / "given.onnx")
+    return folder / "given.onnx"
+
+
+def test_a_model_that_ends_with_maps_is_quantized_and_still_does(tmp_path):
+    given = scores_by_name(tmp_path)
+    built = build(given, output=tmp_path / "out", device="cpu", precision="uint8")
+    assert built.verdict == "good" and "y[0][cat]" in {row.output for row in built.accuracy}
+    row = {"x": RNG.standard_normal((2, 4)).astype(np.float32)}
+    before, after = (onnxruntime.InferenceSession(p).run(None, row)[0] for p in (given, tmp_path / "out/model.onnx"))
+    assert [set(scores) for scores in after] == [{"cat", "dog"}] * 2
+    assert after[0]["cat"] == pytest.approx(before[0]["cat"], abs=0.1)
+
+
+TRAINING = {"ratio": np.float32(0.5), "on": np.array(True)}
+
+
+@pytest.mark.parametrize("body", ["y = Dropout(x, ratio, on)", "r = RandomUniformLike(x)  y = Add(x, r)"])
+def test_a_model_that_draws_random_numbers_is_built_and_not_judged(body, tmp_path):
+    model = from_text("(float[2,8] x) => (float[2,8] y)", body, weights=TRAINING)
+    model.opset_imports[""] = 17
+    io.save(model, tmp_path / "given.onnx")
+    built = build(tmp_path / "given.onnx", output=tmp_path / "out", device="cpu", precision="uint8")
+    assert built.verdict == "unverified" and "random numbers are drawn" in built.verdict_reasons[0]
+    assert any("upgrade to a newer opset was not checked" in warning for warning in built.warnings)

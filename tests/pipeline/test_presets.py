@@ -81,8 +81,8 @@ def test_a_device_that_is_not_built_yet_is_refused_without_a_precision_too(tmp_p
 
 
 def test_a_precision_that_makes_no_sense_on_a_device_is_a_usage_error_that_names_what_does():
-    with pytest.raises(SettingsError, match="fp32 makes no sense on qnn") as caught:
-        resolved("fp32", "qnn")
+    with pytest.raises(SettingsError, match="w8 makes no sense on qnn") as caught:
+        resolved("w8", "qnn")
     assert "w8a16" in caught.value.allowed
 
 
@@ -185,8 +185,9 @@ def test_a_quantized_model_is_left_as_it_is_where_nothing_contradicts(found, pre
         (QDQ, "fp32", "a float model"),
         (Quantized((), ("uint16",), ("int8",)), "int16", "int16 weights"),
         (Quantized((), ("uint16",), ("int16",)), "w8a16", "int8 weights"),
-        (OPAQUE, "uint8", "uint8 activations"),
+        (OPAQUE, "uint8", "measured uint8 grids, of which this model has none"),
         (Quantized((("MatMulNBits", 2),), (), ()), "uint8", "2 MatMulNBits"),
+        (Quantized((("MatMulInteger", 1),), (), ()), "uint8", "measured uint8 grids, of which this model has none"),
     ],
 )
 def test_a_precision_that_a_quantized_model_contradicts_is_an_error(found, precision, message):

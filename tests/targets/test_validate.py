@@ -131,6 +131,7 @@ def test_a_free_dimension_is_a_violation_of_whatever_operator(size, codes):
     node.inputs[0].shape = ir.Shape([size, 8, 4, 4])
     found = validate(built, load_target("qnn"), strict=False)
     assert [violation.code for violation in found] == codes and all("--dim" in violation.fix for violation in found)
+    assert all("not known before the model runs" in violation.found for violation in found)
 
 
 def test_blocks_without_zero_points_are_a_violation_that_says_what_they_lack():

@@ -5,15 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+import onnx_ir as ir
+
 from intact.api.request import requested
+from intact.data.input_specs import UNFED
+from intact.errors import DataError, ModelError
 from intact.events import Events, Log, Silence
 from intact.model import shapes
 from intact.pipeline import analysis, preparation, presets
 from intact.results import Analysis
 from intact.rules.quantized import families
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 from intact.targets.registry import known_backends, load_target
+from intact.targets.spec import Target
+
+# Errors about inputs that cannot be made up, or that a model does not run with.
+_UNFED = (ort_cpu.STOPPED, *UNFED)
 
 
 def analyze(
@@ -51,7 +60,20 @@ def _for_device(config: BuildConfig, device: str) -> BuildConfig:
 
 
 def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None) -> Analysis:
-    prepared = preparation.prepare(path, config, Log(events or Silence()))
-    model = families.rewrite(prepared.model, prepared.target).model
+    quantized, target = _quantized(path, config, events or Silence())
+    model = families.rewrite(quantized, target).model
     shapes.infer_shapes(model)
-    return analysis.analyze(model, prepared.target, live=live, timeout=prepared.config.compile.timeout)
+    return analysis.analyze(model, target, live=live, timeout=config.compile.timeout)
+
+
+def _quantized(path: Path, config: BuildConfig, events: Events) -> tuple[ir.Model, Target]:
+    """The model in the types of a build; where no inputs can be made up for it, without measuring its ranges."""
+    try:
+        prepared = preparation.prepare(path, config, Log(events))
+    except (DataError, ModelError) as problem:
+        given = config.test_path if config.quantization is None else config.quantization.load_path
+        if given is not None or not (isinstance(problem, DataError) or problem.code in _UNFED):
+            raise
+        events.warn(f"ranges are assumed, not measured, which decides no type: {problem.message}")
+        return preparation.prepare_unseen(path, config, Log(events))
+    return prepared.model, prepared.target

@@ -42,7 +42,7 @@ def plan(
             raise SettingsError("S114", f"{given.path}: nothing to plan: {source.quantized or resolved.precision}")
         target = presets.available(resolved)
         preparation.announce(resolved, target, log.events)
-        ready = preparation.optimize_for(source.model, target).model if resolved.optimize else source.model
+        ready = preparation.optimize_for(source.model, target, quant).model if resolved.optimize else source.model
         types, quant = plan_file.edited(ready, target, quant)
         planned = quantizing.plan(ready, target, quant, types)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,9 @@ from intact.settings.config import nearest
 
 Feeds = dict[str, np.ndarray]
 
+UNFED = ("M181", "M182")
+"""The codes of errors where an input is nothing that can be fed."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
@@ -138,11 +141,20 @@ def _transposition(rank: int, *, last: bool) -> str:
 
 
 def _spec(value: ir.Value) -> InputSpec:
-    name = value.name or ""
-    if not isinstance(value.type, ir.TensorType) or value.shape is None:
-        raise ModelError("M181", f"input {name}: only tensors of known rank can be fed", fix="give it a shape")
+    """The tensor that feeds an input: of a sequence, its tensors along a first axis."""
+    name, kind = value.name or "", value.type
+    kind = kind.elem_type if isinstance(kind, ir.OptionalType) else kind
+    is_sequence = isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType)
+    shape = ir.Shape([None, *(value.shape or ())]) if is_sequence else value.shape
+    if not (isinstance(kind, ir.TensorType) or is_sequence) or shape is None:
+        raise ModelError(
+            "M181",
+            f"input {name}: only tensors of known rank, and sequences of them, can be fed",
+            fix="give it a shape",
+        )
+    assert kind is not None, "tensors and sequences have a type"
     try:
-        dtype = value.type.dtype.numpy()
+        dtype = kind.dtype.numpy()
     except TypeError:
-        raise ModelError("M182", f"input {name}: numpy has no type for {value.type.dtype}") from None
-    return InputSpec(name, dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))
+        raise ModelError("M182", f"input {name}: numpy has no type for {kind.dtype}") from None
+    return InputSpec(name, dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in shape))

@@ -35,6 +35,18 @@ class _Input:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """The size of free dimensions, and the shape of what is declared a single number."""
+
+    free: int
+    of_scalar: tuple[int, ...] = ()
+
+
+# ONNX Runtime takes an array of any shape for a declared number: exporters declare one where they know no shape.
+_ASSUMED = [*(_Assumed(size) for size in FREE_SIZES), *(_Assumed(size, (size,)) for size in FREE_SIZES[1:])]
+
+
 class SyntheticSource(Source):
     """`rows` seeded samples for any model."""
 
@@ -47,24 +59,26 @@ class SyntheticSource(Source):
         self._distribution: Distribution = distribution
         self._seed = seed
         specs = input_specs(model)
-        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, FREE_SIZES[0])) for spec in specs]
-        self._free_size = self._running_size(model)
-        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, self._free_size)) for spec in specs]
+        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, _ASSUMED[0])) for spec in specs]
+        self._assumed = self._running(model)
+        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, self._assumed)) for spec in specs]
         self.warnings = tuple(self._notes())
 
-    def _running_size(self, model: ir.Model) -> int:
-        """The first size of free dimensions that the model runs with; the very first if it runs with none."""
-        if all(given.shape == given.spec.shape for given in self._inputs):
-            return FREE_SIZES[0]
+    def _running(self, model: ir.Model) -> _Assumed:
+        """The first sizes that the model runs with; the very first if it runs with none."""
+        if all(given.shape == given.spec.shape != () for given in self._inputs):
+            return _ASSUMED[0]
         try:
             session = ort_cpu.Session(model)
         except ModelError:  # why it does not load is told where it has to
-            return FREE_SIZES[0]
-        return next((size for size in FREE_SIZES if self._runs(session, size)), FREE_SIZES[0])
+            return _ASSUMED[0]
+        has_number = any(given.spec.shape == () for given in self._inputs)
+        tried = (assumed for assumed in _ASSUMED if has_number or not assumed.of_scalar)
+        return next((assumed for assumed in tried if self._runs(session, assumed)), _ASSUMED[0])
 
-    def _runs(self, session: ort_cpu.Session, size: int) -> bool:
+    def _runs(self, session: ort_cpu.Session, assumed: _Assumed) -> bool:
         rng = np.random.default_rng(self._seed)
-        sized = [replace(given, shape=_fixed(given.spec, size)) for given in self._inputs]
+        sized = [replace(given, shape=_fixed(given.spec, assumed)) for given in self._inputs]
         try:
             session.run({given.spec.name: self._values(given, rng) for given in sized})
         except ModelError:
@@ -87,10 +101,15 @@ class SyntheticSource(Source):
             "accuracy may be far from those of real inputs"
         )
         for given in self._inputs:
-            if given.shape != given.spec.shape:
+            if len(given.shape) > len(given.spec.shape):
+                yield (
+                    f"input {given.spec.name} is declared a single number, with which the model does not run: it is "
+                    f"taken as {shape_text(given.shape)}; export the model with its shape, or give --data"
+                )
+            elif given.shape != given.spec.shape:
                 yield (
                     f"input {given.spec.name} {shape_text(given.spec.shape)}: free dimensions are taken as "
-                    f"{self._free_size}, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
+                    f"{self._assumed.free}, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
                 )
             if isinstance(given.role, Fixed):
                 values = shape_text([f"{value:g}" for value in given.role.values])
@@ -99,7 +118,7 @@ class SyntheticSource(Source):
                 yield f"input {given.spec.name} indexes a table of unknown size: its synthetic ids are the first row"
 
 
-def _fixed(spec: InputSpec, free: int) -> tuple[int, ...]:
+def _fixed(spec: InputSpec, assumed: _Assumed) -> tuple[int, ...]:
     if spec.dtype.kind not in "biuf" and not spec.dtype.name.startswith("bfloat"):
         raise DataError(
             "D121",
@@ -107,7 +126,7 @@ def _fixed(spec: InputSpec, free: int) -> tuple[int, ...]:
             allowed="numbers and bools",
             fix="give --data",
         )
-    shape = tuple(dim if isinstance(dim, int) else free for dim in spec.shape)
+    shape = tuple(dim if isinstance(dim, int) else assumed.free for dim in spec.shape) or assumed.of_scalar
     if any(dim < 1 for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:
         raise DataError(
             "D144",

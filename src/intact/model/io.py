@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,9 @@ MAIN_GRAPH = 0
 
 CHUNK = 1 << 22
 
+REPEATED = "repeated_constants"
+"""The key in `meta` of a loaded model for the names of constants that its file defines more than once."""
+
 MODEL_FILE = "an ONNX model file (.onnx)"
 
 
@@ -51,12 +55,15 @@ def _load(file: Path) -> ir.Model:
     _complete_imports(proto)
     proto_check.check_inputs(proto.graph)
     proto_check.check_no_sparse(proto)
+    repeated = _keep_last_constants(proto.graph)
     proto_check.check_names(proto.graph)
     for function in proto.functions:
         proto_check.check_function_names(function)
     proto_check.check_no_recursion(proto.functions)
     roots = _check_tensors(proto, file)
+    _forget_maps(proto.graph)
     model = _deserialize(proto)
+    model.meta[REPEATED] = repeated
     for tensor in _tensors(model):
         if isinstance(tensor, ir.ExternalTensor):
             tensor.base_dir = roots[os.fspath(tensor.location)]
@@ -214,6 +221,33 @@ def _complete_imports(proto: onnx.ModelProto) -> None:
         del holder.opset_import[:]
         for domain, version in {**dict.fromkeys(sorted(used), 1), **versions}.items():
             holder.opset_import.add(domain=domain, version=version)
+
+
+def _keep_last_constants(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """Of constants under one name keep the one that ONNX Runtime takes; return the names.
+
+    It takes the last, and that of a Constant node before any initializer.
+    """
+    nodes = {at: node.output[0] for at, node in enumerate(graph.node) if _is_constant(node)}
+    tensors = {at: tensor.name for at, tensor in enumerate(graph.initializer)}
+    made, stored = ({name: at for at, name in places.items()} for places in (nodes, tensors))
+    for at in [at for at, name in nodes.items() if made[name] != at][::-1]:
+        del graph.node[at]
+    for at in [at for at, name in tensors.items() if name in made or stored[name] != at][::-1]:
+        del graph.initializer[at]
+    counts = Counter([*nodes.values(), *tensors.values()])
+    return tuple(name for name, count in counts.items() if count > 1)
+
+
+def _forget_maps(graph: onnx.GraphProto) -> None:
+    """Leave out that a result is a map, which cannot be represented: the operator that makes it says so itself."""
+    for info in (*graph.value_info, *graph.output):
+        if proto_check.holds_map(info.type):
+            info.ClearField("type")
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", proto_check.DOMAIN_ALIAS) and len(node.output) == 1
 
 
 def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:

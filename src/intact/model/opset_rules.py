@@ -1,7 +1,7 @@
 """Rules that rewrite ops whose definition changed so that a reader of the old form would get them wrong.
 
-One function for each op, from any older form since opset 7 straight to a form that holds from opset 21 on. An op
-that is not here has only been extended: its old form still says the same.
+One function for each op, from any older form since opset 7 straight to a form that holds from opset 21 on; `since` says
+where one knows older forms too. An op that is not here has only been extended: its old form still says the same.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import query
-from intact.model.patch import Patch
+from intact.model.patch import Attribute, Patch
 
 
 @dataclass(frozen=True, slots=True)
 class OpsetRule:
-    """A node from an opset below `below` has to be rewritten by `apply`."""
+    """A node from an opset below `below` has to be rewritten by `apply`, which knows its forms from `since` on."""
 
     below: int
     apply: Callable[[Patch], None]
+    since: int = 7
 
 
 RULES: dict[str, OpsetRule] = {}
@@ -30,11 +31,11 @@ RULES: dict[str, OpsetRule] = {}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def below(opset: int, *ops: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+def below(opset: int, *ops: str, since: int = 7) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     """Register a rule for nodes of `ops` in models of an opset below this one."""
 
     def register(rule: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        RULES.update({op: OpsetRule(opset, rule) for op in ops})
+        RULES.update({op: OpsetRule(opset, rule, since) for op in ops})
         return rule
 
     return register
@@ -48,6 +49,13 @@ def cannot_upgrade(patch: Patch, found: str, fix: str) -> ModelError:
         f"{node.name or 'a node'} ({node.op_type}): {found}, which opset {patch.opset} allows but opset 21 cannot say",
         fix=fix,
     )
+
+
+@below(5, "Reshape", since=1)
+def reshape(patch: Patch) -> None:
+    """The shape became an input."""
+    shape = patch.ints(query.ints(patch.node, "shape"), "shape")
+    patch.become("Reshape", [patch.node.inputs[0], shape])
 
 
 @below(10, "Upsample")
@@ -334,5 +342,21 @@ def _per_channel(patch: Patch, index: int, groups: int, channels: int) -> ir.Val
 
 @below(9, "Scan")
 def scan(patch: Patch) -> None:
-    """Scan of opset 8 runs over batches of sequences of several lengths, which no later Scan does."""
-    raise cannot_upgrade(patch, "it scans batches of sequences", "export the model for opset 9 or newer")
+    """Scan of opset 8 runs over each sequence of a batch: Scan over the batch of Scan over the sequence."""
+    node = patch.node
+    if query.input_(node, 0) is not None:
+        raise cannot_upgrade(patch, "its sequences have lengths of their own", "export the model for opset 9 or newer")
+    batches, inner = node.inputs[1:], node.attributes["body"].as_graph()
+    items = [ir.Value(name=patch.take("item"), type=given.type) for given in inner.inputs]
+    each = ir.node("Scan", items, _scan_9(node), num_outputs=len(node.outputs), name=patch.take("sequence"))
+    for output in each.outputs:
+        output.name = patch.take("result")
+    body = ir.Graph(items, each.outputs, nodes=[each], name=patch.take("batch"))
+    patch.become("Scan", batches, {"body": body, "num_scan_inputs": len(batches)})
+
+
+def _scan_9(node: ir.Node) -> dict[str, Attribute]:
+    """The attributes of a Scan over one sequence; the directions were renamed."""
+    body, count = node.attributes["body"].as_graph(), query.int_(node, "num_scan_inputs", 0)
+    directions = query.ints(node, "directions", (0,) * count)
+    return {"body": body, "num_scan_inputs": count, "scan_input_directions": directions}

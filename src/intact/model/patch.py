@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from intact.model import edit, query
 
-Attribute = int | float | str | Sequence[int] | Sequence[float] | ir.TensorProtocol
+Attribute = int | float | str | Sequence[int] | Sequence[float] | ir.TensorProtocol | ir.Graph
 
 
 class Patch:
@@ -36,7 +36,7 @@ class Patch:
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Add a node of one output in front, and return that output."""
-        name = self._names.take(f"{self.node.name or self.node.op_type}/{suffix}")
+        name = self.take(suffix)
         node = ir.node(op, inputs, dict(attributes or {}), name=name)
         node.metadata_props.update(self.node.metadata_props)
         node.metadata_props[query.ORIGIN] = self._origin
@@ -45,6 +45,10 @@ class Patch:
             node.outputs[0].dtype = dtype
         self.node.prepend(node)
         return node.outputs[0]
+
+    def take(self, suffix: str) -> str:
+        """A name that nothing else has, for what is made of the node."""
+        return self._names.take(f"{self.node.name or self.node.op_type}/{suffix}")
 
     def become(
         self, op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Attribute] | None = None

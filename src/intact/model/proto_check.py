@@ -55,6 +55,18 @@ def check_inputs(graph: onnx.GraphProto) -> None:
         raise ModelError("M117", f"the inputs {_listed(untyped)} have no element type", fix="export the model again")
 
 
+def holds_map(kind: onnx.TypeProto) -> bool:
+    """True for a map, also inside a sequence or an optional: ZipMap makes such of the scores of classes."""
+    match kind.WhichOneof("value"):
+        case "map_type":
+            return True
+        case "sequence_type":
+            return holds_map(kind.sequence_type.elem_type)
+        case "optional_type":
+            return holds_map(kind.optional_type.elem_type)
+    return False
+
+
 def imports_of(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Version by domain, with `ai.onnx` spelled as the empty name; one domain cannot have two versions."""
     versions: dict[str, int] = {}

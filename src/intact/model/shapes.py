@@ -6,8 +6,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from intact.errors import ModelError
-from intact.model import external, query
+from intact.model import external, proto_check, query
 from intact.model.garbage_pause import no_collection
 
 # Shapes, axes and scales are smaller; larger tensors say nothing about shapes, and only weigh.
@@ -31,10 +30,8 @@ def infer_shapes(model: ir.Model) -> None:
         proto = ir.to_proto(_stand_in(model))
         try:
             inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError) as problem:
-            raise ModelError(
-                "M119", f"the shapes in the model cannot be worked out: {problem}", fix="export the model again"
-            ) from problem
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
+            return  # ONNX Runtime infers by rules of its own, and runs what those of onnx stumble over
         _copy_types(model.graph, inferred.graph)
 
 
@@ -59,7 +56,8 @@ def _make_identity(node: ir.Node) -> None:
 
 
 def _copy_types(graph: ir.Graph, known: onnx.GraphProto) -> None:
-    found = {info.name: info.type for info in (*known.input, *known.value_info, *known.output)}
+    infos = (*known.input, *known.value_info, *known.output)
+    found = {info.name: info.type for info in infos if not proto_check.holds_map(info.type)}
     for name, value in ir.convenience.create_value_mapping(graph, include_subgraphs=False).items():
         if name in found:
             value.type = ir.serde.deserialize_type_proto_for_type(found[name]) or value.type

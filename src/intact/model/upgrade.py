@@ -13,16 +13,18 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from intact.errors import ModelError
+from intact.errors import ModelError, some
 from intact.model import edit, legacy_ops, opset_rules, query, shapes
 from intact.model.patch import Patch
 
+# From here on, rules know every change of a definition. What an older opset has is taken where it means the same here.
 OLDEST = 7
 MINIMUM = 21
 # The last opset with the first AveragePool.
 LAST_POOL = 18
 # What the oldest supported ONNX Runtime (1.22) reads.
 IR_VERSION = 10
+SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def upgrade(model: ir.Model, minimum: int = MINIMUM) -> Upgraded:
     from_opset = result.opset_imports.get("", minimum)
     bodies = bodies_of(result)
     notes: list[str] = []
-    _check_oldest(body.opset_imports.get("", minimum) for body in bodies)
+    _check_oldest(bodies)
     _check_known(result, bodies)
     shapes.infer_shapes(result)
     for body in bodies:
@@ -138,15 +140,32 @@ def _express(patch: Patch) -> None:
         ) from problem
 
 
-def _check_oldest(opsets: Iterable[int]) -> None:
-    oldest = min(opsets)
-    if oldest < OLDEST:
-        raise ModelError(
-            "M120",
-            f"the model has opset {oldest}",
-            allowed=f"opset {OLDEST} or newer",
-            fix="export the model again for a newer opset",
-        )
+def _check_oldest(bodies: Iterable[ir.Graph | ir.Function]) -> None:
+    """Refuse nodes that mean something else in the oldest opset: ONNX Runtime has no kernel for them."""
+    for body in bodies:
+        opset = body.opset_imports.get("", MINIMUM)
+        changed = [node for node in ir.traversal.RecursiveGraphIterator(body) if _changed_before(node, opset)]
+        if changed:
+            raise ModelError(
+                "M120",
+                f"the model has opset {opset}, in which {some(_labels(changed), SHOWN)} had another meaning",
+                allowed=f"opset {OLDEST} or newer, and older nodes that mean the same there",
+                fix=f"onnx.version_converter.convert_version(model, {OLDEST}), or export the model again",
+            )
+
+
+def _changed_before(node: ir.Node, opset: int) -> bool:
+    """True if the oldest opset that rules know defines the op otherwise than this one, and no rule bridges that."""
+    old, new = (schema_of(node.op_type, version) for version in (opset, OLDEST))
+    if node.domain or opset >= OLDEST or old is None or new is None:
+        return False
+    rule = opset_rules.RULES.get(node.op_type)
+    is_bridged = rule is not None and rule.since <= old.since_version
+    return bool(old.since_version != new.since_version and not is_bridged)
+
+
+def _labels(nodes: Iterable[ir.Node]) -> list[str]:
+    return [f"{node.name or 'a node'} ({node.op_type})" for node in nodes]
 
 
 def _check_known(model: ir.Model, bodies: Iterable[ir.Graph | ir.Function]) -> None:

@@ -10,15 +10,17 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact import data
-from intact.errors import ModelError
+from intact.errors import DataError, ModelError, some
 from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
-from intact.model import detect, io, normalize, query, upgrade
+from intact.matching import rewriter
+from intact.model import detect, io, normalize, query, randomness, upgrade
 from intact.pipeline import execution, seen_types
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
+from intact.rules.quantized.operator_signs import MatchWeightSign
 from intact.runtime import ort_cpu
 from intact.verification.compare import compare
 
@@ -27,6 +29,7 @@ LEAST_UPGRADE_SQNR = 60.0
 # Between integer operators it decides what becomes of ties, so that whole steps change.
 LEAST_INTEGER_UPGRADE_SQNR = 20.0
 UPGRADE_ROWS = 2
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         model = normalize.normalize(upgraded.model, dims=dims)
-        log.warn(*upgraded.notes)
+        log.warn(*_repeated(given), *upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
         log.warn(*(() if found is None else origin.warnings(found)))
@@ -79,6 +82,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
         if quantized is not None:
             # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
             constant_folding.fold(model)
+            model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
         source = LoadedModel(path, digest.result(), opset, model, quantized, found)
@@ -86,6 +90,21 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
     check = aside.submit(_check_upgrade, path, given, model) if differs else None
     aside.shutdown(wait=False)
     return source, UpgradeCheck(check, details)
+
+
+def _repeated(given: ir.Model) -> list[str]:
+    """A warning where constants of a file share a name: whoever wrote it may have meant another."""
+    names = given.meta.get(io.REPEATED, ())
+    listed = some(list(names), _SHOWN)
+    return [f"several constants are called {listed}: the last counts, as in ONNX Runtime"] if names else []
+
+
+def _with_kernels(model: ir.Model, log: Log) -> ir.Model:
+    """The same integers in products that ONNX Runtime has kernels for: it multiplies no int8 with uint8."""
+    matched = rewriter.apply(model, [MatchWeightSign()])
+    if matched.applications:
+        log.events.note(f"{len(matched.applications)} products of int8 with uint8 are written with int8 weights")
+    return matched.model
 
 
 def _refuse_what_kills(path: Path, model: ir.Model) -> None:
@@ -100,14 +119,18 @@ def _refuse_what_kills(path: Path, model: ir.Model) -> None:
 
 def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
     """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
-    rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
+    random = randomness.why_incomparable(given)
+    if random is not None:
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {random}",)
+    rows: list[data.Feeds] = []
     try:
+        rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
         found = least = _distance(rows, (path, given), (model, model))
-    except ModelError as problem:
-        if problem.code != ort_cpu.STOPPED or not normalize.free_dims(given) or _runs(rows, path, given):
+    except (ModelError, DataError) as problem:
+        if not isinstance(problem, DataError) and (problem.code != ort_cpu.STOPPED or _runs(rows, path, given)):
             raise
-        # Sizes that are free are taken as 1, which some models do not run with; data may say better ones later.
-        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem}",)
+        # Neither form runs with what was made up, or nothing can be; data may say better values later.
+        return None, (f"{path}: the upgrade to a newer opset was not checked: {problem.message}",)
     allowed = LEAST_UPGRADE_SQNR
     warnings: list[str] = []
     if least is not None and least < allowed and detect.detect(model) is not None and _adds_otherwise(given, model):

@@ -73,6 +73,17 @@ def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
         upgrade.confirm(log)
 
 
+def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, Target]:
+    """The model as it would be quantized, but on ranges that are assumed: types alone decide where nodes run."""
+    source = loading.load(path, asked.dims, log)
+    config = presets.resolve(asked, quantized=source.quantized)
+    target, quant = target_of(config.compile), config.quantization
+    model = optimize_for(source.model, target, quant).model if config.optimize else source.model
+    if quant is None:
+        return model if source.quantized is None else source.model, target
+    return quantizing.quantize_unseen(model, target, quant), target
+
+
 def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, UpgradeCheck]:
     """Load the model at `path`, complete the settings and load the inputs; the upgrade is still to be confirmed."""
     presets.available(asked)
@@ -100,22 +111,23 @@ def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
         log.skip("optimize", "--no-optimize leaves the model as it is")
         return begun
     with log.stage("optimize") as (_, details):
-        optimized = optimize_for(begun.source.model, begun.target)
+        optimized = optimize_for(begun.source.model, begun.target, begun.config.quantization)
         details["rewrites"] = len(optimized.applications)
     return replace(begun, model=optimized.model, optimizations=optimized.applications)
 
 
-def optimize_for(model: ir.Model, target: Target) -> Rewritten:
+def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> Rewritten:
     """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
-    return optimization.optimize(model, ops=target.has if target.npu else None)
+    # In float the CPU runs what was fused for it as it is.
+    take_apart = target.npu or (quant is not None and quant.has_grids)
+    return optimization.optimize(model, ops=target.has if target.npu else None, take_apart=take_apart)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say; leave it as it is where they do not."""
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:
-        kept = f"--precision {optimized.config.precision} keeps the model in float"
-        log.skip("quantize", str(source.quantized or kept))
+        log.skip("quantize", str(source.quantized or _kept_in_float(optimized.config, optimized.target)))
         return optimized if source.quantized is None else replace(optimized, model=source.model)
     try:
         found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
@@ -126,6 +138,11 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
     return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+
+
+def _kept_in_float(config: BuildConfig, target: Target) -> str:
+    halves = f", which {target.name} computes in half precision" if target.halves else ""
+    return f"--precision {config.precision} keeps the model in float{halves}"
 
 
 def _left_as_it_is(optimized: PreparedModel, nothing: IntactError, log: Log) -> PreparedModel:
@@ -156,7 +173,8 @@ def announce(config: BuildConfig, target: Target, events: Events) -> None:
 def warn_of_chip(config: BuildConfig, target: Target, log: Log) -> None:
     """Graphs in half precision are compiled for one chip: say which, where the user has not."""
     quant = config.quantization
-    halves = quant is not None and quant.activation_type == "float16"
+    in_float = config.precision is not None and presets.PRECISIONS[config.precision] is None
+    halves = target.halves and in_float if quant is None else quant.activation_type == "float16"
     if halves and target.soc is not None and config.compile.soc is None:
         log.warn(f"no --soc: half precision is compiled for {target.soc.name}, the first chip of {target.name}")
 

@@ -163,6 +163,8 @@ def _contradiction(preset: Preset | None, quantized: Quantized) -> str | None:
     activation, weight = preset["activation_type"], preset["weight_type"]
     if activation == "float":
         return "float activations" if quantized.activation_types else None
+    if not quantized.activation_types:
+        return f"activations on measured {activation} grids, of which this model has none"
     if activation not in quantized.activation_types:
         return f"{activation} activations"
     # Signed or not is the target's choice; the number of bits is not.

@@ -33,6 +33,9 @@ from intact.targets.spec import Target
 # already or never in half precision. A target that runs float can do without.
 NOTHING_TO_QUANTIZE = {"T110", "T113", "M142", "M143"}
 
+# The range of what nobody measured.
+ASSUMED = Range(-1.0, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedModel:
@@ -109,6 +112,15 @@ def quantize(
     stopwatch.lap("qdq_insertion")
     warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
     return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds)
+
+
+def quantize_unseen(model: ir.Model, target: Target, config: QuantConfig) -> ir.Model:
+    """`model` with the types that it would get, on grids that nobody measured: to see where its nodes would run."""
+    plain = config.model_copy(update={"effort": "fast", "rescue": False})
+    if not config.has_grids or config.encodings is not None:
+        return quantize(model, target, plain, ()).model
+    first = plan(model, target, plain, plan_file.edited(model, target, plain)[0])
+    return quantize(model, target, plain, (), ranges=dict.fromkeys(map(first.source, first.tensors), ASSUMED)).model
 
 
 def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: Rows, events: Events) -> QuantizedModel:

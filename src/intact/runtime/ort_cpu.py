@@ -31,6 +31,11 @@ class SessionPort:
     type: str
     shape: tuple[int | str | None, ...]
 
+    @property
+    def is_sequence(self) -> bool:
+        """True for a sequence, an optional one included."""
+        return self.type.removeprefix("optional(").startswith("seq(")
+
 
 class Session:
     """A loaded model: `run` maps named inputs to named outputs.
@@ -72,11 +77,16 @@ class Session:
         """The outputs, by name, for one set of inputs."""
         names = [port.name for port in self.outputs]
         try:
-            values = self._session.run(names, dict(feeds))
+            values = self._session.run(names, self._as_declared(feeds))
         # ORT's exception classes have no common base but Exception.
         except Exception as error:
             raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(zip(names, values, strict=True))
+
+    def _as_declared(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | list[np.ndarray]]:
+        """The feeds, those of sequences as lists: arrays hold their tensors along the first axis."""
+        lists = {port.name for port in self.inputs if port.is_sequence}
+        return {name: list(map(np.asarray, found)) if name in lists else found for name, found in feeds.items()}
 
     def run_over(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Like `run`, but the next call overwrites the arrays: for values that are looked at once.
@@ -104,6 +114,8 @@ class Session:
 
     def _have_declared_shapes(self) -> bool:
         """True if every output came in the size that the model declares: then it will the next time."""
+        if any(port.is_sequence for port in (*self.inputs, *self.outputs)):
+            return False
         return all(self._kept[port.name].shape == port.shape for port in self.outputs)
 
     def _bound(self) -> ort.IOBinding:

@@ -198,7 +198,7 @@ def single_precision(node: ir.Node, *, index: int) -> str | None:
 def fixed_shapes(node: ir.Node) -> str | None:
     """Every dimension is known beforehand."""
     free = [v.name for v in (*node.inputs, *node.outputs) if v is not None and v.shape and not v.shape.is_static()]
-    return f"dimensions of {free[0]} are free" if free else None
+    return f"dimensions of {free[0]} are not known before the model runs" if free else None
 
 
 @predicate

@@ -13,7 +13,7 @@ from intact.data.labels import Labels
 from intact.errors import ModelError
 from intact.numbers.decibels import sqnr_db
 from intact.results import Accuracy, Form, TaskAccuracy
-from intact.verification import unpacking
+from intact.runtime import unpacking
 from intact.verification.task import Tally
 
 Outputs = Mapping[str, np.ndarray]

@@ -158,6 +158,8 @@ FIRES = [
     (operator_signs.UnsignOperator(), signed_pair(), [*CONVERT, *CONVERT, *CONVERT, "QLinearAdd", *CONVERT]),
     (operator_signs.UnsignConcat(), signed_pair("QLinearConcat", axis=0), [*CONVERT * 3, "QLinearConcat", *CONVERT]),
     (operator_signs.SignWeight(), product(U8, U8), ["Identity", "QLinearMatMul"]),
+    (operator_signs.MatchWeightSign(), product(I8, U8), ["Identity", "QLinearMatMul"]),
+    (operator_signs.MatchWeightSign(), product(I8, U8, constant=False), ["Identity", *CONVERT, "QLinearMatMul"]),
     (operator_signs.UnsignWeight(), wide_product(), ["QLinearMatMul"]),
     (
         operator_signs.SignSecondOperand(),
@@ -207,6 +209,8 @@ REFUSES = [
         signed_pair("QLinearConcat", converted=False, axis=0),
         "no operand was uint8 before",
     ),
+    (operator_signs.MatchWeightSign(), product(I8, I8), "it is not a product of int8 with uint8"),
+    (operator_signs.MatchWeightSign(), product(U8, U8), "it is not a product of int8 with uint8"),
     (operator_signs.SignWeight(), product(U8, I8), "not a product of uint8 activations with a constant uint8 weight"),
     (operator_signs.SignWeight(), product(U8, U8, constant=False), "with a constant uint8 weight"),
     (operator_signs.UnsignWeight(), wide_product(a=I8), "not a product of uint8 activations with a constant int8"),

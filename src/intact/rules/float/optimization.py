@@ -12,10 +12,22 @@ from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import constant_folding, duplicates
+from intact.rules.float.fused_layers import FusedRule
 
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
 ORDER = (
-    *("identity", "space", "moves", "attention_mask", "indicator", "pads", "affine_folding", "scalar_factors"),
+    *(
+        "fused_layers",
+        "fused_attention",
+        "identity",
+        "space",
+        "moves",
+        "attention_mask",
+        "indicator",
+        "pads",
+        "affine_folding",
+        "scalar_factors",
+    ),
     *("commuting", "division", "linear", "normalization", "activation"),
 )
 
@@ -26,15 +38,17 @@ RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare)
 RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare)
 
 
-def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None) -> Rewritten:
+def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, take_apart: bool = True) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
     `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
-    to operators that few targets have.
+    to operators that few targets have. `take_apart` says whether operators that ONNX Runtime's own optimizers fuse
+    are taken apart, as quantizing them needs it, and every device but its CPU provider.
     """
     result = model.clone()
     normalize.lift_constants(result)
-    rules = RULES if ops is None else [rule for rule in (*RULES, *RARE) if all(ops(*key) for key in rule.creates)]
+    known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if all(ops(*key) for key in rule.creates)]
+    rules = [rule for rule in known if take_apart or not isinstance(rule, FusedRule)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True

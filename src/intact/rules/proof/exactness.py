@@ -18,7 +18,7 @@ from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair
-from intact.runtime import ort_cpu
+from intact.runtime import ort_cpu, unpacking
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -43,6 +43,10 @@ class Validation:
     identical: bool
     sqnr_db: float | None
     moved: Mapping[str, float]
+
+
+# Any move is many steps of what is on no grid.
+_NO_STEP = 1e-300
 
 
 def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Sequence[Feeds]) -> Validation:
@@ -167,20 +171,22 @@ class _Change:
 def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
     """Measure the outputs that are not identical on all rows."""
     first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
-    powers = {port.name: np.zeros(2) for port in first.outputs}
-    largest = dict.fromkeys(powers, 0.0)
+    powers: dict[str, np.ndarray] = {}
+    largest: dict[str, float] = {}
     for row in rows:
-        expected, found = first.run(row), second.run(row)
+        expected, found = (unpacking.arrays(session.run(row)) for session in (first, second))
         for name, reference in expected.items():
-            powers[name] += _powers(reference, found[name])
-            largest[name] = max(largest[name], float(_difference(reference, found[name]).max(initial=0.0)))
+            old, new = unpacking.numbered(reference, found[name])
+            powers[name] = powers.get(name, 0.0) + _powers(old, new)
+            largest[name] = max(largest.get(name, 0.0), float(_difference(old, new).max(initial=0.0)))
     steps = {value.name: _output_step(value) for value in before.graph.outputs}
-    return [_Change(_kept_db(*powers[name]), move / steps[name]) for name, move in largest.items() if move > 0]
+    moved = {name: move for name, move in largest.items() if move > 0}
+    return [_Change(_kept_db(*powers[name]), move / steps.get(name, _NO_STEP)) for name, move in moved.items()]
 
 
 def _output_step(value: ir.Value) -> float:
     """The step of the grid that an output is on, so small that any move is many of them where it is on none."""
-    return 1.0 if query.is_quantized(value) else witness.grid_step(value) or witness.sum_step(value) or 1e-300
+    return 1.0 if query.is_quantized(value) else witness.grid_step(value) or witness.sum_step(value) or _NO_STEP
 
 
 def _first_to_change(before: ir.Model, rules: Sequence[Rule], rows: Sequence[Feeds]) -> Application:

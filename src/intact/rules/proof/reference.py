@@ -1,4 +1,4 @@
-"""Convolutions that ONNX Runtime refuses, in a slow form that every version of it runs, to compare others with.
+"""Products that ONNX Runtime refuses, in a slow form that every version of it runs, to compare others with.
 
 `Σ x·(w - z_c) = Σ x·w - z_c · Σ x`: the textbook correction term, in int32 throughout. It shares no arithmetic with
 the rewrites that are held against it.
@@ -17,7 +17,7 @@ from intact.model import query, shapes
 from intact.numbers import integer
 from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.operand import INT32, output_operand
-from intact.rules.quantized.operator_signs import UnsignWeight
+from intact.rules.quantized.operator_signs import MatchWeightSign, UnsignWeight
 from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matches, not_distinct, product
 from intact.rules.quantized.zero_points import UniteZeroPoints
 from intact.settings.devices import HOST
@@ -90,6 +90,14 @@ _RULES: dict[str, tuple[Rule, ...]] = {
 _PRODUCTS = {op for _, op in (*CONVOLUTIONS, *MATRICES)}
 
 
+def _multiplies_both_signs(node: ir.Node) -> bool:
+    """True for a product of int8 with uint8."""
+    if node.op_type not in _PRODUCTS:
+        return False
+    found = product(node)
+    return (found.x.dtype, found.w.dtype) == (ir.DataType.INT8, ir.DataType.UINT8)
+
+
 def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     """`model` itself, or a copy of it that ONNX Runtime (of this version) runs, with the integers that it stands for.
 
@@ -98,12 +106,13 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     forms = load_target(HOST, ort=version).rewrite
     refused = forms.refuses_distinct
     rules = [rule for op, some in _RULES.items() if op in refused for rule in some]
-    exact = [UnsignWeight(saturates=True)] if forms.saturates else []
+    exact: list[Rule] = [UnsignWeight(saturates=True)] if forms.saturates else []
     wanted = set(refused) | (_PRODUCTS if exact else set())
-    if not any(node.op_type in wanted for node in query.all_nodes(model)):
+    mixed = [MatchWeightSign()] if any(map(_multiplies_both_signs, query.all_nodes(model))) else []
+    if not mixed and not any(node.op_type in wanted for node in query.all_nodes(model)):
         return model
     copy = model.clone()
     # A model as it was given may have constants of no known type.
     shapes.infer_shapes(copy)
-    done = rewriter.apply(copy, [*rules, *exact])
+    done = rewriter.apply(copy, [*mixed, *rules, *exact])
     return done.model if done.applications else model

@@ -118,6 +118,33 @@ class UnsignProduct(SaturationRule):
         return _unsigned(op, node)
 
 
+class MatchWeightSign(LocalRule):
+    """x · (w - z) = x · ((w - 128) - (z - 128)): int8 instead of uint8 beside int8, for which kernels are."""
+
+    exactness = EXACT
+
+    def pattern(self, op: Patterns) -> Roots:
+        return matches(op, _PRODUCTS)
+
+    def check(self, node: ir.Node) -> str | None:
+        found = product(node)
+        if (found.x.dtype, found.w.dtype) != (INT8, UINT8):
+            return "it is not a product of int8 with uint8"
+        if not query.is_constant(found.w.q):
+            return not_one_grid(second=found.w)
+        known = found.w.zero_point is None or query.is_constant(found.w.zero_point)
+        return None if known else "the zero point of the weight is computed"
+
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        found = product(node)
+        if query.is_constant(found.w.q):
+            return _with_other_sign(op, found)
+        zero_point = shifted_zero(op, found.w)
+        real = op.DequantizeLinear(found.w.q, found.w.scale, found.w.zero_point)
+        integers = described(op.QuantizeLinear(real, found.w.scale, zero_point), INT8, found.w.q.shape)
+        return _like(op, node, found.weight_places(integers, zero_point))
+
+
 class UnsignOperator(LocalRule):
     """QLinearAdd(a, b) = (QLinearAdd(a + 128, b + 128) - 128), where an operand was uint8 before; others alike."""
 

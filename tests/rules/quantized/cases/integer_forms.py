@@ -199,6 +199,15 @@ def _unsigned_weights(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{op} {zero}", net.model({"x": x}, y), [{"x": x}])
 
 
+def _mixed_signs(rng: np.random.Generator) -> Iterator[Case]:
+    yield from conv_of(rng, I8, U8)
+    yield from product_of(rng, I8, U8)
+    for zero in zero_points(U8):
+        net, feeds = Net(), {"a": integers(rng, I8, (2, 4, 6)), "b": integers(rng, U8, (2, 6, 5))}
+        grids = X_SCALE, I8(-5), "b", np.float32(0.05), zero, np.float32(0.6), I8(9)
+        yield Case(f"computed {zero}", net.model(feeds, net.op("QLinearMatMul", "a", *grids)), [feeds])
+
+
 CASES: dict[str, Generator] = {
     "relu_to_integer_clip": relu,
     "clip_to_integer_clip": clip,
@@ -213,4 +222,5 @@ CASES: dict[str, Generator] = {
     "sign_weight": _signed_weights,
     "unsign_weight": _unsigned_weights,
     "sign_second_operand": second_operand,
+    "match_weight_sign": _mixed_signs,
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.errors import ModelError
-from intact.verification import unpacking
+from intact.runtime import unpacking
 from intact.verification.compare import compare
 
 ONE, TWO = np.array([1.0, 2.0], np.float32), np.array([[3.0]], np.float32)
