@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnx
 import pytest
 from hypothesis import settings
 
-from intact.runtime import host_cpu
+from intact.runtime import host_cpu, loads
 from tests.zoo import ZOO, data
 
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
@@ -40,6 +41,32 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
     """Every test draws the same random numbers from its module's RNG, whichever ran before it in this process."""
     if isinstance(numbers := getattr(request.module, "RNG", None), np.random.Generator):
         numbers.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
+def _load_here(*paths: Path, timeout: float = loads.TIMEOUT) -> dict[Path, str]:
+    """The job of `loads.problems` without its process."""
+    found = loads.load({"models": [str(path) for path in paths]})["refused"]
+    return {path: found[str(path)] for path in paths if str(path) in found}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _written_models_are_loaded_here() -> Iterator[None]:
+    """A build looks twice whether what it wrote loads, each time in a new process, which costs as much as the build.
+
+    Tests do the same in their own process. What they run as a command, and those with `loads_in_a_child`, do not.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loads, "problems", _load_here)
+        yield
+
+
+_IN_A_CHILD = loads.problems
+
+
+@pytest.fixture
+def loads_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written models are loaded in a process of their own, as users' are."""
+    monkeypatch.setattr(loads, "problems", _IN_A_CHILD)
 
 
 class SavedZoo:

@@ -248,6 +248,7 @@ def test_a_gate_that_cannot_be_checked_fails(zoo, tmp_path):
     assert built.verdict == "failed" and not built.passed
 
 
+@pytest.mark.usefixtures("loads_in_a_child")
 def test_what_ends_onnx_runtime_is_an_error_and_not_our_end(zoo, quantized, tmp_path, monkeypatch):
     """A child that dies while it loads what was written: status 3, and no file."""
     from intact.runtime import loads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,11 @@ def echo(request):
 
 def whereabouts(_request):
     return {"cwd": os.getcwd(), "pid": os.getpid(), "session": os.getsid(0), "modules": sorted(sys.modules)}
+
+
+def modules_with(request):
+    importlib.import_module(request["module"])
+    return {"modules": sorted(sys.modules)}
 
 
 def chatter(request):

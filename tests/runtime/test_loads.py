@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import pytest
 
 from intact.runtime import loads
 
 GOOD = '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+
+pytestmark = pytest.mark.usefixtures("loads_in_a_child")
 
 
 def test_relative_paths_are_those_of_the_caller(tmp_path, monkeypatch):

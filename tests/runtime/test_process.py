@@ -44,6 +44,20 @@ def test_a_job_that_needs_no_vendor_loads_none():
     assert not [name for name in call("whereabouts").result["modules"] if name.startswith(("onnx", "numpy"))]
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param("intact.backends.qnn.job", marks=pytest.mark.qnn),
+        pytest.param("intact.backends.openvino.job", marks=pytest.mark.openvino),
+        "intact.runtime.loads",
+    ],
+)
+def test_a_job_of_every_build_does_not_wait_for_what_it_has_no_use_for(module):
+    """Each of them is a second of the user's time, several times a build."""
+    modules = call("modules_with", {"module": module}).result["modules"]
+    assert module in modules and not {"onnx", "onnx_ir", "sympy", "pydantic", "joblib"} & set(modules)
+
+
 def test_a_file_in_the_working_directory_cannot_shadow_a_module(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from intact.backends import installed
 from intact.reports import snippet
@@ -67,6 +68,12 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
 
 def render(manifest: Record) -> str:
     """The report as a self-contained page; the same manifest gives the same text."""
+    return _template().render(m=manifest, **view(manifest)) + "\n"
+
+
+@cache
+def _template() -> Template:
+    """The layout, compiled once: that takes longer than to fill it in."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "db": decibels,
@@ -76,8 +83,8 @@ def render(manifest: Record) -> str:
         "size": size,
         "pretty": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     }
-    template = resources.files(__package__).joinpath("template.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(m=manifest, **view(manifest)) + "\n"
+    text = resources.files(__package__).joinpath("template.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(text)
 
 
 def view(manifest: Record) -> dict[str, Any]:

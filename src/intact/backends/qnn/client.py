@@ -19,7 +19,7 @@ from intact.backends import sample_files
 from intact.backends.qnn import log as qnn_log
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
-from intact.runtime import pool, process
+from intact.runtime import pinning, pool, process
 from intact.targets.provider_placement import AssignedNodes
 
 PROVIDER = "QNNExecutionProvider"
@@ -70,13 +70,13 @@ class ChipOrder(TypedDict):
 
 
 class CompileOrder(ChipOrder):
-    """An order to compile: `context` is None where nothing is to be written; see `LeftToCpu` for the rest."""
+    """An order to compile: `context` is None where nothing is to be written, `settings` are the session's."""
 
     folder: str
     model: str
     context: str | None
     fallback: bool
-    pinned: bool
+    settings: dict[str, str]
 
 
 class LoadOrder(ChipOrder):
@@ -111,7 +111,7 @@ def compile_context(
         "model": model,
         "context": context,
         "fallback": fallback,
-        "pinned": rest is LeftToCpu.PINNED,
+        "settings": dict([pinning.SETTING]) if rest is LeftToCpu.PINNED else {},
         **_order(chip, verbose=fallback),
     }
     reply = _call("compile_context", order, timeout)

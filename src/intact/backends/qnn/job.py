@@ -14,7 +14,6 @@ import onnxruntime_qnn
 from intact.backends import sample_files
 from intact.errors import SettingsError, ToolchainError
 from intact.runtime.ort_message import sentence
-from intact.runtime.pinning import SETTING
 
 if TYPE_CHECKING:
     from intact.backends.qnn.client import ChipOrder, CompileOrder, CompileReply, LoadOrder, RunOrder
@@ -37,8 +36,8 @@ def compile_context(request: CompileOrder) -> CompileReply:
     # Without ORT's own optimizations every node keeps its name, and what is on the CPU is listed as it is.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "0" if request["fallback"] else "1")
-    if request["pinned"]:
-        options.add_session_config_entry(*SETTING)
+    for setting, value in request["settings"].items():
+        options.add_session_config_entry(setting, value)
     if request["context"] is not None:
         options.add_session_config_entry("ep.context_enable", "1")
         options.add_session_config_entry("ep.context_embed_mode", "0")
