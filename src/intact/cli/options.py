@@ -96,7 +96,15 @@ TARGET = (
     ),
     option("assume_ort", "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]"),
 )
-DIMS = (option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),)
+DIMS = (
+    option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),
+    option(
+        "set",
+        "Make an input a constant, as name=value, the value as JSON: sr=16000, mask=[1,0]. The deployed model does not "
+        "take it any more; repeatable.",
+        list[str] | None,
+    ),
+)
 IMAGES = (
     option("image_size", "Of images, as HxW. [default: that of the model's input]"),
     option("image_mean", "Subtracted from pixels of 0 to 1, as m or r,g,b."),

@@ -49,8 +49,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
     rows = prepared.inputs.test
     with log.stage("verify") as (_, details):
         details["samples"] = len(rows)
-        original = Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path))
-        first, others = measure(rows, original, _runners(built), prepared.labels)
+        first, others = measure(rows, prepared.source.as_given(), _runners(built), prepared.labels)
         clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, clipped)
@@ -97,8 +96,9 @@ def _latency(built: CompiledModel, log: Log) -> Gate | None:
     if config.max_latency_ratio is None:
         return None
     with log.stage("perf") as (_, details):
-        source, rows = built.prepared.source.path, built.prepared.inputs.test
-        gate = acceptance.latency_gate(source, built.compiled.path, rows, config)
+        source = built.prepared.source
+        rows = source.rows(built.prepared.inputs.test)
+        gate = acceptance.latency_gate(source.path, built.compiled.path, rows, config)
         details["ratio"] = gate.value if gate is not None else None
     return gate
 

@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -283,6 +284,9 @@ class BuildConfig(Settings):
         default=None, description="The preset that the quantization settings started from."
     )
     dims: dict[str, int] = Field(default={}, description="Sizes of free dimensions, by name.")
+    fixed_inputs: dict[str, JsonValue] = Field(
+        default={}, description="Values of inputs that become constants, by name: numbers, booleans, or lists of them."
+    )
     test_path: str | None = Field(
         default=None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )

@@ -25,6 +25,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "exclude_node": ("quant", "exclude_nodes"),
     "test_data": ("test_path",),
     "dim": ("dims",),
+    "set": ("fixed_inputs",),
     **{
         name: (name,)
         for name in (
