@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from intact.model import query
+from intact.model import hoisting, query
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
@@ -44,7 +44,8 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
 
     `types` gives single nodes another activation type than the settings; `float` leaves a node alone.
     """
-    candidates = [choice for node in model.graph if (choice := _candidate(node, target, config, types)) is not None]
+    nodes = (node for graph in reached(model, target) for node in graph)
+    candidates = [choice for node in nodes if (choice := _candidate(node, target, config, types)) is not None]
     taken: set[ir.Node] = set()
     on_grid: set[ir.Value] = set()
     for start in (True, False):
@@ -56,6 +57,11 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
     if config.nodes is None:  # what the user asks for by name is quantized, useful or not
         _drop_idle(candidates, taken)
     return [choice for choice in candidates if choice.node in taken]
+
+
+def reached(model: ir.Model, target: Target) -> list[ir.Graph]:
+    """The graphs whose nodes may be quantized: a body runs on the CPU, where an NPU's grids would serve nobody."""
+    return [model.graph] if target.npu else hoisting.open_graphs(model)
 
 
 def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
