@@ -86,7 +86,7 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
         return None
     # An NPU computes in integers or not at all: where it lacks the wanted type, the next best keeps the node on it.
     for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
-        fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype) and _obeys(node, s, config)]
+        fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype, target) and _obeys(node, s, config)]
         exact = [s for s in fitting if _has_weight_types(node, s, target, config)]
         signature = next(iter(exact or fitting), None)
         if signature is not None:
@@ -157,14 +157,16 @@ def _weight_slots(node: ir.Node, signature: Signature) -> list[Slot]:
     return [slot for slot in slots if slot is not None and slot.constant and not is_bias(slot)]
 
 
-def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
+def _fits(node: ir.Node, signature: Signature, wanted: str, target: Target) -> bool:
     # Of the many signatures of an operator most are for other types: the outputs tell it soonest.
     for index, value in enumerate(node.outputs):
         slot = signature.output(index)
         if is_on_grid(slot) and (wanted not in slot.types or not _is_real(value)):
             return False
     inputs = [(signature.input(i), value) for i, value in enumerate(node.inputs) if value is not None]
-    if not any(slot is not None and is_on_grid(slot) and not slot.constant for slot, _ in inputs):
+    grids = [slot for slot, _ in inputs if slot is not None and is_on_grid(slot)]
+    # Integer weights beside floats save memory wherever they run; an NPU is there to compute on integers.
+    if not grids or (target.npu and all(slot.constant for slot in grids)):
         return False
     first = next((i for i, (slot, _) in enumerate(inputs) if slot is not None and is_on_grid(slot)), 0)
     return all(_fits_input(slot, value, wanted, i > first) for i, (slot, value) in enumerate(inputs))

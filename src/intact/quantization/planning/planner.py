@@ -125,7 +125,8 @@ def _base_types(chosen: list[Choice]) -> dict[str, str]:
             types[_name(value)] = choice.activation
     for choice in chosen:
         for index, source in enumerate(choice.node.inputs):
-            if source is not None:
+            slot = choice.signature.input(index)
+            if source is not None and slot is not None and is_on_grid(slot):
                 types.setdefault(_name(source), choice.input_type(index))
     return types
 

@@ -63,7 +63,8 @@ def rescue(
     types: dict[str, str] = {}
     for node in query.all_nodes(model):
         current = plan.nodes.get(node.name or "")
-        touched = [v for v in node.inputs if v is not None] + (list(node.outputs) if target.npu else [])
+        read = [node.inputs[index] for index in plan.uses.get(node.name or "", ())]
+        touched = [v for v in read if v is not None] + (list(node.outputs) if target.npu else [])
         if any(value.name in settled for value in (*node.inputs, *node.outputs) if value is not None):
             continue
         if current in _WIDER and any(value in poor for value in touched):
