@@ -76,8 +76,9 @@ def _plain(name: str, value: object) -> object:
         }
     if name == "weight_symmetry" and isinstance(value, str):
         return _symmetric(value)
-    if name == "ep_option" and isinstance(value, list):
-        return {key: rest for key, _, rest in (text.partition("=") for text in _with_equals("--ep-option", value))}
+    if name in ("ep_option", "state") and isinstance(value, list):
+        given = _with_equals(f"--{name.replace('_', '-')}", value)
+        return {key: rest for key, _, rest in (text.partition("=") for text in given)}
     return value
 
 

@@ -206,7 +206,16 @@ COMPILE = (
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
     option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )
+STATES = (
+    option(
+        "state",
+        "A state, as input=output: verification runs the rows as steps, and feeds the output back to the input; "
+        "repeatable. [default: those whose names, types and shapes agree]",
+        list[str] | None,
+    ),
+)
 GATES = (
+    *STATES,
     option("min_sqnr", "Gate: least SQNR in dB of every output of every form.", float | None),
     option(
         "min_cosine", "Gate: least cosine between every output and the original's, for example 0.999.", float | None

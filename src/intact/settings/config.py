@@ -287,6 +287,11 @@ class BuildConfig(Settings):
     fixed_inputs: dict[str, JsonValue] = Field(
         default={}, description="Values of inputs that become constants, by name: numbers, booleans, or lists of them."
     )
+    states: dict[str, str] | None = Field(
+        default=None,
+        description="Inputs that are states, each with the output that is fed back to it in verification; None: those "
+        "whose names agree. Empty: none.",
+    )
     test_path: str | None = Field(
         default=None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )

@@ -56,6 +56,7 @@ class Keywords(TypedDict, total=False):
     tokenizer: str
     dim: Mapping[str, int]
     set: Mapping[str, Json]
+    state: Mapping[str, str]
     optimize: bool
     strict: bool
     ep_option: Mapping[str, str]

@@ -26,6 +26,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "test_data": ("test_path",),
     "dim": ("dims",),
     "set": ("fixed_inputs",),
+    "state": ("states",),
     **{
         name: (name,)
         for name in (
