@@ -54,7 +54,7 @@ def test_repeated_names_of_nodes_are_made_different() -> None:
     assert names_of(normalize.normalize(model)) == ["n", "n_0", "n_1", "n_2"]
 
 
-def test_nodes_in_bodies_are_named_apart_from_those_outside() -> None:
+def test_nodes_in_bodies_are_named_by_their_path() -> None:
     model = parsed(
         """g (float[2] x, bool c) => (float[2] y) {
             a = Relu(x)
@@ -63,7 +63,7 @@ def test_nodes_in_bodies_are_named_apart_from_those_outside() -> None:
         }"""
     )
     names = names_of(normalize.normalize(model))
-    assert sorted(filter(None, names)) == ["If_0", "Relu_0", "Relu_1", "Relu_2"]
+    assert sorted(filter(None, names)) == ["If_0", "If_0/else/Relu_2", "If_0/then/Relu_1", "Relu_0"]
 
 
 def test_optional_outputs_that_are_left_out_stay_left_out() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 import intact
 from intact.cli import arguments, build
@@ -28,7 +29,13 @@ from intact.settings.config import (
 )
 
 HALF = "float16"
-PLAIN = {bool: st.booleans(), str: st.text(max_size=8), type(None): st.none()}
+NUMBERS = st.one_of(st.booleans(), st.integers(-9, 9), st.floats(-9, 9))
+PLAIN = {
+    bool: st.booleans(),
+    str: st.text(max_size=8),
+    type(None): st.none(),
+    JsonValue: st.one_of(NUMBERS, st.lists(NUMBERS, max_size=2)),
+}
 KINDS = [kind for kind in vars(settings).values() if isinstance(kind, type) and issubclass(kind, Settings)]
 KINDS.remove(Settings)
 

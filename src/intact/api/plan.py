@@ -35,7 +35,7 @@ def plan(
         input_files.protect(place, given.config, given.path)
         publish.check_file(place, overwrite=overwrite, ours=written_before)
         log = Log(events or Silence())
-        source = loading.load(given.path, given.config.dims, log)
+        source = loading.load(given.path, given.config, log)
         resolved = presets.resolve(given.config, quantized=source.quantized)
         quant = resolved.quantization
         if quant is None or not quant.has_grids:

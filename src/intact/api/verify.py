@@ -19,6 +19,7 @@ from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 from intact.verification.compare import measure
+from intact.verification.sequences import chained
 from intact.verification.tolerance import Tolerance, tolerance
 
 
@@ -94,9 +95,15 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     inputs = replace(inputs, symptoms=doctor.examine(described, inputs.test, images=config.images))
     log.warn(*(symptom.message for symptom in inputs.symptoms))
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
-    first, *others = (execution.runner(path, config.compile) for path in (reference, *candidates))
+    first = replace(execution.runner(reference, config.compile, 1), form="original")
+    states = execution.states_of(config.states, described, inputs.test, first)
+    at_once = 1 if states else execution.ROWS_AT_ONCE
+    first, *others = (execution.runner(path, config.compile, at_once) for path in (reference, *candidates))
+    for name, output in states.items():
+        log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")
     with log.stage("verify"):
-        base, found = measure(inputs.test, replace(first, form="original"), others, labels)
+        runners = [chained(runner, states) for runner in (replace(first, form="original"), *others)]
+        base, found = measure(inputs.test, runners[0], runners[1:], labels)
     models = tuple(
         VerifiedModel(str(path), runner.form, runner.runtime, one.accuracy, one.task)
         for path, runner, one in zip(candidates, others, found, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -69,10 +70,15 @@ def _plain(name: str, value: object) -> object:
         # The last "=" splits: a dimension may be called "a=b", a size may not.
         pairs = [text.rpartition("=") for text in _with_equals("--dim", value)]
         return {key: _integer(key, size) for key, _, size in pairs}
+    if name == "set" and isinstance(value, list):
+        return {
+            key: _json(key, rest) for key, _, rest in (text.partition("=") for text in _with_equals("--set", value))
+        }
     if name == "weight_symmetry" and isinstance(value, str):
         return _symmetric(value)
-    if name == "ep_option" and isinstance(value, list):
-        return {key: rest for key, _, rest in (text.partition("=") for text in _with_equals("--ep-option", value))}
+    if name in ("ep_option", "state") and isinstance(value, list):
+        given = _with_equals(f"--{name.replace('_', '-')}", value)
+        return {key: rest for key, _, rest in (text.partition("=") for text in given)}
     return value
 
 
@@ -92,6 +98,16 @@ def _with_equals(flag: str, values: list[str]) -> list[str]:
     if bad:
         raise SettingsError("S142", f"{flag} {bad[0]!r}: expected name=value")
     return values
+
+
+def _json(name: str, text: str) -> object:
+    from intact.errors import SettingsError
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        allowed = "a value as JSON: 16000, 0.5, true, [1, 2]"
+        raise SettingsError("S109", f"--set {name}={text}: the value cannot be read", allowed=allowed) from None
 
 
 def _integer(name: str, text: str) -> int:

@@ -97,7 +97,15 @@ TARGET = (
     ),
     option("assume_ort", "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]"),
 )
-DIMS = (option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),)
+DIMS = (
+    option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),
+    option(
+        "set",
+        "Make an input a constant, as name=value, the value as JSON: sr=16000, mask=[1,0]. The deployed model does not "
+        "take it any more; repeatable.",
+        list[str] | None,
+    ),
+)
 IMAGES = (
     option("image_size", "Of images, as HxW. [default: that of the model's input]"),
     option("image_mean", "Subtracted from pixels of 0 to 1, as m or r,g,b."),
@@ -199,7 +207,16 @@ COMPILE = (
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
     option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )
+STATES = (
+    option(
+        "state",
+        "A state, as input=output: verification runs the rows as steps, and feeds the output back to the input; "
+        "repeatable. [default: those whose names, types and shapes agree]",
+        list[str] | None,
+    ),
+)
 GATES = (
+    *STATES,
     option("min_sqnr", "Gate: least SQNR in dB of every output of every form.", float | None),
     option(
         "min_cosine", "Gate: least cosine between every output and the original's, for example 0.999.", float | None

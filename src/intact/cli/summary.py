@@ -27,7 +27,7 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
     if quiet:
         return
     say("")
-    for line in (verdict_line(built.judged), _quantized(built), _placed(built), _calibrated(built)):
+    for line in (verdict_line(built.judged), _quantized(built), _placed(built), _calibrated(built), _fixed(built)):
         if line:
             say(line)
     if built.accuracy:
@@ -151,6 +151,12 @@ def _calibrated(built: Build) -> str:
     if built.calibration_kind == "none":
         return ""
     return f"calibrated on {built.calibration_samples} samples ({built.calibration_kind})"
+
+
+def _fixed(built: Build) -> str:
+    """The inputs that are constants of the deployed model."""
+    given = BuildConfig.from_dict(built.config).fixed_inputs
+    return "".join(f"input {name} is a constant: {json.dumps(value)}\n" for name, value in given.items()).rstrip()
 
 
 def _db(row: Accuracy) -> str:

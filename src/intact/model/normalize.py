@@ -5,26 +5,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from intact.errors import ModelError, SettingsError
-from intact.model import edit, query, shapes, upgrade
+from intact.model import edit, fixed_inputs, query, shapes, upgrade
 
 OVERRIDABLE = "overridable"
 """In the `meta` of an initializer that was an input, too: in the file as it was, a session may be given another."""
 
 
-def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.Model:
+def normalize(
+    model: ir.Model, *, dims: Mapping[str, int] | None = None, fixed: Mapping[str, np.ndarray] | None = None
+) -> ir.Model:
     """Return a copy of `model` in the one form that stages take, its free dimensions fixed as `dims` says.
 
-    `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The nodes of
-    `model` must be sorted, as `io.load` leaves them.
+    `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The inputs in
+    `fixed` become constants. The nodes of `model` must be sorted, as `io.load` leaves them.
     """
     result = model.clone()
     _fix_initializers(result)
     _free_negative_dims(result)
     _fix_dims(result, dims or {})
+    fixed_inputs.fix(result, fixed or {})
     result = inline_functions(result)
     lift_constants(result)
     drop_copies_of_constants(result)
@@ -33,6 +37,7 @@ def normalize(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> ir.M
     result.graph.opset_imports.setdefault("", upgrade.MINIMUM)
     result.ir_version = upgrade.ir_version_for(result.opset_imports)
     name_nodes(result)
+    name_values(result)
     shapes.infer_shapes(result)
     drop_idle_casts(result)
     return result
@@ -60,7 +65,10 @@ def sort_nodes(model: ir.Model) -> None:
 
 
 def name_nodes(model: ir.Model) -> None:
-    """Give every node a name that no other has: `<op>_<n>` where it had none; names that are there stay."""
+    """Give every node a name that no other has: `<op>_<n>` where it had none; names that are there stay.
+
+    A node in a body is named by its path: `If_3/then/Conv_2`.
+    """
     nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
     taken = {node.name for node in nodes if node.name}
     seen: set[str] = set()
@@ -69,6 +77,34 @@ def name_nodes(model: ir.Model) -> None:
         if not node.name or node.name in seen:
             node.name = _next_name(node.name or node.op_type, taken, counters)
         seen.add(node.name)
+    for graph in query.all_graphs(model):
+        _name_by_path(graph)
+
+
+def _name_by_path(graph: ir.Graph) -> None:
+    """Put the name of the node that holds a body, and which of its bodies it is, before the names in it."""
+    for node in (node for node in graph if node.attributes.data):
+        for label, body in query.named_bodies(node):
+            prefix = f"{node.name}/{label}/"
+            for inner in body:
+                inner.name = f"{prefix}{(inner.name or '').removeprefix(prefix)}"
+
+
+def name_values(model: ir.Model) -> None:
+    """Give every value of a body a name that no other value of the model has; those of the main graph stay."""
+    graphs = list(query.all_graphs(model))
+    names = edit.Names(model) if len(graphs) > 1 else None
+    seen: set[str] = set()
+    for value in (value for graph in graphs if names is not None for value in _values_of(graph)):
+        if value.name in seen and names is not None:
+            value.name = names.take(value.name)
+        seen.add(value.name or "")
+
+
+def _values_of(graph: ir.Graph) -> list[ir.Value]:
+    """The values that the graph itself defines, which have names."""
+    made = (value for node in graph for value in node.outputs)
+    return [value for value in (*graph.inputs, *graph.initializers.values(), *made) if value.name]
 
 
 def inline_functions(model: ir.Model) -> ir.Model:

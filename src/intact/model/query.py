@@ -186,11 +186,16 @@ def only_consumer(value: ir.Value) -> ir.Node | None:
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that the node holds directly: the branches of an If, the body of a Loop or a Scan."""
-    for attribute in node.attributes.data.values():
+    return (graph for _, graph in named_bodies(node))
+
+
+def named_bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """The graphs that the node holds directly, each with its name: `then`, `else`, `body`."""
+    for name, attribute in node.attributes.data.items():
         if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
+            yield name.removesuffix("_branch"), attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+            yield from ((f"{name}_{index}", graph) for index, graph in enumerate(attribute.as_graphs()))
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -213,6 +218,20 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
             if node.attributes.data:
                 inner += bodies(node)
         pending += reversed(inner)
+
+
+def values(model: ir.Model) -> dict[str, ir.Value]:
+    """The values of every graph of a normalised model, by name."""
+    found: dict[str, ir.Value] = {}
+    for graph in all_graphs(model):
+        found |= {value.name: value for node in graph for value in node.outputs if value.name}
+        found |= {value.name: value for value in (*graph.inputs, *graph.initializers.values()) if value.name}
+    return found
+
+
+def initializers(model: ir.Model) -> dict[str, ir.Value]:
+    """The initializers of every graph of a normalised model, by name."""
+    return {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
 
 
 def cycle(starts: Iterable[T], followers: Callable[[T], Iterable[T]]) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def unchecked(config: BuildConfig) -> list[str]:
     return [name for name in MEASURED if getattr(config, name) is not None]
 
 
-def latency_gate(original: Path, deployed: Path, rows: data.Dataset, config: BuildConfig) -> Gate | None:
+def latency_gate(original: Path, deployed: Path, rows: Iterable[data.Feeds], config: BuildConfig) -> Gate | None:
     """The gate on latency, measured now; None where it is not set."""
     if config.max_latency_ratio is None:
         return None

@@ -24,6 +24,7 @@ from intact.runtime import ort_cpu
 from intact.settings.config import CompileConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
+from intact.verification import sequences
 from intact.verification.compare import Runner
 
 Outputs = Mapping[str, np.ndarray]
@@ -34,15 +35,15 @@ PLAIN = "onnxruntime, no optimizations"
 ROWS_AT_ONCE = 64
 
 
-def runner(path: Path, config: CompileConfig) -> Runner:
-    """Choose where a model file runs. This is the one place that does.
+def runner(path: Path, config: CompileConfig, at_once: int = ROWS_AT_ONCE) -> Runner:
+    """Choose where a model file runs, and how many rows of it at once. This is the one place that does.
 
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
     backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
     """
     built = manifest.of_deployed(path)
     if built is not None:
-        return _deployed(path, built, config)
+        return _deployed(path, built, config, at_once)
     _refuse_alone(path)
     model = io.load(path)
     if not compiling.is_compiled(model):
@@ -50,21 +51,24 @@ def runner(path: Path, config: CompileConfig) -> Runner:
         return Runner(form, PLAIN, lambda rows: stream(path, rows))
     target = load_target(installed.maker_of(model), arch=config.arch, soc=config.soc)
     runtime = f"simulator of {target.name}"
-    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config))
+    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config, at_once))
 
 
-def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig) -> Runner:
+def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, at_once: int) -> Runner:
     made = CompileConfig.from_dict(built["config"]["compile"])
     for name, asked, found in (("arch", config.arch, made.arch), ("soc", config.soc, made.soc)):
         if asked is not None and found is not None and asked.lower() != found.lower():
             raise SettingsError("S135", f"--{name} {asked}: {path} was compiled for {found}", fix="leave it out")
     target = load_target(made.device, arch=made.arch, soc=made.soc)
     inputs, results = (boundary.grids(built["io"], direction) for direction in ("input", "output"))
+    fixed = built["config"].get("fixed_inputs", {})
     runtime = next((stage["runtime"] for stage in built["stages"] if stage["name"] == "compile"), target.name)
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        integers = (boundary.to_integers(row, inputs) for row in rows)
-        return (boundary.to_floats(found, results) for found in stream_compiled(path, integers, target, made))
+        taken = ({name: array for name, array in row.items() if name not in fixed} for row in rows)
+        integers = (boundary.to_integers(row, inputs) for row in taken)
+        found = stream_compiled(path, integers, target, made, at_once)
+        return (boundary.to_floats(one, results) for one in found)
 
     return Runner("compiled", runtime, outputs)
 
@@ -142,12 +146,23 @@ def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outp
 
 
 def stream_compiled(
-    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig
+    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, at_once: int = ROWS_AT_ONCE
 ) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of a compiled model for each row, on its device or a simulator of it, a block of rows at a time."""
     waiting = iter(rows)
-    while block := list(islice(waiting, ROWS_AT_ONCE)):
+    while block := list(islice(waiting, at_once)):
         yield from run_compiled(path, block, target, config)
+
+
+def states_of(
+    asked: Mapping[str, str] | None, model: ir.Model, rows: Iterable[data.Feeds], original: Runner
+) -> dict[str, str]:
+    """The inputs that are states, each with the output that is fed back to it; one run tells their shapes."""
+    names = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    row = next(iter(rows), None) if asked or (asked is None and sequences.namesakes(*names)) else None
+    if row is None:
+        return {}
+    return sequences.states_of(asked, row, next(iter(original.outputs([row]))))
 
 
 def run_compiled(

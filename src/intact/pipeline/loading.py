@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from intact import data
@@ -15,14 +17,15 @@ from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.matching import rewriter
-from intact.model import detect, io, normalize, query, randomness, upgrade
+from intact.model import detect, fixed_inputs, io, normalize, query, randomness, upgrade
 from intact.pipeline import execution, seen_types
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
 from intact.rules.quantized.operator_signs import MatchWeightSign
 from intact.runtime import ort_cpu
-from intact.verification.compare import compare
+from intact.settings.config import BuildConfig
+from intact.verification.compare import Runner, compare
 
 # Rounding in another order may move float32 results this little; an upgrade that changes the function moves them more.
 LEAST_UPGRADE_SQNR = 60.0
@@ -42,6 +45,16 @@ class LoadedModel:
     model: ir.Model
     quantized: detect.Quantized | None
     origin: Origin | None = None
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Inputs of the file that are constants of `model`."""
+
+    def as_given(self) -> Runner:
+        """The model as it was given, on the CPU; beside each row it is fed what is fixed."""
+        return Runner("original", execution.PLAIN, lambda rows: execution.stream(self.path, self.rows(rows)))
+
+    def rows(self, rows: Iterable[data.Feeds]) -> Iterator[data.Feeds]:
+        """Rows for the model as it was given."""
+        return ({**row, **self.fixed} for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +71,22 @@ class UpgradeCheck:
             log.warn(*warnings)
 
 
-def load(path: Path, dims: Mapping[str, int] | None, log: Log) -> LoadedModel:
+def load(path: Path, config: BuildConfig, log: Log) -> LoadedModel:
     """Load the model at `path`, upgraded and normalised, and compare it with the file as it is."""
-    source, check = start_loading(path, dims, log)
+    source, check = start_loading(path, config, log)
     check.confirm(log)
     return source
 
 
-def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple[LoadedModel, UpgradeCheck]:
+def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedModel, UpgradeCheck]:
     """Load the model at `path` as `load` does, but leave it to the caller to confirm the upgrade in the end."""
     aside = ThreadPoolExecutor(1)
     with log.stage("load") as (_, details):
         digest = aside.submit(io.sha256_of, path)
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
-        model = normalize.normalize(upgraded.model, dims=dims)
+        fixed = fixed_inputs.arrays(given, config.fixed_inputs, config.dims)
+        model = normalize.normalize(upgraded.model, dims=config.dims, fixed=fixed)
         log.warn(*_repeated(given), *upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
@@ -85,9 +99,12 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
             model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
-        source = LoadedModel(path, digest.result(), opset, model, quantized, found)
+        source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed)
+        details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})
+    for name, value in config.fixed_inputs.items():
+        log.events.note(f"input {name} is a constant now, {json.dumps(value)}: the model does not take it any more")
     differs = upgraded.from_opset != upgraded.to_opset
-    check = aside.submit(_check_upgrade, path, given, model) if differs else None
+    check = aside.submit(_check_upgrade, source, given) if differs else None
     aside.shutdown(wait=False)
     return source, UpgradeCheck(check, details)
 
@@ -117,14 +134,15 @@ def _refuse_what_kills(path: Path, model: ir.Model) -> None:
         )
 
 
-def _check_upgrade(path: Path, given: ir.Model, model: ir.Model) -> tuple[float | None, tuple[str, ...]]:
+def _check_upgrade(source: LoadedModel, given: ir.Model) -> tuple[float | None, tuple[str, ...]]:
     """The least SQNR in dB between the file and the upgraded model, None if they are identical, and warnings."""
+    path, model = source.path, source.model
     random = randomness.why_incomparable(given)
     if random is not None:
         return None, (f"{path}: the upgrade to a newer opset was not checked: {random}",)
     rows: list[data.Feeds] = []
     try:
-        rows = list(data.load(model, None, samples=UPGRADE_ROWS).calibration)
+        rows = list(source.rows(data.load(model, None, samples=UPGRADE_ROWS).calibration))
         found = least = _distance(rows, (path, given), (model, model))
     except (ModelError, DataError) as problem:
         if not isinstance(problem, DataError) and (problem.code != ort_cpu.STOPPED or _runs(rows, path, given)):
@@ -156,9 +174,14 @@ def _adds_otherwise(given: ir.Model, model: ir.Model) -> bool:
 def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
     session = execution.session(path, content=given)
     try:
-        return all(session.run(row) for row in rows)
+        return all(_run(session, row) for row in rows)
     except ModelError:
         return False
+
+
+def _run(session: ort_cpu.Session, row: Outputs) -> Outputs:
+    """The outputs for a row of the model as it was given, which may have inputs that another form does not take."""
+    return session.run({port.name: row[port.name] for port in session.inputs})
 
 
 def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
@@ -167,7 +190,7 @@ def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model])
 
     def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
         session = execution.session(form[0], content=form[1], threads=threads)
-        return [session.run(row) for row in rows]
+        return [_run(session, row) for row in rows]
 
     with ThreadPoolExecutor(2) as pool:
         before, after = pool.map(run, forms)

@@ -87,7 +87,7 @@ def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, 
 def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, UpgradeCheck]:
     """Load the model at `path`, complete the settings and load the inputs; the upgrade is still to be confirmed."""
     presets.available(asked)
-    source, upgrade = loading.start_loading(path, asked.dims, log)
+    source, upgrade = loading.start_loading(path, asked, log)
     try:
         return _with_inputs(source, asked, log), upgrade
     except Exception:

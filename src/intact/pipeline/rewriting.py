@@ -59,7 +59,7 @@ class RewrittenFile:
 def rewrite_file(order: RewriteOrder, config: BuildConfig, log: Log) -> RewrittenFile:
     """Rewrite a model file as ordered, and run both to compare them; layers that `near` would spoil stay exact."""
     target = order.target
-    source = loading.load(order.path, config.dims, log)
+    source = loading.load(order.path, config, log)
     inputs = preparation.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
         rows = deployment.validation_rows(inputs)

@@ -23,6 +23,7 @@ from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 from intact.verification import clipped as clipping
 from intact.verification.compare import Runner, compare, measure
+from intact.verification.sequences import chained
 
 Outputs = Mapping[str, np.ndarray]
 # Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
@@ -53,11 +54,16 @@ def verify(built: CompiledModel, log: Log) -> Verified:
     rows = prepared.inputs.test
     with log.stage("verify") as (_, details):
         details["samples"] = len(rows)
-        original = Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path))
-        first, others = measure(rows, original, _runners(built), prepared.labels)
+        original = prepared.source.as_given()
+        states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
+        details.update({"states": states} if states else {})
+        runners = [chained(runner, states) for runner in (original, *_runners(built, in_turn=bool(states)))]
+        first, others = measure(rows, runners[0], runners[1:], prepared.labels)
         clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, clipped)
+    for name, output in states.items():
+        log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(rows)} steps")
     accuracy = tuple(row for found in others for row in found.accuracy)
     return Verified(
         accuracy,
@@ -75,7 +81,7 @@ def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
     return Verified(unrun=reason)
 
 
-def _runners(built: CompiledModel) -> list[Runner]:
+def _runners(built: CompiledModel, *, in_turn: bool) -> list[Runner]:
     prepared, rewritten = built.prepared, built.before.rewritten
     forms: list[tuple[Form, ir.Model]] = []
     if prepared.is_quantized:
@@ -83,14 +89,15 @@ def _runners(built: CompiledModel) -> list[Runner]:
     if rewritten.applications or not (built.compiled.runs or forms):
         forms.append(("rewritten", rewritten.model))
     runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
-    return [*runners, _deployed(built)] if built.compiled.runs else runners
+    return [*runners, _deployed(built, 1 if in_turn else execution.ROWS_AT_ONCE)] if built.compiled.runs else runners
 
 
-def _deployed(built: CompiledModel) -> Runner:
+def _deployed(built: CompiledModel, at_once: int) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        found = execution.stream_compiled(path, map(io.quantize, rows), prepared.target, prepared.config.compile)
+        integers, config = map(io.quantize, rows), prepared.config.compile
+        found = execution.stream_compiled(path, integers, prepared.target, config, at_once)
         return map(io.dequantize, found)
 
     return Runner("compiled", built.compiled.runtime, outputs)
@@ -101,8 +108,9 @@ def _latency(built: CompiledModel, log: Log) -> Gate | None:
     if config.max_latency_ratio is None:
         return None
     with log.stage("perf") as (_, details):
-        source, rows = built.prepared.source.path, built.prepared.inputs.test
-        gate = acceptance.latency_gate(source, built.compiled.path, rows, config)
+        source = built.prepared.source
+        rows = source.rows(built.prepared.inputs.test)
+        gate = acceptance.latency_gate(source.path, built.compiled.path, rows, config)
         details["ratio"] = gate.value if gate is not None else None
     return gate
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import SettingsError
+from intact.model import query
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import LEAST_SCALE, Encoding, to_levels
 from intact.numbers.integer_types import middle
@@ -42,7 +43,7 @@ def split(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig)
     if not config.block_size:
         return Blocked(plan, ())
     _check(config)
-    nodes = {node.name: node for node in model.graph}
+    nodes = {node.name: node for node in query.all_nodes(model)}
     reasons = {w: _refusal(nodes[w.node], w, plan, target, config.block_size) for w in plan.weights if w.dtype in TYPES}
     taken = tuple(weight for weight, reason in reasons.items() if reason is None)
     left = [f"{weight.node} ({nodes[weight.node].op_type}): {reason}" for weight, reason in reasons.items() if reason]
@@ -85,9 +86,9 @@ def _refusal(node: ir.Node, weight: WeightPlan, plan: QuantPlan, target: Target,
 
 def resolve(model: ir.Model, blocked: Blocked, resolved: Resolved) -> Resolved:
     """`resolved` with the encodings and integers of the weights in blocks, each rounded to nearest."""
-    constants = dict(resolved.constants)
+    constants, tensors = dict(resolved.constants), query.initializers(model) if blocked.weights else {}
     for weight in blocked.weights:
-        tensor = model.graph.initializers[weight.tensor].const_value
+        tensor = tensors[weight.tensor].const_value
         assert tensor is not None and weight.axis is not None, "weights in blocks are constants with channels"
         constants[weight.node, weight.index] = encode(
             tensor.numpy().astype(np.float64), weight.axis, blocked.size, weight.dtype

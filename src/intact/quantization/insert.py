@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import edit, upgrade
+from intact.model import edit, query, upgrade
 from intact.model.garbage_pause import no_collection
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
@@ -29,9 +29,8 @@ def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
 
 def _write(result: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
     writer = _GridWriter(result, plan, resolved)
-    nodes = {node.name: node for node in result.graph}
     for name in plan.nodes:
-        writer.constants_of(nodes[name])
+        writer.constants_of(name)
     for name in plan.tensors:
         if name not in plan.conversions:
             writer.pair(name)
@@ -46,24 +45,28 @@ def _raise_opset(model: ir.Model, resolved: Resolved) -> None:
 
 
 class _GridWriter:
-    """The graph in the making, with the constants that several nodes share."""
+    """The graphs in the making, with the constants that several nodes share.
+
+    Integers cross into a body of If or Loop, and are dequantized there: ONNX Runtime's fusions crash where a body reads
+    from a DQ outside.
+    """
 
     def __init__(self, model: ir.Model, plan: QuantPlan, resolved: Resolved) -> None:
-        self.graph = model.graph
         self.plan = plan
         self.resolved = resolved
         self.names = edit.Names(model)
         self.quantized = set(plan.nodes)
-        self._nodes: dict[str | None, ir.Node] = {node.name: node for node in model.graph}
-        self.values = {v.name: v for node in self.graph for v in node.outputs}
-        self.values |= {v.name: v for v in (*self.graph.inputs, *self.graph.initializers.values())}
+        self._nodes: dict[str | None, ir.Node] = {node.name: node for node in query.all_nodes(model)}
+        self.values = query.values(model)
         self._converted = {use for c in plan.conversions.values() for use in c.readers}
         self._parameters: dict[tuple[object, ...], tuple[ir.Value, ir.Value]] = {}
+        self._stored: dict[tuple[object, ...], ir.Value] = {}
         self._dequantized: dict[tuple[object, ...], ir.Value] = {}
 
-    def constants_of(self, node: ir.Node) -> None:
+    def constants_of(self, name: str) -> None:
         """Give a node the integer form of its weights, biases and constant operands."""
-        for index in self.plan.uses[node.name or ""]:
+        node = self._nodes[name]
+        for index in self.plan.uses[name]:
             value = node.inputs[index]
             assert value is not None and value.name, "only present inputs are planned"
             if (node.name or "", index) in self.resolved.constants:
@@ -73,16 +76,20 @@ class _GridWriter:
                 integers = arithmetic.quantize(value.const_value.numpy(), encoding, precision=np.float64)
             else:
                 continue
-            node.replace_input_with(index, self._constant(value.name, encoding, integers))
+            node.replace_input_with(index, self._constant(value, encoding, integers, _graph_of(node)))
 
-    def _constant(self, name: str, encoding: Encoding, integers: np.ndarray) -> ir.Value:
+    def _constant(self, value: ir.Value, encoding: Encoding, integers: np.ndarray, graph: ir.Graph) -> ir.Value:
+        """The integers where the constant was, once, and a DQ in the graph that reads them."""
+        name = value.name or ""
         key = (name, *_key(encoding))
-        if key not in self._dequantized:
-            stored = edit.add_initializer(
-                self.graph, _tensor(integers, encoding.dtype), self.names.take(f"{name}_quantized")
+        if key not in self._stored:
+            assert value.graph is not None, f"{name!r} is an initializer"
+            self._stored[key] = edit.add_initializer(
+                value.graph, _tensor(integers, encoding.dtype), self.names.take(f"{name}_quantized")
             )
-            self._dequantized[key] = self._dequantize(stored, encoding, name, None)
-        return self._dequantized[key]
+        if (graph, *key) not in self._dequantized:
+            self._dequantized[graph, *key] = self._dequantize(self._stored[key], encoding, name, graph)
+        return self._dequantized[graph, *key]
 
     def pair(self, name: str) -> None:
         """Put Q and DQ behind a tensor. Quantized nodes read from it; others do where its producer is quantized."""
@@ -90,50 +97,63 @@ class _GridWriter:
         if value.const_value is not None:
             return
         encoding = self.resolved.tensors[name]
-        producer = value.producer()
+        producer, home = value.producer(), value.graph
+        assert home is not None, f"{name!r} is in a graph"
         readers = [
             (node, i) for node, i in value.uses() if self._reads(node, i) and (node.name, i) not in self._converted
         ]
         everyone = producer is not None and producer.name in self.quantized
-        # What a body of If or Loop captures stays as it is: ONNX Runtime's fusions crash where a body reads from a DQ.
-        uses = [use for use in value.uses() if use[0].graph is self.graph] if everyone else readers
-        if not uses and not (everyone and value.is_graph_output()):
+        uses = list(value.uses()) if everyone else readers
+        is_returned = everyone and value.is_graph_output()
+        if not uses and not is_returned:
             return
-        quantize, dequantized = self._pair(value, encoding, name, producer)
-        for node, index in uses:
-            node.replace_input_with(index, dequantized)
-        if everyone and value.is_graph_output():
-            edit.replace_value(value, dequantized, self.names)
-            quantize.replace_input_with(0, value)
+        quantize = self._quantize(value, encoding, name, home, producer)
+        graphs = dict.fromkeys([*([home] if is_returned else []), *(_graph_of(node) for node, _ in uses)])
+        for graph in sorted(graphs, key=lambda graph: graph is not home):
+            after = quantize if graph is home else None
+            dequantized = self._dequantize(quantize.outputs[0], encoding, name, graph, after)
+            for node, index in (use for use in uses if use[0].graph is graph):
+                node.replace_input_with(index, dequantized)
+            if is_returned and graph is home:
+                edit.replace_value(value, dequantized, self.names)
+                quantize.replace_input_with(0, value)
 
     def convert(self, entry: str) -> None:
         """Put a second pair on a tensor, behind the first where it has one, for readers that want another type."""
         conversion = self.plan.conversions[entry]
-        readers = [(self._nodes[name], index) for name, index in conversion.readers]
-        value = readers[0][0].inputs[readers[0][1]]
-        assert value is not None, "a converted input is present"
         if self.values[conversion.tensor].const_value is not None:
             return
-        _, dequantized = self._pair(value, self.resolved.tensors[entry], conversion.tensor, value.producer())
-        for node, index in readers:
-            node.replace_input_with(index, dequantized)
+        encoding, name = self.resolved.tensors[entry], conversion.tensor
+        readers = [(self._nodes[node], index) for node, index in conversion.readers]
+        for graph in dict.fromkeys(_graph_of(node) for node, _ in readers):
+            uses = [(node, index) for node, index in readers if node.graph is graph]
+            value = uses[0][0].inputs[uses[0][1]]
+            assert value is not None, "a converted input is present"
+            quantize = self._quantize(value, encoding, name, graph, value.producer() if value.graph is graph else None)
+            dequantized = self._dequantize(quantize.outputs[0], encoding, name, graph, quantize)
+            for node, index in uses:
+                node.replace_input_with(index, dequantized)
 
-    def _pair(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> tuple[ir.Node, ir.Value]:
-        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name)], encoding, name)
+    def _quantize(
+        self, value: ir.Value, encoding: Encoding, name: str, graph: ir.Graph, after: ir.Node | None
+    ) -> ir.Node:
+        quantize = self._node("QuantizeLinear", [value, *self._grid(encoding, name, graph)], encoding, name)
         quantize.outputs[0].dtype = ir.DataType[encoding.dtype.upper()]
         quantize.outputs[0].shape = value.shape
-        edit.place(self.graph, quantize, after)
-        return quantize, self._dequantize(quantize.outputs[0], encoding, name, quantize)
+        edit.place(graph, quantize, after)
+        return quantize
 
     def _reads(self, node: ir.Node, index: int) -> bool:
         return index in self.plan.uses.get(node.name or "", ())
 
-    def _dequantize(self, value: ir.Value, encoding: Encoding, name: str, after: ir.Node | None) -> ir.Value:
-        scale, zero_point = self._grid(encoding, name)
+    def _dequantize(
+        self, value: ir.Value, encoding: Encoding, name: str, graph: ir.Graph, after: ir.Node | None = None
+    ) -> ir.Value:
+        scale, zero_point = self._grid(encoding, name, graph)
         node = self._node("DequantizeLinear", [value, scale, zero_point], encoding, name)
         node.outputs[0].dtype = ir.DataType.FLOAT
         node.outputs[0].shape = value.shape
-        edit.place(self.graph, node, after or scale.producer())
+        edit.place(graph, node, after or scale.producer())
         return node.outputs[0]
 
     def _node(self, op: str, inputs: list[ir.Value], encoding: Encoding, name: str) -> ir.Node:
@@ -145,34 +165,39 @@ class _GridWriter:
         node.outputs[0].name = self.names.take(f"{name}_{suffix}")
         return node
 
-    def _grid(self, encoding: Encoding, name: str) -> tuple[ir.Value, ir.Value]:
-        """Scale and zero point as initializers, the same ones for every tensor on this grid."""
-        key = _key(encoding)
+    def _grid(self, encoding: Encoding, name: str, graph: ir.Graph) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point as initializers, the same ones for every tensor of the graph on this grid."""
+        key = (graph, *_key(encoding))
         if key not in self._parameters:
             if encoding.block_size:
-                scale = self._block_scales(encoding, name)
+                scale = self._block_scales(encoding, name, graph)
             else:
-                scale = edit.add_initializer(self.graph, np.asarray(encoding.scale), self.names.take(f"{name}_scale"))
+                scale = edit.add_initializer(graph, np.asarray(encoding.scale), self.names.take(f"{name}_scale"))
             zero_point = edit.add_initializer(
-                self.graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
+                graph, _tensor(encoding.zero_point, encoding.dtype), self.names.take(f"{name}_zero_point")
             )
             self._parameters[key] = (scale, zero_point)
         return self._parameters[key]
 
-    def _block_scales(self, encoding: Encoding, name: str) -> ir.Value:
+    def _block_scales(self, encoding: Encoding, name: str, graph: ir.Graph) -> ir.Value:
         """The scales of blocks: unsigned integers times one scale per channel, without a zero point."""
         assert encoding.axis is not None, "blocks lie along an axis"
         steps, multiples = blocks.factors(encoding)
         inputs = [
-            edit.add_initializer(self.graph, multiples, self.names.take(f"{name}_block_scale_quantized")),
-            edit.add_initializer(self.graph, steps, self.names.take(f"{name}_channel_scale")),
+            edit.add_initializer(graph, multiples, self.names.take(f"{name}_block_scale_quantized")),
+            edit.add_initializer(graph, steps, self.names.take(f"{name}_channel_scale")),
         ]
         attributes = {"axis": 1 - encoding.axis}
         node = ir.node("DequantizeLinear", inputs, attributes, name=self.names.take(f"{name}_block_scale"))
         node.outputs[0].name = self.names.take(f"{name}_block_scale_dequantized")
         node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, inputs[0].shape
-        edit.place(self.graph, node, None)
+        edit.place(graph, node, None)
         return node.outputs[0]
+
+
+def _graph_of(node: ir.Node) -> ir.Graph:
+    assert isinstance(node.graph, ir.Graph), f"{node.name!r} is in a graph"
+    return node.graph
 
 
 def _key(encoding: Encoding) -> tuple[object, ...]:

@@ -6,14 +6,15 @@ Where activations have no grids, the model is brought to half precision (`float1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.events import Events, Silence
+from intact.model import query
 from intact.quantization import blocks, encodings, float16
-from intact.quantization.calibration.observe import Rows, observe
+from intact.quantization.calibration.observe import Rows, idle_nodes, observe
 from intact.quantization.calibration.resolve import check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.improve import improve
@@ -21,6 +22,7 @@ from intact.quantization.improve.effort import DEPTHS, Effort
 from intact.quantization.improve.migrate import describe, migrate
 from intact.quantization.insert import insert
 from intact.quantization.planning import plan_file
+from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
@@ -88,6 +90,10 @@ def quantize(
         seen = observe(model, given.plan, rows, watched=watched, progress=advance)
     stopwatch.lap("calibration")
     run_seconds = stopwatch.seconds["calibration"]
+    idle = idle_nodes(model, given.plan, seen)
+    if idle:
+        types = {**types, **dict.fromkeys(idle, FLOAT)}
+        given = encodings.planned(model, target, config, types, ranges)
     rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
     if rescued is not None:
         notes.append(str(rescued))
@@ -110,7 +116,7 @@ def quantize(
     stopwatch.lap("planning")
     result = insert(model, given.plan, resolved)
     stopwatch.lap("qdq_insertion")
-    warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen))
+    warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen), *_idle(idle))
     return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds)
 
 
@@ -152,7 +158,7 @@ def _substitutes(plan: QuantPlan, config: QuantConfig, types: Mapping[str, str],
 def _other_weights(model: ir.Model, plan: QuantPlan, config: QuantConfig) -> list[str]:
     """A note for matrices and filters that have another type than was asked for, by neither settings nor file."""
     free = [w for w in plan.weights if config.encodings is None and w.tensor not in config.overrides]
-    shapes = {name: value.shape for name, value in model.graph.initializers.items()}
+    shapes = {name: value.shape for name, value in query.initializers(model).items()}
     others = [w for w in free if w.dtype != config.weight_type and len(shapes[w.tensor] or ()) > 1]
     listed = ", ".join(f"{w.node} ({w.dtype})" for w in others)
     return [f"weights that the target does not take as {config.weight_type}: {listed}"] if others else []
@@ -160,7 +166,12 @@ def _other_weights(model: ir.Model, plan: QuantPlan, config: QuantConfig) -> lis
 
 def _on_grids(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
     """The computed tensors that have grids: those that 8 bits may not hold."""
-    return tuple(name for name in dict.fromkeys(map(plan.source, plan.tensors)) if name not in model.graph.initializers)
+    constants = query.initializers(model)
+    return tuple(name for name in dict.fromkeys(map(plan.source, plan.tensors)) if name not in constants)
+
+
+def _idle(nodes: Sequence[str]) -> list[str]:
+    return [f"no sample runs {len(nodes)} nodes, which stay in float: {', '.join(nodes)}"] if nodes else []
 
 
 def _nonfinite(seen: Mapping[str, Sketch]) -> list[str]:

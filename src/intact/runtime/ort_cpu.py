@@ -13,7 +13,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from intact.errors import ModelError
-from intact.model import io
+from intact.model import io, query
+from intact.model.hoisting import Hoist
 from intact.runtime.ort_message import sentence
 
 STOPPED = "M131"
@@ -40,8 +41,8 @@ class SessionPort:
 class Session:
     """A loaded model: `run` maps named inputs to named outputs.
 
-    `outputs` may name any tensor of the main graph; by default they are the graph's outputs. With `profile`, the path
-    that a record's name begins with, the time of every node is recorded until `end_profile`.
+    `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
+    With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
     """
 
     def __init__(
@@ -187,11 +188,14 @@ def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:
     if not missing:
         return model
     result = model.clone()
-    values = {value.name: value for node in result.graph for value in node.outputs}
-    values |= {value.name: value for value in (*result.graph.inputs, *result.graph.initializers.values())}
+    values, hoist = query.values(result), None
     for name in missing:
         assert name in values, f"no tensor of the graph is called {name!r}"
-        result.graph.outputs.append(values[name])
+        value = values[name]
+        if value.graph is not result.graph:
+            hoist = hoist or Hoist(result)
+            value = hoist.lift(value)
+        result.graph.outputs.append(value)
     return result
 
 

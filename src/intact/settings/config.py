@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -283,6 +284,14 @@ class BuildConfig(Settings):
         default=None, description="The preset that the quantization settings started from."
     )
     dims: dict[str, int] = Field(default={}, description="Sizes of free dimensions, by name.")
+    fixed_inputs: dict[str, JsonValue] = Field(
+        default={}, description="Values of inputs that become constants, by name: numbers, booleans, or lists of them."
+    )
+    states: dict[str, str] | None = Field(
+        default=None,
+        description="Inputs that are states, each with the output that is fed back to it in verification; None: those "
+        "whose names agree. Empty: none.",
+    )
     test_path: str | None = Field(
         default=None, description="Inputs for verification; None: rows of the calibration inputs are held back."
     )

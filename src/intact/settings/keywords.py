@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
+from intact.json_types import Json
 from intact.settings.config import BuildConfig, Distribution, Effort, ExportTask, Method, Precision, merge
 from intact.settings.places import PLACES
 
@@ -54,6 +55,8 @@ class Keywords(TypedDict, total=False):
     image_layout: Literal["nchw", "nhwc"]
     tokenizer: str
     dim: Mapping[str, int]
+    set: Mapping[str, Json]
+    state: Mapping[str, str]
     optimize: bool
     strict: bool
     ep_option: Mapping[str, str]

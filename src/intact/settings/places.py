@@ -25,6 +25,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "exclude_node": ("quant", "exclude_nodes"),
     "test_data": ("test_path",),
     "dim": ("dims",),
+    "set": ("fixed_inputs",),
+    "state": ("states",),
     **{
         name: (name,)
         for name in (

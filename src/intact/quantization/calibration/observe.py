@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import DataError
+from intact.model import query
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import QuantPlan
 from intact.runtime import ort_cpu
@@ -37,15 +38,34 @@ def observe(
 ) -> dict[str, Sketch]:
     """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
     sketches = _empty_sketches(plan, frozenset(watched))
-    constants = {name: value.const_value for name, value in model.graph.initializers.items() if name in sketches}
+    constants = {name: value.const_value for name, value in query.initializers(model).items() if name in sketches}
     for name, tensor in constants.items():
         if tensor is not None:
             sketches[name].add(tensor.numpy())
     computed = {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
     for observer in _observers(model, computed, rows, progress):
         sketches |= {name: sketches[name].merge(seen) for name, seen in observer.sketches.items()}
-    _refuse_empty({name: sketches[name] for name in map(plan.source, plan.observed)})
+    values = query.values(model)
+    observed = dict.fromkeys(map(plan.source, plan.observed))
+    _refuse_empty({name: sketches[name] for name in observed if not _never_ran(model, values[name], sketches[name])})
     return sketches
+
+
+def idle_nodes(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> list[str]:
+    """The nodes in bodies that no row ran, so that nothing is known of their values."""
+    values = query.values(model)
+    idle = {name for name, sketch in seen.items() if _never_ran(model, values[name], sketch)}
+    nodes = (node for node in query.all_nodes(model) if node.name in plan.nodes and node.graph is not model.graph)
+    return [
+        node.name or ""
+        for node in nodes
+        if any(value is not None and value.name in idle for value in (*node.inputs, *node.outputs))
+    ]
+
+
+def _never_ran(model: ir.Model, value: ir.Value, sketch: Sketch) -> bool:
+    """True for a value of a body, of which not even a NaN was seen."""
+    return value.graph is not model.graph and sketch.count == 0 and sketch.nonfinite == 0
 
 
 def watch(

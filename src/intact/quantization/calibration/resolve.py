@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.model import query
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.ranges import range_of, worth_trying
@@ -41,12 +42,12 @@ def resolve(
     `given` are encodings of weights, by (node, input), that are not to be chosen from the values; `chosen` are
     encodings of grids, by name, that are settled already.
     """
-    values = {name: value.const_value for name, value in model.graph.initializers.items()}
+    values = {name: value.const_value for name, value in query.initializers(model).items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
     merged = _merged(plan, seen)
     grids = {name: chosen.get(name) or _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
     tensors = {tensor: grids[name] for tensor, name in plan.tensors.items()}
-    nodes = {node.name: node for node in model.graph}
+    nodes = {node.name: node for node in query.all_nodes(model)}
     biases = {bias.node: bias for bias in plan.biases}
     constants: dict[tuple[str, int], tuple[Encoding, np.ndarray]] = {}
     for weight in plan.weights:
@@ -66,8 +67,9 @@ def resolve(
 
 def check_constants(model: ir.Model, plan: QuantPlan) -> None:
     """Refuse, before anything is run, a model with NaN or infinite values in a constant that is to be quantized."""
+    constants = query.initializers(model)
     for tensor in dict.fromkeys([*(w.tensor for w in plan.weights), *(b.tensor for b in plan.biases)]):
-        value = model.graph.initializers[tensor].const_value
+        value = constants[tensor].const_value
         assert value is not None, "planned weights are constants"
         _finite(tensor, value.numpy())
 

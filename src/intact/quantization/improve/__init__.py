@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from intact.model import query
 from intact.numbers.encoding import Encoding
 from intact.quantization import blocks
 from intact.quantization.blocks import Blocked
@@ -69,9 +70,9 @@ def improve(
 
 def _coarse_scales(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> dict[tuple[str, int], Encoding]:
     """Better scales for weights of few bits, by (node, input)."""
-    scales = {}
+    scales, constants = {}, query.initializers(model)
     for weight in plan.weights:
-        tensor = model.graph.initializers[weight.tensor].const_value
+        tensor = constants[weight.tensor].const_value
         if weight.dtype in COARSE and tensor is not None:
             encoding, _ = resolved.constants[weight.node, weight.index]
             scales[weight.node, weight.index] = least_error_scales(tensor.numpy().astype(np.float64), encoding)

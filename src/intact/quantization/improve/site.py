@@ -55,10 +55,10 @@ class Layers:
 
 
 def layers_of(model: ir.Model, plan: QuantPlan) -> list[Layers]:
-    """The computed tensors that layers with quantized weights read, in the order of the graph."""
+    """The computed tensors that layers of the main graph with quantized weights read, in its order."""
     nodes = {node.name: node for node in model.graph}
     found: dict[ir.Value, list[Reader]] = {}
-    for weight in plan.weights:
+    for weight in (weight for weight in plan.weights if weight.node in nodes):
         node = nodes[weight.node]
         source = node.inputs[0]
         reader = Reader.of(node, weight) if source is not None and not query.is_constant(source) else None

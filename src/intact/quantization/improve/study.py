@@ -62,10 +62,13 @@ class Study:
 def studies(
     model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int, depth: Depth = NORMAL
 ) -> list[Study]:
-    """One empty study for each tensor and way of reading it by layers with quantized weights."""
+    """One empty study for each tensor and way of reading it by layers with quantized weights.
+
+    Layers in bodies have none: what they read is seen without its dimensions.
+    """
     nodes = {node.name: node for node in model.graph}
     found: dict[tuple[str, Linear], Study] = {}
-    for weight in plan.weights:
+    for weight in (weight for weight in plan.weights if weight.node in nodes):
         node = nodes[weight.node]
         tensor = model.graph.initializers[weight.tensor].const_value
         source = node.inputs[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from intact.model import query
+from intact.model import hoisting, query
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
@@ -44,7 +44,8 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
 
     `types` gives single nodes another activation type than the settings; `float` leaves a node alone.
     """
-    candidates = [choice for node in model.graph if (choice := _candidate(node, target, config, types)) is not None]
+    nodes = (node for graph in reached(model, target) for node in graph)
+    candidates = [choice for node in nodes if (choice := _candidate(node, target, config, types)) is not None]
     taken: set[ir.Node] = set()
     on_grid: set[ir.Value] = set()
     for start in (True, False):
@@ -56,6 +57,11 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
     if config.nodes is None:  # what the user asks for by name is quantized, useful or not
         _drop_idle(candidates, taken)
     return [choice for choice in candidates if choice.node in taken]
+
+
+def reached(model: ir.Model, target: Target) -> list[ir.Graph]:
+    """The graphs whose nodes may be quantized: a body runs on the CPU, where an NPU's grids would serve nobody."""
+    return [model.graph] if target.npu else hoisting.open_graphs(model)
 
 
 def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
@@ -80,7 +86,7 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
         return None
     # An NPU computes in integers or not at all: where it lacks the wanted type, the next best keeps the node on it.
     for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
-        fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype) and _obeys(node, s, config)]
+        fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype, target) and _obeys(node, s, config)]
         exact = [s for s in fitting if _has_weight_types(node, s, target, config)]
         signature = next(iter(exact or fitting), None)
         if signature is not None:
@@ -151,14 +157,16 @@ def _weight_slots(node: ir.Node, signature: Signature) -> list[Slot]:
     return [slot for slot in slots if slot is not None and slot.constant and not is_bias(slot)]
 
 
-def _fits(node: ir.Node, signature: Signature, wanted: str) -> bool:
+def _fits(node: ir.Node, signature: Signature, wanted: str, target: Target) -> bool:
     # Of the many signatures of an operator most are for other types: the outputs tell it soonest.
     for index, value in enumerate(node.outputs):
         slot = signature.output(index)
         if is_on_grid(slot) and (wanted not in slot.types or not _is_real(value)):
             return False
     inputs = [(signature.input(i), value) for i, value in enumerate(node.inputs) if value is not None]
-    if not any(slot is not None and is_on_grid(slot) and not slot.constant for slot, _ in inputs):
+    grids = [slot for slot, _ in inputs if slot is not None and is_on_grid(slot)]
+    # Integer weights beside floats save memory wherever they run; an NPU is there to compute on integers.
+    if not grids or (target.npu and all(slot.constant for slot in grids)):
         return False
     first = next((i for i, (slot, _) in enumerate(inputs) if slot is not None and is_on_grid(slot)), 0)
     return all(_fits_input(slot, value, wanted, i > first) for i, (slot, value) in enumerate(inputs))

@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import ConfigDict, ValidationError, field_validator
 
 from intact.errors import SettingsError
+from intact.model import query
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.results import PlannedGrid, QuantPlan, WeightPlan
@@ -170,7 +171,7 @@ def edits(path: Path, model: ir.Model, target: Target, config: QuantConfig) -> E
     """The difference between a plan file and the plan that its settings would give; unknown names are errors."""
     values = read_plan(path)
     plain = plan(model, target, config, config.types)
-    _refuse_unknown(path, "node", values.nodes, [node.name or "" for node in model.graph])
+    _refuse_unknown(path, "node", values.nodes, [node.name or "" for node in query.all_nodes(model)])
     types: dict[str, str] = {n: dtype for n, dtype in values.nodes.items() if plain.nodes.get(n, FLOAT) != dtype}
     types |= {name: FLOAT for name in plain.nodes if name not in values.nodes}
     # The types of its nodes may be what the file was made with or what a reader changed: the grids are of either plan.

@@ -70,7 +70,8 @@ def _plan(
 
 def _refuse_wider_weights(model: ir.Model, result: QuantPlan, target: Target, config: QuantConfig) -> None:
     """Fewer bits than the target takes are an error: weights that are all larger than asked for serve nobody."""
-    matrices = [weight for weight in result.weights if len(model.graph.initializers[weight.tensor].shape or ()) > 1]
+    constants = query.initializers(model)
+    matrices = [weight for weight in result.weights if len(constants[weight.tensor].shape or ()) > 1]
     if not matrices or any(weight.tensor in config.overrides for weight in matrices):
         return
     if min(bits(weight.dtype) for weight in matrices) > bits(config.weight_type):
@@ -81,15 +82,16 @@ def _refuse_wider_weights(model: ir.Model, result: QuantPlan, target: Target, co
 
 
 def _refuse_half_precision(model: ir.Model) -> None:
-    if any(value.dtype == ir.DataType.FLOAT16 for node in model.graph for value in node.outputs):
+    if any(value.dtype == ir.DataType.FLOAT16 for node in query.all_nodes(model) for value in node.outputs):
         raise ModelError("M142", "the model is in half precision", allowed="float32", fix="export it in float32")
 
 
 def check_names(model: ir.Model, config: QuantConfig) -> None:
     """A name in the settings that is not in the model is a mistake, not a wish without effect."""
-    nodes = {node.name or "" for node in model.graph}
-    tensors = {value.name or "" for node in model.graph for value in (*node.inputs, *node.outputs) if value is not None}
-    kinds = {node.op_type for node in model.graph}
+    every = list(query.all_nodes(model))
+    nodes = {node.name or "" for node in every}
+    tensors = {value.name or "" for node in every for value in (*node.inputs, *node.outputs) if value is not None}
+    kinds = {node.op_type for node in every}
     for what, asked, known in (
         ("node", (*(config.nodes or ()), *config.exclude_nodes, *config.types), nodes),
         ("tensor", tuple(config.overrides), tensors),
@@ -123,7 +125,8 @@ def _base_types(chosen: list[Choice]) -> dict[str, str]:
             types[_name(value)] = choice.activation
     for choice in chosen:
         for index, source in enumerate(choice.node.inputs):
-            if source is not None:
+            slot = choice.signature.input(index)
+            if source is not None and slot is not None and is_on_grid(slot):
                 types.setdefault(_name(source), choice.input_type(index))
     return types
 
@@ -257,7 +260,7 @@ class _Draft:
         if (node.domain, node.op_type) not in CLIPPING or value is None or self.config.activation_symmetric:
             return
         producer, name = value.producer(), _name(value)
-        if producer is None or query.only_consumer(value) is None:
+        if producer is None or producer.graph is not node.graph or query.only_consumer(value) is None:
             return
         if self.nodes.get(producer.name or "") != choice.activation:
             return

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from intact.model import query
 from intact.numbers.decibels import sqnr_db
 from intact.quantization.calibration.ranges import range_of
 from intact.quantization.calibration.ranges.error import mean_squared_error
@@ -60,9 +61,10 @@ def rescue(
     grids = {plan.tensors[name] for name in noisy}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
     types: dict[str, str] = {}
-    for node in model.graph:
+    for node in query.all_nodes(model):
         current = plan.nodes.get(node.name or "")
-        touched = [v for v in node.inputs if v is not None] + (list(node.outputs) if target.npu else [])
+        read = [node.inputs[index] for index in plan.uses.get(node.name or "", ())]
+        touched = [v for v in read if v is not None] + (list(node.outputs) if target.npu else [])
         if any(value.name in settled for value in (*node.inputs, *node.outputs) if value is not None):
             continue
         if current in _WIDER and any(value in poor for value in touched):
@@ -73,7 +75,7 @@ def rescue(
 
 def _keep_units_together(model: ir.Model, plan: QuantPlan, types: dict[str, str]) -> None:
     """Give a node that clips the type of its producer, and the other way round, where no grid is between them."""
-    for node in model.graph:
+    for node in query.all_nodes(model):
         source = node.inputs[0] if node.inputs else None
         producer = source.producer() if source is not None else None
         if producer is None or source is None or source.name in plan.tensors:
@@ -135,4 +137,5 @@ def _range(sketch: Sketch, grid: PlannedGrid) -> Range:
 
 
 def _computed(model: ir.Model) -> list[ir.Value]:
-    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    inputs = (value for graph in query.all_graphs(model) for value in graph.inputs)
+    return [*inputs, *(value for node in query.all_nodes(model) for value in node.outputs)]

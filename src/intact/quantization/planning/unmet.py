@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.errors import TargetError
+from intact.model import query
 from intact.numbers.integer_types import bits
 from intact.results import QuantPlan
 from intact.settings.config import QuantConfig
@@ -53,7 +54,7 @@ def refuse(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig
 
 
 def _layers(model: ir.Model, plan: QuantPlan, config: QuantConfig, types: Mapping[str, str]) -> list[UnmetLayer]:
-    nodes = {node.name or "": node for node in model.graph if node.name in plan.nodes}
+    nodes = {node.name or "": node for node in query.all_nodes(model) if node.name in plan.nodes}
     wanted = {name: types.get(name, config.activation_type) for name in nodes}
     products = [w for w in plan.weights if nodes[w.node].op_type in _PRODUCTS]
     if any(weight.tensor in config.overrides for weight in products):

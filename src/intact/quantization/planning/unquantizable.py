@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from intact.errors import TargetError, some
 from intact.model import query
-from intact.quantization.planning.choose import FLOAT, wanted_by
+from intact.quantization.planning.choose import FLOAT, reached, wanted_by
 from intact.settings.config import QuantConfig
 from intact.targets.spec import OpSpec, Target
 
@@ -19,7 +19,7 @@ _EXCLUDED = "the settings leave it out"
 def refusal(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> TargetError:
     """Say that nothing is quantized, and for each kind of operator why."""
     reasons: dict[str, list[str]] = {}
-    for node in model.graph:
+    for node in (node for graph in reached(model, target) for node in graph):
         reasons.setdefault(_reason(node, target, config, types), []).append(node.op_type)
     told = [f"{some(list(dict.fromkeys(ops)), _SHOWN)}: {reason}" for reason, ops in reasons.items()]
     precision = f"{config.activation_type} activations and {config.weight_type} weights"

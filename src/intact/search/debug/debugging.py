@@ -74,7 +74,7 @@ def debug_files(
 
 
 def _load(path: Path, config: BuildConfig, log: Log) -> ir.Model:
-    model = loading.load(path, config.dims, log).model
+    model = loading.load(path, config, log).model
     if compiling.is_compiled(model):
         return model
     # Grids are compared where they stand between nodes; integer operators have them inside.

@@ -212,7 +212,7 @@ def _outcome(cell: Cell, built: Build, seconds: float) -> Outcome:
 
 def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
     """For each cell a digest of all that decides its bytes: the model, the data, the settings, the versions."""
-    given = loading.load(source, wanted[0].config.dims, Log())
+    given = loading.load(source, wanted[0].config, Log())
     inputs = preparation.inputs_for(given.model, wanted[0].config, log)
     rows = (given.sha256, inputs.calibration.sha256, inputs.test.sha256)
     return [
