@@ -55,6 +55,7 @@ def _load(file: Path) -> ir.Model:
     for function in proto.functions:
         proto_check.check_function_names(function)
     proto_check.check_no_recursion(proto.functions)
+    proto_check.check_expansion(proto)
     roots = _check_tensors(proto, file)
     model = _deserialize(proto)
     for tensor in _tensors(model):

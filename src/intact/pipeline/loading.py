@@ -15,7 +15,7 @@ from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.model import detect, io, normalize, query, upgrade
-from intact.pipeline import execution, seen_types
+from intact.pipeline import execution, seen_types, trial
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
@@ -80,6 +80,7 @@ def start_loading(path: Path, dims: Mapping[str, int] | None, log: Log) -> tuple
             # A float model gets that with the rest of optimizing. Rules and checks want grids and weights constant.
             constant_folding.fold(model)
             _refuse_what_kills(path, model)
+        trial.refuse_bombs(path, model, dims)
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
         source = LoadedModel(path, digest.result(), opset, model, quantized, found)
     differs = upgraded.from_opset != upgraded.to_opset

@@ -20,7 +20,8 @@ from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
 
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
-DEATHS = ("E102", "E103", "E104")
+LATE = "E103"
+DEATHS = ("E102", LATE, "E104")
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
