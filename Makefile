@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all coverage mutate lint format bench clean
+.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -26,6 +26,11 @@ coverage: .venv/test
 # Goes on where it stopped; output/mutation holds what is known.
 mutate: .venv/test
 	$(BIN)/python -m tests.mutation
+
+# Seconds of each kind of file; FUZZ names some kinds alone, such as FUZZ="models npz".
+SECONDS ?= 600
+fuzz: .venv/test
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ)
 
 lint: .venv/test
 	$(BIN)/ruff check .

@@ -56,6 +56,7 @@ class Flags(TypedDict, total=False):
     cluster: str | None
     as_json: bool
     quiet: bool
+    log_json: bool
     debug: bool
 
 
@@ -231,6 +232,7 @@ OUTPUT = (
 TALK = (
     option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),
     option("quiet", "Print errors and warnings only.", bool, "--quiet", "-q"),
+    option("log_json", "Write stages, notes, warnings and errors as JSON, one object a line on stderr.", bool),
     option("debug", "Show a traceback when something goes wrong.", bool),
 )
 
