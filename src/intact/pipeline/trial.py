@@ -76,7 +76,7 @@ def _try_out(path: Path, dims: Mapping[str, int], model: ir.Model) -> None:
     """Run the model of a file once in a child process; refuse it if that goes beyond the limits."""
     memory = footprint.allowed_bytes(model)
     seconds = LEAST_SECONDS + memory // footprint.MOST_GROWTH // BYTES_A_SECOND
-    order: TrialOrder = {"path": str(path.resolve()), "dims": dict(dims), "memory": memory, "seconds": seconds}
+    order: TrialOrder = {"path": str(path.absolute()), "dims": dict(dims), "memory": memory, "seconds": seconds}
     try:
         stopped = process.call("intact.pipeline.trial:run", order, timeout=PATIENCE * seconds).result["stopped"]
     except ToolchainError as death:
