@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import intact
 from intact.errors import ModelError
-from intact.model import footprint, io, normalize, shapes
+from intact.model import footprint, io, normalize
 from intact.pipeline import trial
 from intact.rules.float import constant_folding
 from tests.conftest import SavedZoo
@@ -96,6 +96,20 @@ def test_a_file_that_claims_small_shapes_is_not_believed(name: str, tmp_path: Pa
         footprint.check(footprint.of(io.load(tmp_path / "bomb.onnx")))
 
 
+def test_a_file_whose_functions_cannot_be_written_out_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ALL["Expand"]()
+    made.graph.value_info.append(helper.make_tensor_value_info("big", TensorProto.FLOAT, [1]))
+    onnx.save(made, tmp_path / "bomb.onnx")
+
+    def refuse(model: ir.Model) -> ir.Model:
+        raise ModelError("M150", "no")
+
+    monkeypatch.setattr(normalize, "inline_functions", refuse)
+    assert not footprint.of(io.load(tmp_path / "bomb.onnx")).is_known
+
+
 @pytest.mark.parametrize("name", [*bombs.COMPUTED, *bombs.ENDLESS])
 def test_what_depends_on_values_has_to_be_tried_out(name: str, tmp_path: Path) -> None:
     assert not footprint.of(io.load(saved(name, tmp_path))).is_known
@@ -123,16 +137,13 @@ def test_whoever_trusts_a_model_may_say_so(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", [*bombs.SIZES, *bombs.COMPUTED])
 def test_folding_keeps_to_its_budget(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = normalize.normalize(io.load(saved(name, tmp_path)))
-    seen: list[int] = []
-
-    def run(model: ir.Model, feeds: object) -> dict[str, np.ndarray]:
-        shapes.infer_shapes(model)
-        sizes = [footprint.of(model).sizes]
-        seen.append(sum(sum(found.values()) for found in sizes))
-        assert seen[-1] <= 1 << 28
-        return plain(model, {})
-
     plain = constant_folding.ort_cpu.run
+
+    def run(constants: ir.Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = footprint.of(constants)
+        assert found.is_known and sum(found.sizes.values()) <= 1 << 28
+        return plain(constants, feeds)
+
     monkeypatch.setattr(constant_folding.ort_cpu, "run", run)
     constant_folding.fold(model)
     large = {"ConstantOfShape", "Range", "Expand", "Tile"}

@@ -41,10 +41,10 @@ class Footprint:
 def of(model: ir.Model) -> Footprint:
     """Work out what a run of `model` makes, with every free dimension of its inputs taken as 1."""
     copy = model.clone()
+    _forget_shapes(copy)
     # A model whose shapes do not fit together may still run: what is not known is tried out.
     with contextlib.suppress(ModelError):
         copy = normalize.inline_functions(copy)
-        _forget_shapes(copy)
         shapes.infer_shapes(copy)
     sizes = {value: _bytes(value) for value in _results(copy)}
     known = {value: size for value, size in sizes.items() if size is not None}
