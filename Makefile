@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all coverage mutate lint format bench clean
+.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -17,6 +17,10 @@ test: lint
 test-all: lint
 	$(PYTEST)
 
+# The tests of `make test` with the oldest versions that pyproject.toml allows.
+test-oldest: .venv-oldest/test
+	.venv-oldest/bin/python -m pytest -n 2 -m "not slow"
+
 # The tests of `make test` with their lines counted, which takes more than twice the time: see CONTRIBUTING.
 coverage: .venv/test
 	mkdir -p output
@@ -26,6 +30,11 @@ coverage: .venv/test
 # Goes on where it stopped; output/mutation holds what is known.
 mutate: .venv/test
 	$(BIN)/python -m tests.mutation
+
+# Seconds of each kind of file; FUZZ names some kinds alone, such as FUZZ="models npz".
+SECONDS ?= 600
+fuzz: .venv/test
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ)
 
 lint: .venv/test
 	$(BIN)/ruff check .
@@ -52,10 +61,16 @@ bench: .venv/test
 	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test]"
 	touch $@
 
+.venv-oldest/test: pyproject.toml tests/oldest.py
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python tests/oldest.py > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/constraints.txt --editable ".[openvino,test]"
+	touch $@
+
 # Tests of Hugging Face models run where this is installed, and are skipped elsewhere: torch is large.
 .venv/hf: .venv/test
 	$(BIN)/python -m pip install --quiet --editable ".[hf]" "torch==2.13.0"
 	touch $@
 
 clean:
-	rm -rf .venv output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

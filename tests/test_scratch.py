@@ -126,3 +126,31 @@ def test_a_command_that_is_asked_to_end_cleans_up_and_says_one_line(
     assert time.monotonic() - begun < 10
     assert (process.returncode, told) == (128 + number, f"{word}\n")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
+@pytest.mark.parametrize("swept", ["before it is opened", "before it is locked"])
+def test_what_is_swept_before_it_is_locked_is_made_again(
+    swept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may sweep between two steps of ours: that is no reason to fail."""
+    plain_open, plain_lock, times = os.open, scratch._try_lock, []
+
+    def opened(path: Path, flags: int, mode: int = 0o777) -> int:
+        if swept == "before it is opened" and flags == os.O_RDONLY and not times:
+            times.append(path)
+            path.rmdir()
+        return plain_open(path, flags, mode)
+
+    def locked(file: int) -> bool | None:
+        if swept == "before it is locked" and len(times) < 2:
+            times.append(file)
+            return False
+        return plain_lock(file)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(scratch, "_try_lock", locked)
+    with scratch.folder("job", tmp_path) as folder, scratch.draft(tmp_path / "m") as draft:
+        draft.write_text("whole")
+        assert folder.is_dir()
+    assert times and (tmp_path / "m").read_text() == "whole"

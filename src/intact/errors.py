@@ -19,7 +19,7 @@ and three digits. Codes are stable: they are never reused for something else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 
@@ -42,6 +42,7 @@ class IntactError(Exception):
         self.allowed = allowed
         self.source = source
         self.fix = fix
+        self.files: dict[str, str] = {}
         super().__init__(self.text())
 
     def text(self) -> str:
@@ -50,7 +51,13 @@ class IntactError(Exception):
         lines += [f"  allowed: {self.allowed}"] if self.allowed else []
         lines += [f"  source: {self.source}"] if self.source else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
-        return "\n".join(lines)
+        said = "\n".join(lines)
+        return "\n".join([said, *(f"  {kind}: {path}" for kind, path in self.files.items() if path not in said)])
+
+    def name_files(self, files: Mapping[str, str]) -> None:
+        """Tell the files that the command was about, by their kind, wherever the words do not name them."""
+        self.files = {**files, **self.files}
+        self.args = (self.text(),)
 
 
 @contextmanager

@@ -42,10 +42,8 @@ def folder(purpose: str, inside: Path | None = None) -> Iterator[Path]:
 def draft(target: Path) -> Iterator[Path]:
     """The path of a new file beside `target` that takes its name when the block ends, and is gone when it fails."""
     sweep(target.parent)
-    path = target.parent / _name("draft", hidden=True)
-    lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
+    path, lock = _drafted(target.parent)
     try:
-        _try_lock(lock)
         yield path
         if sys.platform == "win32":
             os.close(lock)
@@ -90,12 +88,29 @@ def _made(purpose: str, place: Path, *, hidden: bool) -> tuple[Path, int | None]
     for _ in range(_ATTEMPTS):
         path = place / _name(purpose, hidden=hidden)
         path.mkdir(mode=0o700)
-        lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
         # Somebody who sweeps at this very moment may be quicker than we are.
-        if lock is None or (_try_lock(lock) is not False and path.exists()):
-            return path, lock
-        _close(lock)
+        with contextlib.suppress(FileNotFoundError):
+            lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+            if lock is None or _is_kept(path, lock):
+                return path, lock
     raise AssertionError(f"no folder in {place} stays for long enough to be locked")
+
+
+def _drafted(place: Path) -> tuple[Path, int | None]:
+    for _ in range(_ATTEMPTS):
+        path = place / _name("draft", hidden=True)
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
+        if _is_kept(path, lock):
+            return path, lock
+    raise AssertionError(f"no file in {place} stays for long enough to be locked")
+
+
+def _is_kept(path: Path, lock: int) -> bool:
+    """True if the lock is ours, or nobody's, and what it is on has not been swept before that; else it is closed."""
+    if _try_lock(lock) is not False and path.exists():
+        return True
+    os.close(lock)
+    return False
 
 
 def _name(purpose: str, *, hidden: bool) -> str:

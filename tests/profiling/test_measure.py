@@ -51,6 +51,19 @@ def test_memory_is_that_of_the_model_and_not_of_whoever_measures(tmp_path, rows)
     assert found.peak_bytes < ballast.nbytes
 
 
+def test_a_model_in_a_cache_of_links_is_timed_as_any_other(tmp_path):
+    """As Hugging Face keeps them: the names are links to files that are called after their content."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    whole = io.load(model(tmp_path / "m.onnx", 2))
+    for number, file in enumerate(io.save(whole, tmp_path / "model.onnx", external_threshold=0)):
+        file.rename(blobs / f"{number}abc")
+        (snapshot / file.name).symlink_to(blobs / f"{number}abc")
+    found = perf(snapshot / "model.onnx", rounds=2).measurement.models[0]
+    assert found.latency.p50 > 0 and found.bytes > 256 * 256 * 4 and found.nodes
+
+
 def test_a_model_with_inputs_of_another_type_gets_the_same_values_cast(tmp_path, rows):
     times = measure.time_models([model(tmp_path / "u.onnx", 1, TensorProto.UINT8)], rows, rounds=2)
     assert times.shape == (2, 1) and (times > 0).all()

@@ -30,6 +30,14 @@ def chatter(request):
     return request
 
 
+def flood(request):
+    """Print much between a first line and an error; the holes of the file take no room on the disk."""
+    os.write(1, b"the first line\n")
+    os.lseek(1, request["bytes"], os.SEEK_SET)
+    os.write(1, b"\nthe last error\n")
+    os.abort()
+
+
 def abort(_request):
     print(
         "\x1b[1;31m2026-01-01 00:00:00.000 [E:onnxruntime:, some.cc:1 Do] Failed to finalize: Code: 1002\x1b[m",

@@ -40,6 +40,26 @@ def test_a_job_runs_in_a_session_of_its_own_and_away_from_our_folder():
     assert where["cwd"] != os.getcwd()
 
 
+def test_a_flood_is_read_at_its_ends(monkeypatch):
+    held = []
+    plain = process.telling_lines
+    monkeypatch.setattr(process, "telling_lines", lambda log: held.append(log) or plain(log))
+    with pytest.raises(ToolchainError, match="the last error"):
+        call("flood", {"bytes": 600_000_000})
+    assert held[0].startswith("the first line\n") and "bytes are left out" in held[0]
+    assert len(held[0]) < 40_000_000
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 19, 20, 21, 50])
+def test_a_log_that_is_short_is_read_whole(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_LOG_END_BYTES", 10)
+    text = "".join(chr(97 + number % 26) for number in range(size))
+    (tmp_path / "log").write_text(text)
+    read = process._read_ends(tmp_path / "log")
+    assert (read == text) == (size <= 20)
+    assert read.startswith(text[:10]) and read.endswith(text[-10:])
+
+
 def test_a_job_that_needs_no_vendor_loads_none():
     assert not [name for name in call("whereabouts").result["modules"] if name.startswith(("onnx", "numpy"))]
 

@@ -10,7 +10,7 @@ from intact.linting import linter, repairs
 from intact.linting.linter import Finding, Severity
 from intact.matching.rewriter import Rewritten
 from intact.model import io, normalize, upgrade
-from intact.pipeline import model_files
+from intact.pipeline import model_files, trial
 from intact.results import Application
 from intact.rules.float import constant_folding
 from intact.settings.keywords import AnyPath
@@ -50,6 +50,8 @@ def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = Fal
     if place is not None:
         model_files.check_output(place, overwrite, path)
     given = io.load(path)
+    if place is not None:
+        trial.refuse_bombs(path, given)  # ONNX Runtime loads what is written
     normal = normalize.normalize(upgrade.upgrade(given).model)
     # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
     constant_folding.fold(normal)

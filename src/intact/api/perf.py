@@ -9,7 +9,7 @@ from typing import Unpack
 
 from intact.api.request import settled
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, execution, verdict
+from intact.pipeline import acceptance, execution, trial, verdict
 from intact.pipeline.model_files import inputs_for_comparison
 from intact.profiling import measure as performance
 from intact.profiling.measure import Measurement
@@ -50,6 +50,7 @@ def perf(
         plugins = execution.plugins(paths)
         for path in (path for path in paths if path not in plugins):
             performance.refuse_compiled(path)
+        trial.check_files(*paths)
         inputs = inputs_for_comparison(execution.described(paths[0]), complete, log)
         rows = list(islice(inputs.test, acceptance.ROWS_TO_TIME))
         with log.stage("perf", rounds) as (advance, _):

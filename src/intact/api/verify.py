@@ -11,7 +11,7 @@ from intact.data import doctor
 from intact.data.labels import load_labels
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, execution, verdict
+from intact.pipeline import acceptance, execution, trial, verdict
 from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import integrity
 from intact.reports.integrity import Integrity
@@ -90,6 +90,7 @@ def verify_manifest(manifest: AnyPath) -> Integrity:
 
 def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, log: Log) -> Verification:
     acceptance.check_labels(config)
+    trial.check_files(reference, *candidates)
     described = execution.described(reference)
     inputs = inputs_for_comparison(described, config, log)
     inputs = replace(inputs, symptoms=doctor.examine(described, inputs.test, images=config.images))

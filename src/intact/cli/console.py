@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from intact.cli import log_lines
 from intact.errors import printable
 
 if TYPE_CHECKING:
@@ -40,10 +42,15 @@ class Talk:
         self.quiet = quiet
         self.console = Console(stderr=True, highlight=False)
         self.live: Progress | None = None
+        self.lines = log_lines.wanted()
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Callable[[], None]]:
         """A spinner, and a count where the number of steps is known; it leaves no trace. Stages may be in stages."""
+        if self.lines and not self.quiet:
+            with _told(name):
+                yield lambda: None
+            return
         if self.quiet or not self.console.is_terminal:
             yield lambda: None
             return
@@ -69,12 +76,29 @@ class Talk:
 
     def note(self, text: str) -> None:
         """A sentence that --quiet leaves out."""
-        if not self.quiet:
+        if self.lines and not self.quiet:
+            log_lines.write("note", text=text)
+        elif not self.quiet:
             self.console.print(printable(text), style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A sentence that is always shown."""
+        if self.lines:
+            log_lines.write("warning", text=text)
+            return
         self.console.print(f"warning: {printable(text)}", style="yellow", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _told(stage: str) -> Iterator[None]:
+    """Write a line when a stage begins, and one when it ends, in whichever way."""
+    log_lines.write("stage", name=stage, state="begun")
+    start, state = time.perf_counter(), "failed"
+    try:
+        yield
+        state = "done"
+    finally:
+        log_lines.write("stage", name=stage, state=state, seconds=round(time.perf_counter() - start, 3))
 
 
 def print_json(value: object) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from intact.cli import log_lines
+
 NAME = "encodings"
 THEY_DIFFER = 1
 
@@ -19,6 +21,7 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
+LogJson = Annotated[bool, typer.Option(log_lines.FLAG, help="Write warnings and errors as JSON, one a line on stderr.")]
 Grids = "An encodings file (JSON), or a model with Q/DQ nodes (.onnx)."
 
 
@@ -31,6 +34,7 @@ def export(
     ] = "aimet",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     as_json: Json = False,
+    log_json: LogJson = False,
     debug: Debug = False,
 ) -> None:
     """Write the encodings of a quantized model as AIMET or ONNX Runtime read them.
@@ -50,6 +54,7 @@ def diff(
     a: Annotated[Path, typer.Argument(help=Grids, show_default=False)],
     b: Annotated[Path, typer.Argument(help=Grids, show_default=False)],
     as_json: Json = False,
+    log_json: LogJson = False,
     debug: Debug = False,
 ) -> None:
     """Show the tensors whose encodings differ, and by how much; the exit status is 1 if there are any.

@@ -27,6 +27,7 @@ from intact.cli import (
     export,
     inspect,
     lint,
+    log_lines,
     matrix,
     perf,
     plan,
@@ -132,7 +133,24 @@ def _run() -> None:
 
     sweep(Path(tempfile.gettempdir()))
     with _interruptible():
-        app(_arguments(sys.argv[1:]))
+        if log_lines.wanted():
+            _run_for_programs()
+        else:
+            app(_arguments(sys.argv[1:]))
+
+
+def _run_for_programs() -> None:
+    """Run the command as ever, but tell a mistake in its usage as JSON, too."""
+    try:
+        status = app(_arguments(sys.argv[1:]), standalone_mode=False)
+    except Exception as error:
+        # Such a mistake is an exception of click, which some versions of typer bring along under a name of their own.
+        told, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+        if told is None or code is None:
+            raise
+        log_lines.write("error", code=None, status=code, message=told())
+        sys.exit(code)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _report(error: Exception) -> int:
@@ -142,12 +160,26 @@ def _report(error: Exception) -> int:
 
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         error = refusal(error.filename or "the output", error)
+    if log_lines.wanted():
+        return _report_line(error)
     if isinstance(error, IntactError):
         sys.stderr.write(printable(f"error[{error.code}]: {error.text()}\n"))
         return error.status
     told = f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n"
     sys.stderr.write(printable(told))
     return INTERNAL_ERROR
+
+
+def _report_line(error: Exception) -> int:
+    """The same for programs: the parts of an error as they are."""
+    from intact.errors import IntactError
+
+    if not isinstance(error, IntactError):
+        log_lines.write("error", code=None, status=INTERNAL_ERROR, message=f"{type(error).__name__}: {error}")
+        return INTERNAL_ERROR
+    parts = {name: getattr(error, name) for name in ("code", "status", "message", "allowed", "source", "fix", "files")}
+    log_lines.write("error", **parts)
+    return error.status
 
 
 def main() -> None:
@@ -160,5 +192,8 @@ def main() -> None:
             raise
         sys.exit(_report(error))
     except Interrupted as end:
-        sys.stderr.write(f"{end.word}\n")
+        if log_lines.wanted():
+            log_lines.write("error", code=None, status=end.status, message=end.word)
+        else:
+            sys.stderr.write(f"{end.word}\n")
         sys.exit(end.status)

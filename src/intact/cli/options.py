@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
 
 import typer
 
+from intact.errors import IntactError
 from intact.settings.places import PLACES
 
 
@@ -56,6 +57,7 @@ class Flags(TypedDict, total=False):
     cluster: str | None
     as_json: bool
     quiet: bool
+    log_json: bool
     debug: bool
 
 
@@ -248,6 +250,7 @@ OUTPUT = (
 TALK = (
     option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),
     option("quiet", "Print errors and warnings only.", bool, "--quiet", "-q"),
+    option("log_json", "Write stages, notes, warnings and errors as JSON, one object a line on stderr.", bool),
     option("debug", "Show a traceback when something goes wrong.", bool),
 )
 
@@ -258,13 +261,26 @@ def takes(*groups: Iterable[Option]) -> Callable[[Callable[..., None]], Callable
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**values: object) -> None:
-            command(values)
+            try:
+                command(values)
+            except IntactError as error:
+                error.name_files(_files(values))
+                raise
 
         run.__doc__ = command.__doc__
         run.__signature__ = inspect.Signature([_parameter(option) for option in options])  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _files(values: Mapping[str, object]) -> dict[str, str]:
+    """The models and the settings file that a command was given, for an error that does not name them."""
+    given = [values.get(name) for name in ("model", "onnx", "reference", "candidate", "hf")]
+    models = values.get("models")
+    paths = dict.fromkeys(str(path) for path in [*given, *(models if isinstance(models, list) else [])] if path)
+    kinds = {"model" if number == 0 else f"model {number + 1}": path for number, path in enumerate(paths)}
+    return kinds | ({} if values.get("config") is None else {"settings": str(values["config"])})
 
 
 def _parameter(option: Option) -> inspect.Parameter:

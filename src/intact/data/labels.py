@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from intact.data.dataset import Dataset
+from intact.data.npz import claimed_bytes, is_array_file
 from intact.errors import DataError
 
 ANY_OUTPUT = "labels"
+MOST_BYTES = 1 << 28
 _FORM = "integers in an .npy file, or in an .npz file under `labels` or the names of outputs, one for each row"
 
 
@@ -40,11 +42,15 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if path.exists() and not path.is_file():
         raise DataError("D132", f"{path}: is not an ordinary file", allowed=_FORM)
     try:
+        if is_array_file(path) and (size := claimed_bytes(path)) > MOST_BYTES:
+            raise DataError("D132", f"{path}: {size} bytes are too many for labels", allowed=f"{MOST_BYTES} bytes")
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {ANY_OUTPUT: found}
         with found:
             return dict(found.items())
+    except DataError:
+        raise
     except OSError as error:
         raise DataError("D132", f"{path}: cannot be read: {error.strerror or error}", allowed=_FORM) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:

@@ -66,6 +66,16 @@ def is_array_file(path: Path) -> bool:
     return _is_npy(path) or zipfile.is_zipfile(path)
 
 
+def claimed_bytes(path: Path) -> int:
+    """The bytes of all arrays of an array file, which are there as far as their headers say so."""
+    if _is_npy(path):
+        with path.open("rb") as stream:
+            found = [_header(stream, path, None, path.stat().st_size, path.name)]
+    else:
+        found = list(_members(path).values())
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in found)
+
+
 def open_arrays(path: Path, specs: tuple[InputSpec, ...]) -> ArraySource:
     """The samples of an .npz or .npy file, checked against the inputs of the model before any is read."""
     where = str(path)

@@ -60,6 +60,7 @@ def _load(file: Path) -> ir.Model:
     for function in proto.functions:
         proto_check.check_function_names(function)
     proto_check.check_no_recursion(proto.functions)
+    proto_check.check_expansion(proto)
     roots = _check_tensors(proto, file)
     _forget_maps(proto.graph)
     model = _deserialize(proto)

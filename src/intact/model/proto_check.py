@@ -18,6 +18,11 @@ DOMAIN_ALIAS = "ai.onnx"
 
 SHOWN = 8
 
+# Nodes once functions are written out: no exporter calls one function more often than a network has layers.
+LEAST_EXPANDED = 20_000
+MOST_EXPANSION = 100
+COUNTED = 10**12
+
 # Fields whose content is numbers, however it is typed; to look at them would be to copy them.
 TENSOR_DATA = {"raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"}
 
@@ -139,6 +144,36 @@ def check_no_recursion(functions: Iterable[onnx.FunctionProto]) -> None:
     if circle:
         loop = " → ".join(name for _, name, _ in circle)
         raise ModelError("M111", f"the functions of the model call each other in a circle: {loop}")
+
+
+def check_expansion(proto: onnx.ModelProto) -> None:
+    """Functions that call functions do not make a great many nodes of a few when they are written out."""
+    functions = {_key(function): function for function in proto.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+    waiting = list(functions)
+    while waiting:
+        missing = [
+            key for node in nodes_of(functions[waiting[-1]].node) if (key := _key(node)) in functions.keys() - sizes
+        ]
+        if missing:
+            waiting += set(missing)
+        else:
+            key = waiting.pop()
+            sizes[key] = _expanded(functions[key].node, sizes)
+    written = sum(1 for body in (proto.graph, *proto.functions) for _ in nodes_of(body.node))
+    total, most = _expanded(proto.graph.node, sizes), max(LEAST_EXPANDED, MOST_EXPANSION * written)
+    if total > most:
+        raise ModelError(
+            "M124",
+            f"its functions call each other so often that {written} nodes become {total} or more",
+            allowed=f"{most} nodes: {LEAST_EXPANDED}, or {MOST_EXPANSION} times those in the file",
+            fix="export the model again, with its functions written out",
+        )
+
+
+def _expanded(nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]) -> int:
+    """The number of nodes once every call is written out, as far as anybody counts."""
+    return min(sum(sizes.get(_key(node), 1) for node in nodes_of(nodes)), COUNTED)
 
 
 def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

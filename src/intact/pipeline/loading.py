@@ -18,7 +18,7 @@ from intact.exporting import origin
 from intact.linting import kernels
 from intact.matching import rewriter
 from intact.model import detect, fixed_inputs, io, normalize, query, randomness, upgrade
-from intact.pipeline import execution, seen_types
+from intact.pipeline import execution, seen_types, trial
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
@@ -98,6 +98,7 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
             constant_folding.fold(model)
             model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
+        trial.refuse_bombs(path, model, config.dims)
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
         source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed)
         details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})

@@ -191,7 +191,7 @@ def types_of(session: ort_cpu.Session) -> dict[str, str]:
 
 def _file(path: Path, timer: Timer | None, threads: int) -> TimedFile:
     told: TimerOrder | None = None if timer is None else {"module": timer.module, "order": timer.order(threads)}
-    return {"path": str(path.resolve()), "timer": told}
+    return {"path": str(path.absolute()), "timer": told}
 
 
 def _runtime(timer: Timer | None, threads: int) -> str:

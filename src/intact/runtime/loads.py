@@ -31,7 +31,7 @@ def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
     if not paths:
         return {}
     # The child has another working directory.
-    places = {str(path.resolve()): path for path in paths}
+    places = {str(path.absolute()): path for path in paths}
     try:
         reply = process.call("intact.runtime.loads:load", {"models": list(places)}, timeout=timeout)
     except IntactError as error:

@@ -20,7 +20,11 @@ from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
 
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
-DEATHS = ("E102", "E103", "E104")
+LATE = "E103"
+DEATHS = ("E102", LATE, "E104")
+
+# A verbose log of a large model has a tenth.
+_LOG_END_BYTES = 16 << 20
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
@@ -79,7 +83,7 @@ def started(
 
         def reply() -> Reply:
             status = _wait(process, deadline)
-            log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+            log = _read_ends(folder / "log.txt")
             answer = _answer(folder / "answer.json")
             if "result" in answer:
                 return Reply(answer["result"], log)
@@ -147,6 +151,18 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _read_ends(path: Path) -> str:
+    """The beginning and the end of a log: what matters stands there, and a vendor may print for as long as it runs."""
+    with open(path, "rb") as file:
+        head = file.read(_LOG_END_BYTES)
+        size = os.fstat(file.fileno()).st_size
+        rest = max(size - _LOG_END_BYTES, len(head))
+        file.seek(rest)
+        tail = file.read(_LOG_END_BYTES)
+    between = f"\n… {rest - len(head)} bytes are left out …\n".encode() if rest > len(head) else b""
+    return (head + between + tail).decode("utf-8", errors="replace")
 
 
 def _answer(path: Path) -> JobAnswer:

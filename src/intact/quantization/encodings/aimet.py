@@ -21,6 +21,7 @@ from intact.quantization.encodings.parse import Entry, wrong
 
 VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 
+_SERIES = {version.partition(".")[0] for version in VERSIONS}
 _PARTS = (("activation_encodings", False), ("param_encodings", True))
 
 
@@ -31,6 +32,9 @@ def is_aimet(content: Entry) -> bool:
 
 def parse(content: Entry, path: str) -> dict[str, GivenGrid]:
     """The grids of a file of any version, by tensor."""
+    version = str(content.get("version", VERSIONS[0]))
+    if version.partition(".")[0] not in _SERIES:
+        raise wrong(f"{path}: version {version[:20]!r}", "is not known", f"up to {VERSIONS[-1]}")
     found: dict[str, GivenGrid] = {}
     for name, given in _entries(content, path):
         if name in found:
