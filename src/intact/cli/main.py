@@ -22,9 +22,11 @@ from intact.cli import (
     compile,
     convert,
     debug,
+    doctor,
     encodings,
     explain,
     export,
+    init,
     inspect,
     lint,
     matrix,
@@ -32,8 +34,10 @@ from intact.cli import (
     plan,
     probe,
     quantize,
+    report,
     rewrite,
     schema,
+    targets,
     verify,
 )
 
@@ -42,7 +46,6 @@ INTERNAL_ERROR = 70
 app = typer.Typer(
     help="Quantizes and compiles ONNX models for NPUs, and proves that nothing broke.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,6 +72,10 @@ for command in (
     probe,
     explain,
     export,
+    report,
+    doctor,
+    targets,
+    init,
     schema,
 ):
     app.command(command.NAME)(command.run)
