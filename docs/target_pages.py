@@ -49,8 +49,9 @@ def _chips(name: str) -> Iterator[str]:
     socs = known_socs(name)
     if not socs:
         return
-    yield from ("", "## Chips", "", "| name | id | architecture | fast memory |", "| --- | --- | --- | --- |")
-    yield from (f"| {soc.name} | {soc.id} | v{soc.arch} | {soc.vtcm_mb} MB |" for soc in socs)
+    head = "| name | sold as | id | architecture | fast memory |"
+    yield from ("", "## Chips", "", head, "| --- | --- | --- | --- | --- |")
+    yield from (f"| {soc.name} | {soc.sold_as or '–'} | {soc.id} | v{soc.arch} | {soc.vtcm_mb} MB |" for soc in socs)
 
 
 def _precisions(target: Target) -> Iterator[str]:

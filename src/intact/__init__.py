@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from intact.api.compile import compile
     from intact.api.convert import convert
     from intact.api.debug import debug
+    from intact.api.doctor import doctor
     from intact.api.encodings import encodings
     from intact.api.explain import explain
     from intact.api.export import export
+    from intact.api.init import init
     from intact.api.inspect import inspect
     from intact.api.lint import lint
     from intact.api.matrix import matrix
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from intact.api.plan import plan
     from intact.api.probe import probe
     from intact.api.quantize import quantize
+    from intact.api.report import report
     from intact.api.rewrite import rewrite
     from intact.api.schema import schema
+    from intact.api.targets import list_targets
     from intact.api.verify import verify
     from intact.errors import IntactError
     from intact.model.io import load, save
@@ -43,8 +47,8 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 # One function a command, in the file of its name.
 _COMMANDS = (
-    *("analyze", "build", "compile", "convert", "debug", "encodings", "explain", "export", "inspect", "lint"),
-    *("matrix", "perf", "plan", "probe", "quantize", "rewrite", "schema", "verify"),
+    *("analyze", "build", "compile", "convert", "debug", "doctor", "encodings", "explain", "export", "init"),
+    *("inspect", "lint", "matrix", "perf", "plan", "probe", "quantize", "report", "rewrite", "schema", "verify"),
 )
 _HOMES = {
     **{name: f"intact.api.{name}" for name in _COMMANDS},
@@ -54,6 +58,8 @@ _HOMES = {
     "IntactError": "intact.errors",
     "QuantConfig": "intact.settings.config",
     "TensorOverride": "intact.settings.config",
+    # The room of tables has the name of the command.
+    "list_targets": "intact.api.targets",
     "load": "intact.model.io",
     "load_target": "intact.targets.registry",
     "save": "intact.model.io",
@@ -73,11 +79,14 @@ __all__ = [
     "compile",
     "convert",
     "debug",
+    "doctor",
     "encodings",
     "explain",
     "export",
+    "init",
     "inspect",
     "lint",
+    "list_targets",
     "load",
     "load_target",
     "matrix",
@@ -85,6 +94,7 @@ __all__ = [
     "plan",
     "probe",
     "quantize",
+    "report",
     "rewrite",
     "save",
     "schema",

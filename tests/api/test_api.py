@@ -17,10 +17,10 @@ from intact.settings.keywords import Keywords
 from intact.settings.places import PLACES
 
 COMMANDS = (
-    *("analyze", "build", "compile", "convert", "debug", "encodings", "explain", "export", "inspect", "lint"),
-    *("matrix", "perf", "plan", "probe", "quantize", "rewrite", "schema", "verify"),
+    *("analyze", "build", "compile", "convert", "debug", "doctor", "encodings", "explain", "export", "init"),
+    *("inspect", "lint", "matrix", "perf", "plan", "probe", "quantize", "report", "rewrite", "schema", "verify"),
 )
-FUNCTIONS = (*COMMANDS, "load", "save", "load_target", "validate")
+FUNCTIONS = (*COMMANDS, "list_targets", "load", "save", "load_target", "validate")
 SIGNATURES = Path(__file__).with_name("signatures.txt")
 CLI = sorted((Path(intact.__file__).parent / "cli").glob("*.py"))
 # What the command line may use besides the API: itself, errors and values to show, and how numbers look.

@@ -1,74 +1,77 @@
-"""Data that cannot be right, as the commands tell it: a warning, the verdict, and the manifest."""
+"""`intact doctor`: what works here, what is missing with the command that installs it, and what is broken."""
 
 from __future__ import annotations
 
 import json
-import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
 
+from intact.api import doctor as api
+from intact.backends import installed, trial
 from intact.cli import main
-from tests.zoo import ZOO, data
+from intact.errors import NotAvailable, ToolchainError
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Call the command in this process: its status, stdout and stderr."""
+    """Call the command in this process, without vendors' toolchains: its status and stdout."""
+    monkeypatch.setattr(installed, "names", lambda: ["cpu"])
 
     def call(*args):
-        monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
+        monkeypatch.setattr("sys.argv", ["intact", "doctor", *args])
         with pytest.raises(SystemExit) as end:
             main.main()
-        streams = capsys.readouterr()
-        return end.value.code or 0, streams.out, streams.err
+        return end.value.code or 0, capsys.readouterr().out
 
     return call
 
 
-@pytest.fixture
-def images(tmp_path):
-    """A file of images, each changed in one way."""
-
-    def write(name, change=lambda rows: rows, seed=0):
-        rows = data(ZOO["residual_cnn"](), 24, seed)
-        np.savez(tmp_path / name, **{key: change(array).astype(np.float32) for key, array in rows.items()})
-        return tmp_path / name
-
-    return write
+def test_names_versions_and_runs_an_operator(run):
+    status, out = run()
+    assert status == 0 and f"onnxruntime {metadata.version('onnxruntime')}" in out
+    assert "✓ cpu: Add in uint8 compiled and run" in out
 
 
-FAST = ("--effort", "fast", "--json")
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(run, monkeypatch):
+    monkeypatch.setattr(api, "_version", lambda package: None if package == "torch" else "1.0")
+    status, out = run("--json")
+    [hf] = [one for one in json.loads(out)["extras"] if one["name"] == "hf"]
+    assert (status, hf["state"], hf["fix"]) == (0, "missing", "pip install 'intact[hf]'") and "torch" in hf["found"]
 
 
-def test_build_warns_of_repeated_rows_and_calls_the_result_suspect(run, zoo, images, tmp_path):
-    rows = images("same.npz", lambda array: np.repeat(array[:1], 24, axis=0))
-    status, out, err = run("build", zoo.model("residual_cnn"), "--data", rows, *FAST, "-o", tmp_path / "out")
-    found = json.loads(out)
-    sentence = f"{rows}: 18 rows, but only 1 different"
-    assert status == 0 and f"warning: {sentence}" in " ".join(err.split())
-    assert any(text.startswith(sentence) for text in found["warnings"])
-    assert found["verdict"] in ("suspect", "broken")
-    assert any(text.startswith(sentence) for text in found["verdict_reasons"])
+def test_a_device_without_its_packages_is_missing_and_not_broken(run, monkeypatch):
+    def refuse(name):
+        raise NotAvailable("E120", "vendor-package is not installed", fix="pip install 'intact[vendor]'")
+
+    monkeypatch.setattr(installed, "versions", refuse)
+    status, out = run()
+    assert status == 0 and "– cpu: vendor-package is not installed\n      pip install 'intact[vendor]'" in out
 
 
-def test_build_names_test_rows_of_another_scale(run, zoo, images, tmp_path):
-    rows, test = images("bytes.npz", lambda array: 128 + 60 * array), images("test.npz", seed=1)
-    files = ("--data", rows, "--test-data", test)
-    _, out, err = run("build", zoo.model("residual_cnn"), *files, *FAST, "-o", tmp_path / "out")
-    assert "prepare both alike" in err and "what it was in training" in err
-    assert any("prepare both alike" in text for text in json.loads(out)["verdict_reasons"])
+def test_a_toolchain_that_dies_ends_with_status_5(run, monkeypatch):
+    def die(*_):
+        raise ToolchainError("E101", "the compiler died")
+
+    monkeypatch.setattr(installed.find("cpu"), "compile", die)
+    status, out = run()
+    assert status == 5 and "✗ cpu: [E101] the compiler died" in out
 
 
-def test_build_says_nothing_of_sound_rows(run, zoo, images, tmp_path):
-    files = ("--data", images("rows.npz"), "--test-data", images("test.npz", seed=1))
-    _, out, err = run("build", zoo.model("residual_cnn"), *files, *FAST, "-o", tmp_path / "out")
-    assert json.loads(out)["warnings"] == [] and "warning" not in err
+def test_a_device_that_computes_something_else_is_broken(monkeypatch):
+    right = trial.run_one_operator("cpu")
+    cpu = installed.find("cpu")
+    outputs = cpu.run
+    monkeypatch.setattr(
+        cpu, "run", lambda *a: [{name: value + 1 for name, value in row.items()} for row in outputs(*a)]
+    )
+    assert right.outcome == "runs" and trial.run_one_operator("cpu").outcome == "wrong"
 
 
-def test_verify_looks_at_the_rows_that_it_compares_on(run, zoo, images):
-    model = zoo.model("residual_cnn")
-    status, out, err = run("verify", model, model, "--test-data", images("black.npz", np.zeros_like), "--json")
-    assert status == 0 and "holds one value only (0) in all 24 rows" in err
-    assert json.loads(out)["verdict"] == "suspect"
-    assert json.loads(run("verify", model, model, "--test-data", images("rows.npz"), "--json")[1])["verdict"] == "good"
+def test_a_result_one_step_off_is_rounding():
+    case = trial._case()
+    expected = next(iter(trial.ort_cpu.Session(trial.model_of(case)).run(trial.inputs_of(case)).values()))
+    step = trial.step_of(case)
+    assert np.ptp(expected) > 10 * step, "the operator has something to compute"
+    assert [trial._compared(case, expected + off * step, "").outcome for off in (1, 2)] == ["runs", "wrong"]

@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+import intact
+from intact.backends import installed
 from intact.cli import main
+from intact.errors import NotAvailable
 from intact.model import io
+from intact.targets.registry import load_target
 from tests.targets.test_registry import TABLE
 from tests.targets.test_validate import two_products
 
@@ -55,3 +59,20 @@ def test_a_build_says_what_stays_on_the_cpu(run, tmp_path, flags, status, said):
     found, _, err = run("build", "--device", "qnn", "--arch", "v68", *flags, "-o", tmp_path / "out")
     assert found == status and said in err
     assert (tmp_path / "out/model.onnx").exists() == (status != 4)
+
+
+def test_targets_lists_chips_by_part_number_and_by_the_name_they_are_sold_as(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["intact", "targets"])
+    with pytest.raises(SystemExit):
+        main.main()
+    out = capsys.readouterr().out
+    assert "SM8650 (Snapdragon 8 Gen 3)" in out and "SC8380XP (Snapdragon X Elite)" in out and "v73 [default]" in out
+    assert load_target("qnn", soc="snapdragon 8 gen 3").soc.name == "SM8650"
+
+
+def test_targets_says_what_is_missing(monkeypatch):
+    def refuse(name):
+        raise NotAvailable("E120", "not installed", fix=f"pip install 'intact[{name}]'")
+
+    monkeypatch.setattr(installed, "versions", refuse)
+    assert {one.name: one.missing for one in intact.list_targets()}["qnn"] == "pip install 'intact[qnn]'"

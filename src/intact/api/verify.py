@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from intact.api.request import settled
-from intact.data import doctor
+from intact.data import examination
 from intact.data.labels import load_labels
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
@@ -93,7 +93,7 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     trial.check_files(reference, *candidates)
     described = execution.described(reference)
     inputs = inputs_for_comparison(described, config, log)
-    inputs = replace(inputs, symptoms=doctor.examine(described, inputs.test, images=config.images))
+    inputs = replace(inputs, symptoms=examination.examine(described, inputs.test, images=config.images))
     log.warn(*(symptom.message for symptom in inputs.symptoms))
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     first = replace(execution.runner(reference, config.compile, 1), form="original")

@@ -22,9 +22,11 @@ from intact.cli import (
     compile,
     convert,
     debug,
+    doctor,
     encodings,
     explain,
     export,
+    init,
     inspect,
     lint,
     log_lines,
@@ -33,8 +35,10 @@ from intact.cli import (
     plan,
     probe,
     quantize,
+    report,
     rewrite,
     schema,
+    targets,
     verify,
 )
 
@@ -43,7 +47,6 @@ INTERNAL_ERROR = 70
 app = typer.Typer(
     help="Quantizes and compiles ONNX models for NPUs, and proves that nothing broke.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -70,6 +73,10 @@ for command in (
     probe,
     explain,
     export,
+    report,
+    doctor,
+    targets,
+    init,
     schema,
 ):
     app.command(command.NAME)(command.run)

@@ -32,6 +32,7 @@ class Flags(TypedDict, total=False):
 
     model: Path | None
     models: list[Path]
+    builds: list[Path]
     onnx: Path | None
     hf: str | None
     source: str

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact import data
 from intact.backends import installed
-from intact.data import doctor
+from intact.data import examination
 from intact.data.labels import Labels, load_labels
 from intact.errors import IntactError, ModelError, TargetError
 from intact.events import Events, Log
@@ -197,7 +197,7 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
     log.warn(*inputs.warnings)
     # Where no range is measured, the rows to compare models on are all that counts.
     pair = (inputs.calibration, inputs.test) if observes else (inputs.test, None)
-    symptoms = doctor.examine(model, *pair, images=config.images)
+    symptoms = examination.examine(model, *pair, images=config.images)
     log.warn(*(symptom.message for symptom in symptoms))
     return replace(inputs, symptoms=symptoms)
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from intact.backends import installed
 from intact.reports import snippet
 from intact.reports.cost_curve import curve
-from intact.reports.figures import MISSING, count, decibels, duration, figure, share, size
+from intact.reports.figures import MISSING, count, decibels, duration, figure
+from intact.reports.pages import page
 from intact.targets.provider_placement import CONVERSIONS
 
 Record = Mapping[str, Any]
@@ -68,23 +65,7 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
 
 def render(manifest: Record) -> str:
     """The report as a self-contained page; the same manifest gives the same text."""
-    return _template().render(m=manifest, **view(manifest)) + "\n"
-
-
-@cache
-def _template() -> Template:
-    """The layout, compiled once: that takes longer than to fill it in."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {
-        "db": decibels,
-        "figure": figure,
-        "share": share,
-        "duration": duration,
-        "size": size,
-        "pretty": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
-    }
-    text = resources.files(__package__).joinpath("template.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return page("template.html.j2", m=manifest, **view(manifest))
 
 
 def view(manifest: Record) -> dict[str, Any]:

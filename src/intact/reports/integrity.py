@@ -50,14 +50,15 @@ class Integrity:
 
 def check(path: Path) -> Integrity:
     """Hash every file that a manifest lists again, and compare the versions that it names with those here."""
-    built = _read(path)
+    built = read(path)
     files = tuple(CheckedFile(item.path, _state(path.parent, item)) for item in built.artifacts)
     now = {name: _version(name) for name in built.environment}
     drift = [VersionDrift(name, then, now[name]) for name, then in built.environment.items() if now[name] != then]
     return Integrity(path, files, tuple(drift))
 
 
-def _read(path: Path) -> Manifest:
+def read(path: Path) -> Manifest:
+    """The manifest at `path`; a file that is none is refused."""
     try:
         return Manifest.model_validate_json(hand_written.read(path))
     except OSError as error:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
-from intact.reports.figures import count, decibels, duration, size
+from intact.reports.figures import count
+from intact.reports.pages import page
 
 
 def render(matrix: Mapping[str, Any]) -> str:
     """The matrix as a self-contained page; the same values give the same text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"db": decibels, "duration": duration, "size": size}
-    template = resources.files(__package__).joinpath("matrix.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(**view(matrix)) + "\n"
+    return page("matrix.html.j2", **view(matrix))
 
 
 def view(matrix: Mapping[str, Any]) -> dict[str, Any]:

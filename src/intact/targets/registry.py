@@ -250,15 +250,17 @@ def _from_arch(first: int | None, arch: int | None) -> bool:
 
 
 def _socs(table: TargetTable) -> list[Soc]:
-    return [] if table.soc is None else [Soc(row.name, row.id, row.arch, row.vtcm_mb) for row in table.soc.rows]
+    rows = [] if table.soc is None else table.soc.rows
+    return [Soc(row.name, row.id, row.arch, row.vtcm_mb, row.sold_as) for row in rows]
 
 
 def _soc(table: TargetTable, soc: str, name: str) -> Soc:
     chips = {chip.name: chip for chip in _socs(table)}
-    if soc.upper() not in chips:
-        hint = nearest(soc.upper(), list(chips))
+    named = chips | {chip.sold_as.upper(): chip for chip in chips.values() if chip.sold_as}
+    if soc.upper() not in named:
+        hint = nearest(soc.upper(), list(named))
         raise SettingsError("S126", f"unknown SoC {soc!r} of {name}{hint}", allowed=", ".join(chips) or "none")
-    return chips[soc.upper()]
+    return named[soc.upper()]
 
 
 def _soc_for(table: TargetTable, arch: int | None) -> Soc | None:

@@ -155,12 +155,13 @@ def _is_about(rule: Requirement, check: str, dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Soc:
-    """A chip: its name, the vendor's number for it, its NPU architecture and fast memory."""
+    """A chip: its name, the vendor's number for it, its NPU architecture, fast memory, and name in shops."""
 
     name: str
     id: int
     arch: int
     vtcm_mb: int
+    sold_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ class SocRow(TableSection):
     id: int
     arch: int
     vtcm_mb: int
+    sold_as: str = ""
 
 
 class SocSection(TableSection):

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact.data import Reading, doctor, load
+from intact.data import Reading, examination, load
 from intact.settings.config import ImageConfig
 from tests.data.models import model
 from tests.zoo import ZOO
@@ -42,7 +42,8 @@ def examined(tmp_path):
                 paths.append(str(tmp_path / f"{name}.npz"))
         loaded = load(given, paths[0], samples=128, test_source=paths[1] if len(paths) > 1 else None)
         return {
-            symptom.kind: symptom for symptom in doctor.examine(given, loaded.calibration, loaded.test, images=images)
+            symptom.kind: symptom
+            for symptom in examination.examine(given, loaded.calibration, loaded.test, images=images)
         }
 
     return call
@@ -184,7 +185,7 @@ class TestCalibrationAndTest:
     def test_are_not_compared_where_one_was_made_up(self, tmp_path):
         np.savez(tmp_path / "t.npz", x=255 * floats(24, 40))
         loaded = load(FEATURES, None, samples=16, test_source=str(tmp_path / "t.npz"))
-        assert doctor.examine(FEATURES, loaded.calibration, loaded.test) == ()
+        assert examination.examine(FEATURES, loaded.calibration, loaded.test) == ()
 
 
 ONE = "float one = {1.0}, float far = {-10000.0}, float up = {10000.0}, float nothing = {0.0}, int64 none = {0}"
@@ -225,7 +226,7 @@ class TestMasks:
         np.savez(tmp_path / "d.npz", x=live, s=floats(24, 12))
         given = model(SCORES, next(iter(MASKS)), weights=ONE)
         loaded = load(given, str(tmp_path / "d.npz"), samples=128)
-        assert doctor.examine(given, loaded.test) == ()
+        assert examination.examine(given, loaded.test) == ()
 
     def test_of_which_the_graph_does_not_say_what_they_hide_are_left_alone(self, examined):
         given = model("bool[1, 12] x", "y = Cast <to = 1> (x)")
@@ -343,7 +344,7 @@ def test_a_mean_of_bytes_is_named_where_pixels_are_scaled_before_it_is_subtracte
     for mean, std, kinds in (((123.7,), (58.4,), ["range"]), ((0.485,), (0.229,), [])):
         images = ImageConfig(mean=mean, std=std)
         loaded = load(PLAIN, str(tmp_path), samples=8, reading=Reading(images))
-        found = doctor.examine(PLAIN, loaded.calibration, loaded.test, images=images)
+        found = examination.examine(PLAIN, loaded.calibration, loaded.test, images=images)
         assert [symptom.kind for symptom in found] == kinds
 
 
@@ -370,7 +371,7 @@ class TestSoundData:
     def test_is_what_inputs_are_that_were_made_up(self, name, distribution):
         given = ir.from_proto(ZOO[name]() if name in ZOO else VARIANTS[name.removeprefix("variant of ")]())
         loaded = load(given, None, samples=16, reading=Reading(distribution=distribution))
-        assert doctor.examine(given, loaded.calibration, loaded.test) == ()
+        assert examination.examine(given, loaded.calibration, loaded.test) == ()
 
     @pytest.mark.parametrize(
         "rows",
