@@ -75,7 +75,7 @@ def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
 
 def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, Target]:
     """The model as it would be quantized, but on ranges that are assumed: types alone decide where nodes run."""
-    source = loading.load(path, asked.dims, log)
+    source = loading.load(path, asked, log)
     config = presets.resolve(asked, quantized=source.quantized)
     target, quant = target_of(config.compile), config.quantization
     model = optimize_for(source.model, target, quant).model if config.optimize else source.model
