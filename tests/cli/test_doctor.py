@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact.api import doctor as api
-from intact.backends import installed, trial
+from intact.backends import first_operator, installed
 from intact.cli import main
 from intact.errors import NotAvailable, ToolchainError
 
@@ -60,18 +60,18 @@ def test_a_toolchain_that_dies_ends_with_status_5(run, monkeypatch):
 
 
 def test_a_device_that_computes_something_else_is_broken(monkeypatch):
-    right = trial.run_one_operator("cpu")
+    right = first_operator.run_one_operator("cpu")
     cpu = installed.find("cpu")
     outputs = cpu.run
     monkeypatch.setattr(
         cpu, "run", lambda *a: [{name: value + 1 for name, value in row.items()} for row in outputs(*a)]
     )
-    assert right.outcome == "runs" and trial.run_one_operator("cpu").outcome == "wrong"
+    assert right.outcome == "runs" and first_operator.run_one_operator("cpu").outcome == "wrong"
 
 
 def test_a_result_one_step_off_is_rounding():
-    case = trial._case()
-    expected = next(iter(trial.ort_cpu.Session(trial.model_of(case)).run(trial.inputs_of(case)).values()))
-    step = trial.step_of(case)
+    case = first_operator._case()
+    expected = next(iter(first_operator.ort_cpu.Session(first_operator.model_of(case)).run(first_operator.inputs_of(case)).values()))
+    step = first_operator.step_of(case)
     assert np.ptp(expected) > 10 * step, "the operator has something to compute"
-    assert [trial._compared(case, expected + off * step, "").outcome for off in (1, 2)] == ["runs", "wrong"]
+    assert [first_operator._compared(case, expected + off * step, "").outcome for off in (1, 2)] == ["runs", "wrong"]

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Literal
 
 from intact import environment
-from intact.backends import installed, trial
+from intact.backends import first_operator, installed
 from intact.errors import IntactError
 from intact.events import Events, Silence
 
@@ -81,7 +81,7 @@ def _device(name: str) -> Checked:
         installed.versions(name)
     except IntactError as error:
         return Checked(name, "missing", error.message, error.fix or "")
-    tried = trial.run_one_operator(name)
+    tried = first_operator.run_one_operator(name)
     if tried.outcome in ("runs", "prepared"):
         return Checked(name, "ok", tried.detail)
     return Checked(name, "broken", tried.detail, installed.find(name).install or "pip install --force-reinstall intact")
