@@ -87,7 +87,7 @@ def test_what_it_refuses_is_a_violation_in_its_own_words_unless_the_table_has_be
     library.refused = {"r": "no such Relu", "h": "no"}
     found = {violation.node: violation for violation in judged(model).violations}
     assert set(found) == {"r", "h"}
-    assert found["r"].code == "T116" and "no such Relu" in found["r"].found and NEW in found["r"].requirement
+    assert found["r"].code == "T117" and "no such Relu" in found["r"].found and NEW in found["r"].requirement
     assert found["h"].code == "T101"
 
 

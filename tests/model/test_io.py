@@ -441,12 +441,12 @@ def test_a_damaged_file_never_ends_in_anything_but_a_sentence(tmp_path: Path) ->
     assert outcomes >= {"loaded", "M103", "M109", "M118", "M121"}
 
 
-def test_sparse_constants_and_maps_are_refused_not_lost(tmp_path: Path) -> None:
+def test_sparse_constants_and_maps_as_inputs_are_refused_not_lost(tmp_path: Path) -> None:
     sparse = simple()
     sparse.graph.sparse_initializer.add().dims.append(2)
     assert error_of(written(tmp_path, sparse)).code == "M117"
     mapped = simple()
-    mapped.graph.output[0].type.map_type.key_type = TensorProto.INT64
+    mapped.graph.input[0].type.map_type.key_type = TensorProto.INT64
     assert error_of(written(tmp_path, mapped)).code == "M117"
 
 

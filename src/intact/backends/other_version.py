@@ -24,7 +24,7 @@ from intact.targets.operands import describe, use_of
 from intact.targets.spec import Target
 from intact.targets.validate import compute_nodes
 
-REFUSED = "T116"
+REFUSED = "T117"
 _NOT_ON_NPU = "it is not placed on the NPU"
 
 
