@@ -45,6 +45,24 @@ def test_a_folder_is_gone_with_its_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is swept there")
+def test_a_folder_that_was_swept_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[str] = []
+    opened = os.open
+
+    def too_late(path: Path, flags: int, *rest: int) -> int:
+        if not gone and Path(path).is_dir():
+            gone.append(str(path))
+            os.rmdir(path)
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", too_late)
+    with scratch.folder("job", inside=tmp_path) as path:
+        assert path.is_dir() and gone and str(path) not in gone
+
+
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_path: Path) -> None:
     dead, alive = holder(tmp_path), holder(tmp_path)
     try:

@@ -277,3 +277,10 @@ def test_a_sequence_is_made_up_as_an_array_of_its_tensors(kind):
     np.testing.assert_array_equal(
         ort_cpu.run(given, {"x": np.arange(6.0).reshape(2, 3).astype(np.float32)})["y"], np.arange(6)
     )
+
+
+def test_a_list_of_axes_may_be_empty():
+    given = from_text("(float[2, 3] x, int64[0] axes) => (y)", "y = ReduceSum <noop_with_empty_axes = 1> (x, axes)")
+    row = next(iter(load(given, None, samples=1).calibration))
+    assert row["axes"].shape == (0,)
+    np.testing.assert_array_equal(ort_cpu.run(given, row)["y"], row["x"])

@@ -127,7 +127,9 @@ def _fixed(spec: InputSpec, assumed: _Assumed) -> tuple[int, ...]:
             fix="give --data",
         )
     shape = tuple(dim if isinstance(dim, int) else assumed.free for dim in spec.shape) or assumed.of_scalar
-    if any(dim < 1 for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:
+    # A list of axes may well be empty; data without a single number tell nothing.
+    least = 0 if spec.dtype.kind in "iu" else 1
+    if any(dim < least for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:
         raise DataError(
             "D144",
             f"input {spec.name} {shape_text(spec.shape)}: no synthetic values of this size",
