@@ -82,3 +82,12 @@ def test_too_many_layers_are_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(drift, "MOST_LAYERS", 1)
     monkeypatch.setattr(drift, "LEAST_DB", 90)
     assert any("too many to try each alone" in warning for warning in built(tmp_path, states()).warnings)
+
+
+def test_bits_that_do_not_help_are_not_spent(tmp_path, monkeypatch):
+    """Where the noise is not in the layers, they stay as they were, and a warning says so."""
+    monkeypatch.setattr(drift, "LEAST_GAIN_DB", 300.0)
+    result = built(tmp_path, states())
+    assert any("more bits for layers do not help" in warning for warning in result.warnings)
+    left = onnx.load(tmp_path / "out/model.qdq.onnx").graph
+    assert not any(node.op_type == "MatMul" and node.input[1] in WEIGHTS for node in left.node)

@@ -25,6 +25,7 @@ from intact.verification.sequences import chained
 # The SQNR in dB that every output and state keeps over a sequence; rows that calibration saw have to keep more.
 LEAST_DB = 30.0
 ROOM_DB = 4.0
+LEAST_GAIN_DB = 1.0
 STEPS = 48
 # Each layer is tried alone: more would take longer than all the rest of a build.
 MOST_LAYERS = 24
@@ -104,44 +105,55 @@ def steadied(steps: Steps, config: QuantConfig, quantize: Quantize, *, npu: bool
 
     On the CPU they stay in float, on an NPU they get 16 bits.
     """
-    wanted, result = LEAST_DB + ROOM_DB, quantize(config)
-    before = _worst(steps.noise(result.model))
-    if before >= wanted:
-        return result
-    layers = steps.layers(result.plan)
+    first = quantize(config)
+    before = _worst(steps.noise(first.model))
+    if before >= LEAST_DB + ROOM_DB:
+        return first
+    layers, length = steps.layers(first.plan), len(steps.rows)
     if len(layers) > MOST_LAYERS:
-        told = f"a sequence of {len(steps.rows)} steps drifts, and {len(layers)} layers are too many to try each alone"
-        return replace(result, warnings=(*result.warnings, told))
+        told = f"{length} steps keep {before:.1f} dB, and {len(layers)} layers are too many to try each alone"
+        return replace(first, warnings=(*first.warnings, told))
+    result, released = _released(steps, config, quantize, layers, npu=npu)
+    after = _worst(steps.noise(result.model))
+    if after < before + LEAST_GAIN_DB:
+        told = f"{length} steps keep {before:.1f} dB, and more bits for layers do not help: other nodes round too much"
+        return replace(first, warnings=(*first.warnings, told))
+    told = (
+        f"rescue: {released} of {len(layers)} layers have {'16 bits' if npu else 'floats'}, because what they round "
+        f"adds up: {length} steps keep {after:.1f} dB instead of {before:.1f}; --no-rescue forbids it"
+    )
+    return replace(result, notes=(*result.notes, told))
+
+
+def _released(
+    steps: Steps, config: QuantConfig, quantize: Quantize, layers: Mapping[str, WeightPlan], *, npu: bool
+) -> tuple[QuantizedModel, int]:
+    """The model with more bits for as few layers as will do, the noisiest first, and their number."""
     alone = {name: steps.noise(quantize(_only(config, name)).model) for name in layers}
     kept = sorted(layers, key=lambda name: max(alone[name].values(), default=0.0))
+    wanted = LEAST_DB + ROOM_DB
     while kept and _worst(_sum([alone[name] for name in kept])) < wanted:
         kept.pop()
     while True:
-        released = [layers[name] for name in layers if name not in kept]
-        result = quantize(_with_more_bits(config, result.plan, released, npu=npu))
-        after = _worst(steps.noise(result.model))
-        if after >= wanted or not kept:
-            break
+        released = [weight for name, weight in layers.items() if name not in kept]
+        result = quantize(_with_more_bits(config, released, npu=npu))
+        if not kept or _worst(steps.noise(result.model)) >= wanted:
+            return result, len(released)
         kept.pop()
-    told = (
-        f"rescue: {len(released)} of {len(layers)} layers have {'16 bits' if npu else 'floats'}, because what they "
-        f"round adds up: {len(steps.rows)} steps keep {after:.1f} dB instead of {before:.1f}; --no-rescue forbids it"
-    )
-    return replace(result, notes=(*result.notes, told))
 
 
 def _only(config: QuantConfig, node: str) -> QuantConfig:
     return config.model_copy(update={"nodes": (node,), "effort": "fast", "rescue": False})
 
 
-def _with_more_bits(config: QuantConfig, plan: QuantPlan, released: Sequence[WeightPlan], *, npu: bool) -> QuantConfig:
+def _with_more_bits(config: QuantConfig, released: Sequence[WeightPlan], *, npu: bool) -> QuantConfig:
     types: dict[str, str] = {**config.types}
     overrides = dict(config.overrides)
     for weight in released:
         if not npu:
             types[weight.node] = FLOAT
-        elif plan.nodes.get(weight.node) in _WIDER:
-            types[weight.node] = _WIDER[plan.nodes[weight.node]]
+        elif config.activation_type in _WIDER:
+            types[weight.node] = _WIDER[config.activation_type]
         else:
             overrides.setdefault(weight.tensor, TensorOverride(dtype="int16"))
     return config.model_copy(update={"types": types, "overrides": overrides})
