@@ -155,14 +155,14 @@ def stream_compiled(
 
 
 def states_of(
-    asked: Mapping[str, str] | None, model: ir.Model, rows: Iterable[data.Feeds], original: Runner
+    asked: Mapping[str, str] | None, model: ir.Model, rows: Iterable[Outputs], original: Runner
 ) -> dict[str, str]:
     """The inputs that are states, each with the output that is fed back to it; one run tells their shapes."""
     names = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
     row = next(iter(rows), None) if asked or (asked is None and sequences.namesakes(*names)) else None
     if row is None:
         return {}
-    return sequences.states_of(asked, row, next(iter(original.outputs([row]))))
+    return sequences.states_of(asked, row, next(iter(original.outputs([dict(row)]))))
 
 
 def run_compiled(

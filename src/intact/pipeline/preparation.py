@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -12,14 +14,15 @@ from intact.backends import installed
 from intact.data import examination
 from intact.data.labels import Labels, load_labels
 from intact.errors import IntactError, ModelError, TargetError
-from intact.events import Events, Log
+from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
-from intact.pipeline import loading, presets
+from intact.pipeline import drift, loading, presets
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
+from intact.quantization.calibration.observe import Rows
 from intact.results import Application
 from intact.rules.float import optimization
 from intact.rules.float.settle import Settled, settle_masks
@@ -130,7 +133,7 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
         log.skip("quantize", str(source.quantized or _kept_in_float(optimized.config, optimized.target)))
         return optimized if source.quantized is None else replace(optimized, model=source.model)
     try:
-        found = _quantize(optimized.model, optimized.target, quant, optimized.inputs, log)
+        found = _quantize(optimized, quant, log)
     except (TargetError, ModelError) as nothing:
         if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not optimized.target.runs_float:
             raise
@@ -202,15 +205,15 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
     return replace(inputs, symptoms=symptoms)
 
 
-def _quantize(
-    model: ir.Model, target: Target, config: QuantConfig, inputs: data.CalibrationAndTest, log: Log
-) -> quantizing.QuantizedModel:
+def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quantizing.QuantizedModel:
+    target, inputs = optimized.target, optimized.inputs
     with log.stage("quantize") as (_, details):
-        settled = settle(model, config, inputs)
+        settled = settle(optimized.model, config, inputs)
         log.warn(*settled.warnings)
-        result = quantizing.quantize(
-            settled.model, target, config, inputs.calibration, ranges=settled.ranges, events=log.events
-        )
+        rows, states = drift.with_states(settled.model, inputs.calibration, optimized.config.states)
+        if rows is not inputs.calibration:
+            log.events.note(f"calibrated in sequence: the data has one state throughout, so {states} is fed back")
+        result = _quantized(settled, target, config, rows, states, log.events)
         result = _for_runtime(result, target)
         details.update(
             nodes_quantized=len(result.plan.nodes),
@@ -224,6 +227,20 @@ def _quantize(
         log.events.note(note)
     log.warn(*result.warnings)
     return result
+
+
+def _quantized(
+    settled: Settled, target: Target, config: QuantConfig, rows: Rows, states: Mapping[str, str], events: Events
+) -> quantizing.QuantizedModel:
+    """A model in fewer bits; one with state in as many as keep it from drifting."""
+
+    def quantize(config: QuantConfig, events: Events = events) -> quantizing.QuantizedModel:
+        return quantizing.quantize(settled.model, target, config, rows, ranges=settled.ranges, events=events)
+
+    steps = drift.steps_of(settled.model, rows, states) if config.rescue and config.has_grids else None
+    if steps is None:
+        return quantize(config)
+    return drift.steadied(steps, config, partial(quantize, events=Silence()), npu=target.npu)
 
 
 def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizing.QuantizedModel:

@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SHORT = {"hn": ("h", "n"), "cn": ("c", "n")}
 
 
-def states_of(asked: Mapping[str, str] | None, row: Feeds, returned: Outputs) -> dict[str, str]:
+def states_of(asked: Mapping[str, str] | None, row: Outputs, returned: Outputs) -> dict[str, str]:
     """The inputs that are states, each with the output that the next step reads: as asked for, else by their names.
 
     By name a pair agrees in all words but those for before and after, and in type and shape. A model whose inputs or
@@ -76,7 +76,7 @@ def _alike(one: np.ndarray, other: np.ndarray) -> bool:
     return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape
 
 
-def _check(asked: Mapping[str, str], row: Feeds, returned: Outputs) -> None:
+def _check(asked: Mapping[str, str], row: Outputs, returned: Outputs) -> None:
     for name, output in asked.items():
         for what, given, known in (("input", name, list(row)), ("output", output, list(returned))):
             if given not in known:

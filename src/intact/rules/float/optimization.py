@@ -11,7 +11,7 @@ from intact.model import edit, normalize, shapes
 from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
-from intact.rules.float import branches, constant_folding, duplicates
+from intact.rules.float import branches, constant_folding, duplicates, loops
 from intact.rules.float.fused_layers import FusedRule
 
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
@@ -55,7 +55,7 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, 
     while changed:
         shapes.infer_shapes(result)
         folded = constant_folding.fold(result)
-        decided = branches.inline(result)
+        decided = (*branches.inline(result), *(() if ops is None else loops.unroll(result)))
         applications += decided
         if decided:
             continue  # the types behind them are known only now

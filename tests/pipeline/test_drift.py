@@ -1,0 +1,93 @@
+"""Models with state: calibrated on states that they come to, and layers that let a sequence drift get more bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import intact
+from intact.pipeline import drift
+from tests.builder import from_text
+
+WIDTH, ROWS = 16, 96
+RNG = np.random.default_rng(0)
+# One input that counts for nothing is a hundred times as large as the others, so that 8 bits hardly hold those.
+SPREAD = np.array([30.0, *[0.3] * (WIDTH - 1)], np.float32)
+WEIGHTS = {
+    "w": (RNG.standard_normal((WIDTH, WIDTH)) / 8 * (SPREAD[:, None] < 1)).astype(np.float32),
+    "v": (RNG.standard_normal((WIDTH, 4)) / 8).astype(np.float32),
+    "leak": np.float32(0.97),
+}
+X = (RNG.standard_normal((ROWS, WIDTH)) * SPREAD).astype(np.float32)
+
+
+def built(folder, states, **settings):
+    """A build of a leaky state that adds up products, and a product of the state."""
+    text = "a = MatMul(x, w) k = Mul(state, leak) stateN = Add(a, k) y = MatMul(stateN, v)"
+    signature = f"(float[1,{WIDTH}] x, float[1,{WIDTH}] state) => (float[1,4] y, float[1,{WIDTH}] stateN)"
+    ir.save(from_text(signature, text, weights=WEIGHTS), folder / "m.onnx")
+    given = {"data": {"x": X, "state": states}, "precision": "uint8", "device": "cpu", "effort": "fast", **settings}
+    return intact.build(folder / "m.onnx", **given, output=folder / "out", overwrite=True)
+
+
+def states():
+    """The states that the model comes to, by numpy."""
+    found = [np.zeros(WIDTH, np.float32)]
+    for row in X[:-1]:
+        found.append(row @ WEIGHTS["w"] + WEIGHTS["leak"] * found[-1])
+    return np.stack(found)
+
+
+def least(result):
+    return min(row.sqnr_db for row in result.accuracy if row.form == "compiled" and row.sqnr_db is not None)
+
+
+def notes(result):
+    return next(stage for stage in result.stages if stage.name == "quantize").details["notes"]
+
+
+def test_states_of_zeros_are_replaced_by_those_that_the_model_comes_to(tmp_path):
+    zeros = np.zeros((ROWS, WIDTH), np.float32)
+    assert least(built(tmp_path, zeros)) > 30
+    assert np.abs(states()).max() > 2 * np.abs(X @ WEIGHTS["w"]).max(), "a single step shows a fraction of the range"
+
+
+def test_fed_rows_hold_the_states_of_the_float_model(tmp_path):
+    built(tmp_path, states())
+    rows = [{"x": x[None], "state": np.zeros((1, WIDTH), np.float32)} for x in X]
+    fed, found = drift.with_states(ir.load(tmp_path / "m.onnx"), rows, None)
+    assert found == {"state": "stateN"} and len(fed) == ROWS
+    assert np.allclose(np.concatenate([row["state"] for row in fed]), states(), atol=1e-5)
+
+
+def test_the_layer_that_lets_a_sequence_drift_stays_in_float_and_is_told(tmp_path):
+    steady = built(tmp_path, states())
+    (note,) = [note for note in notes(steady) if "adds up" in note]
+    assert "1 of 2 layers have floats" in note and "48 steps keep" in note
+    left = onnx.load(tmp_path / "out/model.qdq.onnx").graph
+    assert {node.name for node in left.node if node.op_type == "MatMul" and node.input[1] in WEIGHTS} == {"a"}
+    forbidden = built(tmp_path, states(), rescue=False)
+    assert least(steady) > drift.LEAST_DB > least(forbidden)
+    assert not any("adds up" in note for note in notes(forbidden))
+
+
+def test_without_states_nothing_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setattr(drift, "steadied", lambda *_, **__: pytest.fail("there is no state"))
+    assert built(tmp_path, states(), state={}).accuracy
+
+
+def test_too_many_layers_are_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(drift, "MOST_LAYERS", 1)
+    monkeypatch.setattr(drift, "LEAST_DB", 90)
+    assert any("too many to try each alone" in warning for warning in built(tmp_path, states()).warnings)
+
+
+def test_bits_that_do_not_help_are_not_spent(tmp_path, monkeypatch):
+    """Where the noise is not in the layers, they stay as they were, and a warning says so."""
+    monkeypatch.setattr(drift, "LEAST_GAIN_DB", 300.0)
+    result = built(tmp_path, states())
+    assert any("more bits for layers do not help" in warning for warning in result.warnings)
+    left = onnx.load(tmp_path / "out/model.qdq.onnx").graph
+    assert not any(node.op_type == "MatMul" and node.input[1] in WEIGHTS for node in left.node)
