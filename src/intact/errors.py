@@ -50,9 +50,10 @@ class IntactError(Exception):
         lines = [self.message]
         lines += [f"  allowed: {self.allowed}"] if self.allowed else []
         lines += [f"  source: {self.source}"] if self.source else []
-        lines += [f"  fix: {self.fix}"] if self.fix else []
-        said = "\n".join(lines)
-        return "\n".join([said, *(f"  {kind}: {path}" for kind, path in self.files.items() if path not in said)])
+        last = [f"  fix: {self.fix}"] if self.fix else []
+        said = "\n".join([*lines, *last])
+        lines += [f"  {kind}: {path}" for kind, path in self.files.items() if path not in said]
+        return "\n".join([*lines, *last])
 
     def name_files(self, files: Mapping[str, str]) -> None:
         """Tell the files that the command was about, by their kind, wherever the words do not name them."""
