@@ -15,6 +15,7 @@ from tests.trust import no_internet
 
 WATCHED = (sys.executable, no_internet.__file__, sys.executable)
 INTACT = ("-c", "from intact.cli.main import main; main()")
+FEW = ("--samples", "4")
 
 needs_watch = pytest.mark.skipif(not no_internet.supported(), reason="sockets are watched with seccomp, on Linux")
 
@@ -50,11 +51,11 @@ def test_the_watch_ends_a_grandchild_that_opens_a_socket() -> None:
     "command",
     [
         ("build", "{model}", "--device", "cpu", "--precision", "uint8", "--data", "{data}", "-o", "{out}"),
-        pytest.param(("build", "{model}", "--device", "qnn", "-o", "{out}"), marks=pytest.mark.qnn),
-        pytest.param(("build", "{model}", "--device", "openvino", "-o", "{out}"), marks=pytest.mark.openvino),
+        pytest.param(("build", "{model}", "--device", "qnn", *FEW, "-o", "{out}"), marks=pytest.mark.qnn),
+        pytest.param(("build", "{model}", "--device", "openvino", *FEW, "-o", "{out}"), marks=pytest.mark.openvino),
         ("quantize", "{model}", "--precision", "uint8", "--data", "{data}", "-o", "{out}.onnx"),
         ("plan", "{model}", "--precision", "uint8", "-o", "{out}.toml"),
-        ("perf", "{model}"),
+        ("perf", "{model}", "--runs", "3"),
         ("analyze", "{model}", "--device", "qnn"),
         ("inspect", "{model}"),
         ("schema",),
