@@ -90,8 +90,11 @@ def _made(purpose: str, place: Path, *, hidden: bool) -> tuple[Path, int | None]
     for _ in range(_ATTEMPTS):
         path = place / _name(purpose, hidden=hidden)
         path.mkdir(mode=0o700)
-        lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
-        # Somebody who sweeps at this very moment may be quicker than we are.
+        # Somebody who sweeps at this very moment may be quicker than we are: to open it, or to lock it.
+        try:
+            lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         if lock is None or (_try_lock(lock) is not False and path.exists()):
             return path, lock
         _close(lock)
