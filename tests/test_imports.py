@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """The modules that a file imports, at its top or inside a function, with the names that it takes of them."""
     found = set()
@@ -49,6 +51,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def rooms_used(path: Path) -> set[str]:
     """The rooms of the package that a file imports from."""
     parts = [name.split(".") for name in imports(path)]

@@ -75,6 +75,24 @@ def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(tm
         end(alive)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
+def test_a_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+    plain = os.open
+
+    def open_(path: Path, *rest: int) -> int:
+        if not taken:
+            os.rmdir(path)
+            taken.append(path)
+        return plain(path, *rest)
+
+    monkeypatch.setattr(os, "open", open_)
+    with scratch.folder("job", tmp_path) as folder:
+        assert folder.is_dir() and taken and folder != taken[0]
+
+
 @pytest.mark.parametrize(
     "name", ["intact-data", ".intact-", "intact-job-12-34", ".out-old-abc", "intact-job-1-2-abcdefabcdef.bak"]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -87,6 +88,7 @@ def test_the_model_is_the_first_argument_and_onnx_says_the_same(name):
     assert params[0].name == "model" and "--onnx" in [flag for p in params for flag in p.opts]
 
 
+@functools.cache
 def strings(path: Path) -> list[str]:
     """The constants of a file, without its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli import command
 from tests.conftest import SavedZoo
 
 NAME = "depthwise_cnn"
@@ -17,10 +16,9 @@ PLAIN = ("--precision", "uint8", "--effort", "fast", "--no-rescue", "--assume-vn
 
 
 def intact(*arguments: object, status: int = 0) -> str:
-    command = [sys.executable, "-c", "from intact.cli.main import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr + done.stdout
-    return done.stdout if status == 0 or done.stdout else done.stderr
+    found, out, err = command.run(*arguments)
+    assert found == status, err + out
+    return out if status == 0 or out else err
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +11,15 @@ import pytest
 
 from intact.model import io
 from intact.runtime import ort_cpu
+from tests.cli import command
 from tests.conftest import SavedZoo
 from tests.linting.wrong import CASES, SOUND, feeds
 
 
 def intact(*arguments: object, status: int = 0) -> str:
-    command = [sys.executable, "-c", "from intact.cli.main import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr + done.stdout
-    return done.stdout + done.stderr
+    found, out, err = command.run(*arguments)
+    assert found == status, err + out
+    return out + err
 
 
 @pytest.fixture

@@ -44,6 +44,14 @@ def build(given, output, monkeypatch, shortfalls, mender=renamed):
     return stages.build(path, config, output, BuildOptions(mender=mender))
 
 
+@pytest.fixture(scope="module")
+def plain(given, tmp_path_factory):
+    """A build that nobody mends, and its folder."""
+    folder = tmp_path_factory.mktemp("plain") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        return build(given, folder, patch, [0.0]), folder
+
+
 def digest(folder):
     return hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()
 
@@ -62,7 +70,7 @@ def test_a_better_form_is_written_and_said_and_each_stage_is_recorded_once(given
 
 
 @pytest.mark.parametrize("case", ["no better", "refused", "nothing found"])
-def test_otherwise_the_first_form_is_written_as_if_nobody_had_tried(case, given, tmp_path, monkeypatch):
+def test_otherwise_the_first_form_is_written_as_if_nobody_had_tried(case, given, plain, tmp_path, monkeypatch):
     mender = (lambda *_: None) if case == "nothing found" else renamed
     if case == "refused":
         whole = deployment.compile
@@ -74,10 +82,10 @@ def test_otherwise_the_first_form_is_written_as_if_nobody_had_tried(case, given,
 
         monkeypatch.setattr(deployment, "compile", compile_)
     built = build(given, tmp_path / "out", monkeypatch, [9.0, 9.0], mender)
-    plain = build(given, tmp_path / "plain", monkeypatch, [0.0])
-    assert digest(tmp_path / "out") == digest(tmp_path / "plain")
-    assert built.warnings == plain.warnings
-    assert [name for name in names(built) if name != "mend"] == names(plain)
+    untried, folder = plain
+    assert digest(tmp_path / "out") == digest(folder)
+    assert built.warnings == untried.warnings
+    assert [name for name in names(built) if name != "mend"] == names(untried)
 
 
 def test_a_mender_that_fails_is_told_and_stops_nothing(given, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -33,15 +35,45 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_pipe_is_refused(command: str, zoo: SavedZoo, tmp_path: Path) -> None:
+# One command after another, each with its status and what it said: one that hangs ends the list.
+ONE_BY_ONE = """
+import json, sys
+from tests.cli import command
+for words in json.load(sys.stdin):
+    status, _, said = command.run(*words)
+    print(json.dumps([status, said]), flush=True)
+"""
+SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def told(zoo: SavedZoo, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[int, str]]]:
+    """A pipe, and the status and the error of every command that came to an end with it, in a process of their own."""
+    folder = tmp_path_factory.mktemp("pipes")
     for name in ("pipe", "pipe.toml"):
-        os.mkfifo(tmp_path / name)
-    places = {"bad": tmp_path / "pipe", "out": tmp_path / "out"}
-    words = COMMANDS[command].format(model=zoo.model("residual_cnn"), data=zoo.data("residual_cnn"), **places).split()
-    told = subprocess.run([*INTACT, *words], capture_output=True, text=True, timeout=60)
-    assert told.returncode in (2, 3), told.stderr
-    assert str(tmp_path / "pipe") in told.stderr
+        os.mkfifo(folder / name)
+    places = {"bad": folder / "pipe", "model": zoo.model("residual_cnn"), "data": zoo.data("residual_cnn")}
+    words = [text.format(out=folder / f"out{n}", **places).split() for n, text in enumerate(COMMANDS.values())]
+    path = os.pathsep.join(filter(os.path.isabs, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
+    with open(folder / "told.txt", "w+", encoding="utf-8") as answers:
+        # The answers that are missing tell of one that hung.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command = [sys.executable, "-c", ONE_BY_ONE]
+            subprocess.run(
+                command, input=json.dumps(words), stdout=answers, text=True, timeout=SECONDS, env=environment
+            )
+        answers.seek(0)
+        return folder / "pipe", dict(zip(COMMANDS, map(json.loads, answers), strict=False))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_is_refused(command: str, told: tuple[Path, dict[str, tuple[int, str]]]) -> None:
+    pipe, answers = told
+    assert command in answers, f"{command} or one before it did not come to an end"
+    status, said = answers[command]
+    assert status in (2, 3), said
+    assert str(pipe) in said
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/stdin"])

@@ -6,7 +6,7 @@ Sums of products of floats are taken in float64 and rounded once, so that no ord
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,19 +24,20 @@ def evaluate(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
     return {value.name: every[value.name] for value in model.graph.outputs}
 
 
-def tensors(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Arrays:
-    """Every tensor that the nodes of a model compute, by name, in their order; and outputs that are inputs as well."""
+def tensors(model: ir.Model, feeds: Mapping[str, np.ndarray], nodes: Sequence[ir.Node] | None = None) -> Arrays:
+    """Every tensor that (these) nodes of a model compute, by name, in their order; and outputs that are inputs."""
+    nodes = list(model.graph) if nodes is None else nodes
     known: dict[ir.Value | None, Any] = {None: None}
     known |= {value: value.const_value.numpy() for value in model.graph.initializers.values()}
     known |= {value: feeds[value.name] for value in model.graph.inputs if value.name in feeds}
-    for node in model.graph:
+    for node in nodes:
         kernel = KERNELS.get((node.domain, node.op_type))
         assert kernel is not None, f"the interpreter has no {node.domain}::{node.op_type}"
         attributes = {name: item.value for name, item in node.attributes.items()}
         result = kernel(*(known[value] for value in node.inputs), **attributes)
         for value, array in zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False):
             known[value] = array
-    computed = [value for node in model.graph for value in node.outputs if value in known]
+    computed = [value for node in nodes for value in node.outputs if value in known]
     return {value.name: known[value] for value in (*computed, *model.graph.outputs)}
 
 

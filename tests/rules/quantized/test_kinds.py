@@ -5,10 +5,13 @@ A sample of the matrix runs always, the whole of it with `-m slow`.
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from intact.backends import compiling
@@ -62,9 +65,19 @@ VARIANT_MATRIX = [
 EVERY_KIND = [*MATRIX, *VARIANT_MATRIX]
 
 
-def holds_on_cpu(kind: Kind, folder: Path) -> set[str]:
+Models = Callable[[Kind], ir.Model]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Quantized models, of which the last few are kept for the other tests of the same."""
+    kept = functools.lru_cache(maxsize=len(SAMPLE))(lambda kind: quantized(kind, tmp_path_factory.mktemp("kind")))
+    return lambda kind: kept(kind).clone()
+
+
+def holds_on_cpu(kind: Kind, model: ir.Model) -> set[str]:
     """Assert that every rule keeps its claim and that the runtime takes the result; return the rules that fired."""
-    target, model = load_target("cpu", vnni=True), quantized(kind, folder)
+    target = load_target("cpu", vnni=True)
     done = families.rewrite(model, target)
     hold_to_claims(model, families.rules_for(target), rows(kind))
     ort_cpu.Session(done.model, optimize=True).run(rows(kind)[0])
@@ -72,9 +85,8 @@ def holds_on_cpu(kind: Kind, folder: Path) -> set[str]:
     return {item.rule for item in done.applications}
 
 
-def holds_when_converted(kind: Kind, folder: Path) -> None:
+def holds_when_converted(kind: Kind, given: ir.Model) -> None:
     """Assert that a model keeps its numbers in either form of its operators, from one to the other and back."""
-    given = quantized(kind, folder)
     for ways in (("qdq", "qlinear"), ("qlinear", "qdq")):
         model = given
         for form in ways:
@@ -84,9 +96,9 @@ def holds_when_converted(kind: Kind, folder: Path) -> None:
             model = done.model
 
 
-def accepted_by_the_npu(kind: Kind, folder: Path) -> None:
+def accepted_by_the_npu(kind: Kind, model: ir.Model, folder: Path) -> None:
     """Assert that every rule keeps its claim and that the vendor's compiler takes the result."""
-    target, model = load_target("qnn"), quantized(kind, folder)
+    target = load_target("qnn")
     assert target.soc is not None
     done = families.rewrite(model, target)
     hold_to_claims(model, families.rules_for(target), rows(kind)[:1])
@@ -95,35 +107,35 @@ def accepted_by_the_npu(kind: Kind, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLE, ids=str)
-def test_a_sample_of_models_keeps_every_claim(kind, tmp_path):
-    holds_on_cpu(kind, tmp_path)
+def test_a_sample_of_models_keeps_every_claim(kind, models):
+    holds_on_cpu(kind, models(kind))
 
 
 @pytest.mark.parametrize("kind", SAMPLE, ids=str)
-def test_a_sample_of_models_keeps_its_numbers_in_either_form(kind, tmp_path):
-    holds_when_converted(kind, tmp_path)
+def test_a_sample_of_models_keeps_its_numbers_in_either_form(kind, models):
+    holds_when_converted(kind, models(kind))
 
 
 @pytest.mark.qnn
 @pytest.mark.parametrize("kind", SAMPLE[:2], ids=str)
-def test_a_sample_of_models_is_accepted_by_the_npu(kind, tmp_path):
-    accepted_by_the_npu(kind, tmp_path)
+def test_a_sample_of_models_is_accepted_by_the_npu(kind, models, tmp_path):
+    accepted_by_the_npu(kind, models(kind), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=str)
-def test_every_model_keeps_every_claim(kind, tmp_path):
-    holds_on_cpu(kind, tmp_path)
+def test_every_model_keeps_every_claim(kind, models):
+    holds_on_cpu(kind, models(kind))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=str)
-def test_every_model_keeps_its_numbers_in_either_form(kind, tmp_path):
-    holds_when_converted(kind, tmp_path)
+def test_every_model_keeps_its_numbers_in_either_form(kind, models):
+    holds_when_converted(kind, models(kind))
 
 
 @pytest.mark.slow
 @pytest.mark.qnn
 @pytest.mark.parametrize("kind", [kind for kind in EVERY_KIND if kind.is_static], ids=str)
-def test_every_model_is_accepted_by_the_npu(kind, tmp_path):
-    accepted_by_the_npu(kind, tmp_path)
+def test_every_model_is_accepted_by_the_npu(kind, models, tmp_path):
+    accepted_by_the_npu(kind, models(kind), tmp_path)
