@@ -11,8 +11,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import typer
 
-from intact.cli import main
+from intact.cli import main, panels
 from intact.model import io
 from tests.linting.wrong import CASES
 
@@ -135,3 +136,41 @@ class TestWhatIsSaid:
     def test_synthetic_inputs_are_told_once(self, run, zoo, tmp_path):
         _, _, err = run("build", zoo.model("residual_cnn"), "--samples", "4", "--effort", "fast", "-o", tmp_path / "o")
         assert err.count("synthetic") == 1 and "no --data" in err
+
+    def test_a_line_for_every_stage_that_ran(self, build):
+        _, _, err = build("--effort", "fast")
+        done = [line.split()[1] for line in err.splitlines() if line.startswith("✓ ")]
+        assert [name for name in done if name != "analyze"] == [
+            "load",
+            "optimize",
+            "quantize",
+            "rewrite",
+            "validate",
+            "compile",
+            "verify",
+        ]
+        assert re.search(r"^✓ verify +\d+ samples compared +[\d.]+ (ms|s)$", err, re.MULTILINE)
+        assert "✓" not in build("--effort", "fast", "--overwrite", "--quiet")[2]
+
+
+class TestHelp:
+    def test_commands_have_whole_summaries_that_fit_a_line(self, run, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        out = run("--help")[1]
+        lines = [line for line in out.splitlines() if re.match(r"  [a-z]+ {2,}[A-Z]", line)]
+        assert len(lines) == len(typer.main.get_command(main.app).commands)
+        assert all(line.endswith(".") and not line.endswith("...") for line in lines)
+
+    def test_options_of_a_build_stand_under_headings_each_once(self, run):
+        out = run("build", "--help")[1]
+        assert [line for line in out.splitlines() if re.fullmatch(r"\w[\w ]+:", line)] == [
+            f"{h}:" for h in panels._PANELS
+        ]
+        for flag in ("--precision", "--soc", "--data", "--min-sqnr", "--weight-type", "--json", "--output"):
+            assert len(re.findall(rf"^  .*{flag}\b", out, re.MULTILINE)) >= 1
+        build = typer.main.get_command(main.app).commands["build"]
+        assert {param.name for param in build.params} - set(panels._HEADING) == set()
+
+    def test_a_short_list_of_options_has_one_heading(self, run):
+        out = run("doctor", "--help")[1]
+        assert "Options:" in out and "Messages:" not in out

@@ -21,7 +21,7 @@ from intact.reports.manifest import schema
 from tests.reports.sample import gate, manifest, row
 
 HOSTILE = "</code></script><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='x"
-VOID = {"meta", "br", "rect", "path"}
+VOID = {"meta", "br", "rect", "path", "input"}
 
 
 def text(page: str) -> str:

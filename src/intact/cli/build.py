@@ -51,14 +51,14 @@ def run(values: Flags) -> None:
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
     # What is heavy comes after that: a mistake in the settings is told at once.
-    from intact import scratch
     from intact.api.build import build, junit
     from intact.cli import console, summary
+    from intact.scratch import write_text
 
     talk = console.Talk(quiet=values["quiet"])
     built = build(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
     if (place := values["junit"]) is not None:
-        scratch.write_text(place, junit(built))
+        write_text(place, junit(built))
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     if values["verbose"] and not values["quiet"] and not values["as_json"]:
         summary.show_more(built)

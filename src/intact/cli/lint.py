@@ -31,17 +31,17 @@ def run(values: Flags) -> None:
 
     Example: intact lint model.onnx --fix -o fixed.onnx
     """
-    from intact import scratch
     from intact.api.lint import lint
     from intact.cli import console
     from intact.errors import SettingsError
+    from intact.scratch import write_text
 
     if values["fix"] != (values.get("output") is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
     report = lint(arguments.model_path(values), output=values.get("output"), overwrite=values["overwrite"])
     if (place := values.get("sarif")) is not None:
-        scratch.write_text(place, report.to_sarif())
+        write_text(place, report.to_sarif())
     if values["as_json"]:
         console.print_json(report.to_dict())
     elif not values["quiet"]:

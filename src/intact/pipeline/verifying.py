@@ -47,9 +47,11 @@ def verify(built: CompiledModel, log: Log) -> Verified:
     """Compare every form with the model as it was given, on inputs that calibration has not seen."""
     prepared, compiled = built.prepared, built.compiled
     rows = prepared.inputs.test
-    with log.stage("verify") as (_, details):
+    with log.stage("verify", len(rows)) as (advance, details):
         details["samples"] = len(rows)
-        original = Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path))
+        original = _counted(
+            Runner("original", execution.PLAIN, partial(execution.stream, prepared.source.path)), advance
+        )
         first, others = measure(rows, original, _runners(built), prepared.labels)
         clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
         details["clipped"] = [asdict(one) for one in clipped]
@@ -62,6 +64,17 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         None if compiled.runs else f"{prepared.target.name} is not on this machine",
         doubts=doubts,
     )
+
+
+def _counted(runner: Runner, advance: Callable[[], None]) -> Runner:
+    """`runner`, which tells when each of its outputs has been compared."""
+
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        for found in runner.outputs(rows):
+            yield found
+            advance()
+
+    return replace(runner, outputs=outputs)
 
 
 def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:

@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from intact.backends import installed
-from intact.reports import snippet
+from intact.reports import layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
+from intact.reports.manifest import BINARY, DEPLOYABLE
+from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
+from intact.reports.stage_words import stage_words
 from intact.targets.provider_placement import CONVERSIONS
 
 Record = Mapping[str, Any]
@@ -65,7 +69,8 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
 
 def render(manifest: Record) -> str:
     """The report as a self-contained page; the same manifest gives the same text."""
-    return page("template.html.j2", m=manifest, **view(manifest))
+    script = "layer_map.js" if manifest.get("layers") else None
+    return page("template.html.j2", script, m=manifest, **view(manifest))
 
 
 def view(manifest: Record) -> dict[str, Any]:
@@ -88,6 +93,9 @@ def view(manifest: Record) -> dict[str, Any]:
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
+        "map": layer_map.drawing(manifest),
+        "next": next_steps(manifest),
+        "sizes": _sizes(manifest),
         "load": snippet.lines(manifest),
     }
 
@@ -97,6 +105,13 @@ def _verdict(manifest: Record) -> dict[str, Any]:
     word = manifest.get("verdict") or ("failed" if manifest["status"] == "failed" else "unverified")
     state, text = WORDS[word]
     return {"state": state, "word": word, "text": text, "reasons": manifest.get("verdict_reasons", [])}
+
+
+def _sizes(manifest: Record) -> dict[str, int | None]:
+    """Bytes of the weights as given, and of the files that an application needs."""
+    needed = (DEPLOYABLE, BINARY)
+    after = sum(item["bytes"] for item in manifest["artifacts"] if item["kind"] in needed)
+    return {"before": manifest["source"].get("weight_bytes"), "after": after or None}
 
 
 def _task(rows: Sequence[Record]) -> list[dict[str, Any]]:
@@ -207,6 +222,10 @@ def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
         }
         forms.setdefault((row["form"], row["runtime"]), []).append(dict(row) | marks)
     groups = [_form(form, runtime, found) for (form, runtime), found in forms.items()]
+    for before, group in pairwise(groups):
+        group["same_as"] = (
+            before["form"] if list(map(_figures, before["rows"])) == list(map(_figures, group["rows"])) else ""
+        )
     return {
         "groups": groups,
         "tick": None if limit is None else _percent(limit, scale),
@@ -217,7 +236,14 @@ def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
 def _form(form: str, runtime: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     worst_first = sorted(rows, key=_quality)
     shown = rows if len(rows) <= OUTPUTS_SHOWN else worst_first[:OUTPUTS_SHOWN]
-    return {"form": form, "words": FORMS.get(form, ""), "runtime": runtime, "rows": rows, "shown": shown}
+    return {"form": form, "words": FORMS.get(form, ""), "runtime": runtime, "rows": rows, "shown": shown, "same_as": ""}
+
+
+def _figures(row: Record) -> tuple[Any, ...]:
+    """What is shown of a row, by which forms are told apart."""
+    return tuple(
+        row[key] for key in ("output", "sqnr_db", "cosine", "max_abs_error", "mean_abs_error", "top1_agreement")
+    )
 
 
 def _headline(rows: Sequence[Record], limit: float | None) -> Record | None:
@@ -256,10 +282,16 @@ def _stages(stages: Sequence[Record]) -> list[dict[str, Any]]:
         {key: stage[key] for key in common}
         | {
             "bar": _percent(stage["seconds"], longest),
-            "details": [_detail(key, value) for key, value in stage.items() if key not in common],
+            "words": stage_words(stage["name"], stage) if stage["status"] == "ran" else "",
+            "details": [_detail(key, value) for key, value in stage.items() if key not in common and _tells(value)],
         }
         for stage in stages
     ]
+
+
+def _tells(value: Any) -> bool:
+    """True for a figure or a text; lists and tables of a stage are in the manifest, and what is wrong in its place."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
 
 
 def _detail(key: str, value: Any) -> tuple[str, str]:

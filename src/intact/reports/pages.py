@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from importlib import resources
 
@@ -10,6 +12,7 @@ from markupsafe import Markup
 
 from intact.reports.figures import decibels, duration, figure, share, size
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FILTERS = {
     "db": decibels,
     "figure": figure,
@@ -20,11 +23,22 @@ _FILTERS = {
 }
 
 
-def page(template: str, **values: object) -> str:
-    """A template filled in: names in a model may be hostile, so that all but the style is escaped."""
+def page(template: str, script: str | None = None, **values: object) -> str:
+    """A template filled in: names in a model may be hostile, so that all but style and script are escaped.
+
+    The page's policy lets only the `script` of that very digest run.
+    """
+    code = None if script is None else text_of(script)
+    values["script"] = None if code is None else Markup(code)
+    values["policy"] = POLICY if code is None else f"{POLICY}; script-src '{_digest(code)}'"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= _FILTERS
     return environment.from_string(text_of(template)).render(style=Markup(text_of("style.css")), **values) + "\n"
+
+
+def _digest(code: str) -> str:
+    """What a content security policy names a script by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def text_of(name: str) -> str:
