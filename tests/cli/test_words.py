@@ -137,18 +137,11 @@ class TestWhatIsSaid:
         _, _, err = run("build", zoo.model("residual_cnn"), "--samples", "4", "--effort", "fast", "-o", tmp_path / "o")
         assert err.count("synthetic") == 1 and "no --data" in err
 
-    def test_a_line_for_every_stage_that_ran(self, build):
+    def test_a_line_for_every_stage_that_ran(self, build, tmp_path):
         _, _, err = build("--effort", "fast")
         done = [line.split()[1] for line in err.splitlines() if line.startswith("✓ ")]
-        assert [name for name in done if name != "analyze"] == [
-            "load",
-            "optimize",
-            "quantize",
-            "rewrite",
-            "validate",
-            "compile",
-            "verify",
-        ]
+        stages = json.loads((tmp_path / "out/manifest.json").read_text())["stages"]
+        assert done == [stage["name"] for stage in stages if stage["status"] == "ran"] and len(done) > 4
         assert re.search(r"^✓ verify +\d+ samples compared +[\d.]+ (ms|s)$", err, re.MULTILINE)
         assert "✓" not in build("--effort", "fast", "--overwrite", "--quiet")[2]
 

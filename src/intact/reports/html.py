@@ -58,6 +58,10 @@ CALIBRATIONS = {
     "none": "nothing was calibrated",
 }
 
+# Fields of every stage, and lists whose content is among the warnings, in the map or in the table of placement.
+COMMON = ("name", "status", "reason", "seconds")
+TOLD_ELSEWHERE = ("violations", "float_nodes", "clipped", "requantized_weights", "notes")
+
 
 def write(manifest: dict[str, Any], folder: Path) -> Path:
     """Write `reports.html` into a folder."""
@@ -277,21 +281,20 @@ def _tested(config: Record, stages: Record) -> dict[str, Any]:
 
 def _stages(stages: Sequence[Record]) -> list[dict[str, Any]]:
     longest = max((stage["seconds"] for stage in stages), default=0.0)
-    common = ("name", "status", "reason", "seconds")
     return [
-        {key: stage[key] for key in common}
+        {key: stage[key] for key in COMMON}
         | {
             "bar": _percent(stage["seconds"], longest),
             "words": stage_words(stage["name"], stage) if stage["status"] == "ran" else "",
-            "details": [_detail(key, value) for key, value in stage.items() if key not in common and _tells(value)],
+            "details": [_detail(key, value) for key, value in stage.items() if _tells(key, value)],
         }
         for stage in stages
     ]
 
 
-def _tells(value: Any) -> bool:
-    """True for a figure or a text; lists and tables of a stage are in the manifest, and what is wrong in its place."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
+def _tells(key: str, value: Any) -> bool:
+    """True for a figure that is not empty and stands nowhere else in the report."""
+    return key not in (*COMMON, *TOLD_ELSEWHERE) and value not in ("", [], {})
 
 
 def _detail(key: str, value: Any) -> tuple[str, str]:
@@ -305,6 +308,8 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
         return key.replace("_", " "), figure(value)
     if key == "types":
         return "types of nodes", _types(value)
+    if isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values()):
+        return key.replace("_", " "), "; ".join(f"{name}: {entry}" for name, entry in value.items())
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return key.replace("_", " "), MISSING if value is None else text
 
