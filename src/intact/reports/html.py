@@ -17,6 +17,7 @@ from intact.reports import layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
 from intact.reports.manifest import BINARY, DEPLOYABLE
+from intact.reports.native_snippets import native_snippets
 from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
 from intact.reports.stage_words import stage_words
@@ -100,6 +101,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "map": layer_map.drawing(manifest),
         "next": next_steps(manifest),
         "sizes": _sizes(manifest),
+        "native": native_snippets(manifest),
         "load": snippet.lines(manifest),
     }
 
