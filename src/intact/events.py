@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from intact.results import Stage
 
@@ -22,6 +22,14 @@ class Events(Protocol):
 
     def warn(self, text: str) -> None:
         """Called with a sentence that the user should not miss; the manifest has it too."""
+
+
+@runtime_checkable
+class StageWatcher(Protocol):
+    """A watcher that also wants to know what a stage did when it is over."""
+
+    def finished(self, stage: Stage) -> None:
+        """Called with the record of a stage that ran."""
 
 
 class Silence:
@@ -53,6 +61,8 @@ class Log:
         with self.events.stage(name, total) as advance:
             yield advance, details
         self.stages.append(Stage(name, "ran", "", time.perf_counter() - start, details))
+        if isinstance(self.events, StageWatcher):
+            self.events.finished(self.stages[-1])
 
     def mark(self) -> tuple[int, int]:
         """The place that has been reached, for `back_to`."""

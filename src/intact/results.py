@@ -174,6 +174,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class MappedLayer:
+    """A node of the deployed model: the types that it computes in, the grid of its result, and the layers it reads.
+
+    `reads` are places in the list of layers; `scale` and `zero_point` are None where the result is on no one grid.
+    """
+
+    name: str
+    op: str
+    activations: str
+    weights: str | None
+    reads: tuple[int, ...] = ()
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node by its name and operator."""
 
@@ -449,6 +465,8 @@ class Build:
     origin: Origin | None = None
     verdict: Word = "unverified"
     verdict_reasons: tuple[str, ...] = ()
+    layers: tuple[MappedLayer, ...] = ()
+    source_weight_bytes: int | None = None
 
     @property
     def judged(self) -> Verdict:

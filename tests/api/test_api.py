@@ -27,7 +27,7 @@ CLI = sorted((Path(intact.__file__).parent / "cli").glob("*.py"))
 # The floor that all stand on, and the API.
 SHOWN = (
     *("intact.cli", "intact.api", "intact.errors", "intact.scratch", "intact.results", "intact.settings"),
-    "intact.reports.figures",
+    *("intact.reports.figures", "intact.reports.stage_words"),
 )
 
 

@@ -49,7 +49,13 @@ def test_a_manifest_has_the_keys_and_values_of_schema_2():
         ["it is doubtful"],
         "passed",
     )
-    assert written["source"] == {"path": "m.onnx", "sha256": "ab" * 32, "opset": 17, "huggingface": None}
+    assert written["source"] == {
+        "path": "m.onnx",
+        "sha256": "ab" * 32,
+        "opset": 17,
+        "weight_bytes": None,
+        "huggingface": None,
+    }
     assert written["calibration"] == {"kind": "npz", "samples": 18, "sha256": "cd" * 32}
     assert written["config"] == BUILD.config
     assert written["placement"]["npu_nodes"] == [{"name": "conv", "op": "Conv", "reason": ""}]

@@ -334,6 +334,12 @@ def test_a_line_shows_every_setting_that_has_a_value():
     assert "load_path" not in line
 
 
+def test_a_line_leaves_out_what_is_usual():
+    usual = BuildConfig(precision="uint8", quant=QuantConfig())
+    assert usual.line(usual) == ""
+    assert BuildConfig(precision="uint8", quant=QuantConfig(seed=3)).line(usual) == "quant.seed=3"
+
+
 def test_the_public_names_are_these_classes():
     assert (intact.QuantConfig, intact.CompileConfig, intact.BuildConfig) == (QuantConfig, CompileConfig, BuildConfig)
 

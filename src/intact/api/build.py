@@ -7,10 +7,13 @@ from typing import Unpack
 
 from intact.api.request import requested
 from intact.events import Events
+from intact.reports.junit import document as junit
 from intact.results import Build
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
+
+__all__ = ["build", "junit"]
 
 
 def build(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
-from intact.api.request import path_of, settled
+from intact.api.given_model import path_of
+from intact.api.request import settled
 from intact.errors import about
 from intact.events import Events, Log, Silence
 from intact.pipeline import model_files, rewriting

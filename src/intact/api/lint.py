@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from intact.events import Log
-from intact.linting import linter, repairs
+from intact.linting import linter, repairs, sarif
 from intact.linting.linter import Finding, Severity
 from intact.matching.rewriter import Rewritten
-from intact.model import io, normalize, upgrade
+from intact.model import detect, io, normalize, upgrade
 from intact.pipeline import model_files, trial
 from intact.results import Application
 from intact.rules.float import constant_folding
@@ -20,13 +20,17 @@ __all__ = ["Finding", "LintReport", "Severity", "lint"]
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """The faults of a model; where a repaired copy is at `output`, `fixed` tells which of them are gone there."""
+    """The faults of a model; where a repaired copy is at `output`, `fixed` tells which of them are gone there.
+
+    Most checks are about what is quantized: of a model that is not, no findings say little.
+    """
 
     path: Path
     output: Path | None
     findings: tuple[Finding, ...]
     fixed: tuple[bool, ...]
     rewrites: tuple[Application, ...] = ()
+    quantized: bool = True
 
     @property
     def standing(self) -> tuple[Finding, ...]:
@@ -38,10 +42,17 @@ class LintReport:
         pairs = zip(self.findings, self.fixed, strict=True)
         return {
             "path": str(self.path),
+            "quantized": self.quantized,
             "output": None if self.output is None else str(self.output),
             "findings": [asdict(finding) | {"fixed": fixed} for finding, fixed in pairs],
             "rewrites": [asdict(application) for application in self.rewrites],
         }
+
+    def to_sarif(self) -> str:
+        """The findings that are not repaired as SARIF 2.1.0, for code hosts."""
+        codes = {finding.code for finding in self.standing}
+        explanations = {code: linter.check_of(code).explanation() for code in codes}
+        return sarif.document(self.path, self.standing, explanations)
 
 
 def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = False) -> LintReport:
@@ -61,4 +72,5 @@ def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = Fal
     if place is not None:
         model_files.write_model(repaired.model, place, path, Log())
     fixed = tuple((finding.code, finding.node) not in standing for finding in found)
-    return LintReport(path, place, found, fixed, tuple(repaired.applications))
+    quantized = detect.detect(given) is not None
+    return LintReport(path, place, found, fixed, tuple(repaired.applications), quantized)

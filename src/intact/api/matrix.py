@@ -10,7 +10,7 @@ from typing import Unpack
 import numpy as np
 
 from intact import scratch
-from intact.api.request import path_of
+from intact.api.given_model import path_of
 from intact.errors import SettingsError
 from intact.events import Events
 from intact.search.matrix import cells

@@ -60,6 +60,7 @@ def probe(
         order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), op, workers or probing.WORKERS)
         return _numeric(order, place, events or Silence())
     place = Path(output) if output is not None else Path(f"{device}-{library.version()}.json")
+    (events or Silence()).note(f"asking {library} about {len(asked)} cases; the answers go to {place}")
     known = Probed.read(place) if place.exists() else None
 
     def progress(done: int, total: int, so_far: Probed) -> None:

@@ -74,6 +74,18 @@ class Snippet:
 
 
 @dataclass(frozen=True, slots=True)
+class NativeProvider:
+    """The way that applications in other languages give ONNX Runtime this device; no name stands for the CPU.
+
+    `java` is the method of its Java API that takes the options.
+    """
+
+    name: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    java: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """A vendor's library that tells what it takes, for `probe`: nothing of it is loaded in this process.
 
@@ -140,7 +152,8 @@ class Backend(Protocol):
     `title` names the device in reports. `table` is the path of its table, with the answers of its library, if any,
     in a folder `probed` beside it. `packages` are the distributions that it needs beyond intact's own, and `install`
     is how to get them. `suffix` is that of the file to deploy. `untimed` says why its latency cannot be measured here;
-    None where it can. `simulator` and `library` are there where the vendor has one.
+    None where it can. `simulator` and `library` are there where the vendor has one, `native` where ONNX
+    Runtime runs what is deployed.
     """
 
     title: str
@@ -151,6 +164,7 @@ class Backend(Protocol):
     untimed: str | None = "it is not timed here"
     simulator: Simulator | None = None
     library: Library | None = None
+    native: NativeProvider | None = None
 
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Write what is deployed into `folder`; `on_cpu` names nodes that stay on the CPU, each with the reason."""

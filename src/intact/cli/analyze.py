@@ -30,15 +30,15 @@ def run(values: Flags) -> None:
 
     Example: intact analyze model.onnx --device qnn --soc SM8550
     """
-    from intact.api.analyze import analyze
-    from intact.cli import console, summary
-
     every = values["device"] == EVERY_DEVICE
     if every:
         values["device"] = None
-    config = arguments.settings(values, *SETTINGS)
+    config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    from intact.api.analyze import analyze
+    from intact.cli import console, summary
+
     talk = console.Talk(quiet=values["quiet"] or values["as_json"])
-    found = analyze(**arguments.source(values), config=config, live=values["live"], every_device=every, events=talk)
+    found = analyze(**source, config=config, live=values["live"], every_device=every, events=talk)
     if values["as_json"]:
         told = [asdict(analysis) for analysis in found]
         console.print_json({"targets": told} if every else told[0])

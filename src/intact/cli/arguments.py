@@ -21,7 +21,7 @@ class GivenModel(TypedDict):
 
 def model_path(values: Flags) -> Path:
     """The model that a command is about, given as its argument or by --onnx."""
-    from intact.api.request import one_of
+    from intact.api.given_model import one_of
 
     return one_of(values["model"], values["onnx"])
 
@@ -34,15 +34,16 @@ def source(values: Flags) -> GivenModel:
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
     """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
-    from intact.api.request import refuse_inputs
     from intact.settings.config import BuildConfig, checked_settings, merge
-    from intact.settings.keywords import nested
+    from intact.settings.places import nested
 
     _check_symmetry(values)
     path = values.get("config")
     # A mistake in the file is one, even where a flag covers it.
     file = checked_settings(path) if isinstance(path, Path) else {}
     if isinstance(path, Path) and isinstance(output := values.get("output"), Path):
+        from intact.api.request import refuse_inputs
+
         refuse_inputs(output, [path])
     flags: dict[str, object] = {}
     for option in (option for group in groups for option in group):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from intact.cli import arguments
 from intact.cli.options import (
     COMPILE,
@@ -18,15 +20,20 @@ from intact.cli.options import (
     TALK,
     TARGET,
     Flags,
+    option,
     takes,
 )
 
 NAME = "build"
+MORE = (
+    option("junit", "Write the verdict and the gates as JUnit XML into this file too; it is replaced.", Path | None),
+    option("verbose", "Print all settings and every stage too.", bool, "-v", "--verbose"),
+)
 CHECKS = (GATES, PLACEMENT, LATENCY)
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, MORE, TALK)
 def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
@@ -42,13 +49,17 @@ def run(values: Flags) -> None:
     Example: intact build model.onnx --device qnn --precision auto --min-sqnr 35 --data inputs.npz -o output/ finds the
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
-    from intact.api.build import build
+    config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    # What is heavy comes after that: a mistake in the settings is told at once.
+    from intact.api.build import build, junit
     from intact.cli import console, summary
+    from intact.scratch import write_text
 
-    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    built = build(
-        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
-    )
+    built = build(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
+    if (place := values["junit"]) is not None:
+        write_text(place, junit(built))
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
+    if values["verbose"] and not values["quiet"] and not values["as_json"]:
+        summary.show_more(built)
     console.refuse_failed(built.judged, built.gates, "the artifacts are in place, marked as failed in the manifest")

@@ -15,13 +15,11 @@ def run(values: Flags) -> None:
 
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
+    config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
     from intact.api.compile import compile
     from intact.cli import console, summary
 
-    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    built = compile(
-        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
-    )
+    built = compile(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])
     console.refuse_failed(built.judged, built.gates)

@@ -10,7 +10,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +27,7 @@ from intact.cli import log_lines
 from intact.errors import printable
 
 if TYPE_CHECKING:
-    from intact.results import Gate, Verdict
+    from intact.results import Gate, Stage, Verdict
 
 
 class _Steps(MofNCompleteColumn):
@@ -26,6 +35,14 @@ class _Steps(MofNCompleteColumn):
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text("")
+
+
+class _Left(TimeRemainingColumn):
+    """The time that is left, where the number of steps is known and enough of them are done."""
+
+    def render(self, task: Task) -> Text:
+        known = task.total and task.completed and task.time_remaining is not None
+        return Text.assemble("about ", super().render(task), " left") if known else Text("")
 
 
 class _PrintableTable(Table):
@@ -67,12 +84,29 @@ class Talk:
         if self.live is not None:
             yield self.live
             return
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), _Steps(), TimeElapsedColumn()]
+        columns = [
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            _Steps(),
+            TimeElapsedColumn(),
+            _Left(),
+        ]
         with Progress(*columns, console=self.console, transient=True) as self.live:
             try:
                 yield self.live
             finally:
                 self.live = None
+
+    def finished(self, stage: Stage) -> None:
+        """A line that stays: the stage, what it did, and how long that took."""
+        from intact.reports.figures import duration
+        from intact.reports.stage_words import stage_words
+
+        if not self.quiet:
+            words = printable(stage_words(stage.name, stage.details))
+            line = Text.assemble(("✓ ", "green"), (f"{stage.name:<9}", "bold"), f" {words}  " if words else " ")
+            self.console.print(line.append(duration(stage.seconds), style="dim"), soft_wrap=True)
 
     def note(self, text: str) -> None:
         """A sentence that --quiet leaves out."""

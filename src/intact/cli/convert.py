@@ -18,13 +18,14 @@ def run(values: Flags) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
+    config = arguments.settings(values, *SETTINGS)
     from intact.api.convert import convert
     from intact.cli import console, summary
 
     result = convert(
         arguments.model_path(values),
         to=values["to"],
-        config=arguments.settings(values, *SETTINGS),
+        config=config,
         output=values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

@@ -60,6 +60,7 @@ def run(values: Flags) -> None:
 
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
+    config = arguments.settings(values, *SETTINGS)
     from intact.api.debug import debug
     from intact.cli import console
 
@@ -68,7 +69,7 @@ def run(values: Flags) -> None:
         values["candidate"],
         output=values.get("output"),
         overwrite=values["overwrite"],
-        config=arguments.settings(values, *SETTINGS),
+        config=config,
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:

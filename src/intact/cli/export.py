@@ -23,6 +23,7 @@ def run(values: Flags) -> None:
 
     Example: intact export organisation/model -o model.onnx
     """
+    config = arguments.settings(values, HOW)
     from dataclasses import asdict
 
     from intact.api.export import export
@@ -30,7 +31,7 @@ def run(values: Flags) -> None:
 
     result = export(
         values["source"],
-        config=arguments.settings(values, HOW),
+        config=config,
         output=values["output"],
         overwrite=values["overwrite"],
         events=console.Talk(quiet=values["quiet"]),

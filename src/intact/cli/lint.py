@@ -20,6 +20,7 @@ LINT = (
     option("fix", "Write the repaired model; needs -o.", bool),
     option("output", "Where the repaired model goes.", Path | None, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),
+    option("sarif", "Write the findings as SARIF 2.1.0 into this file too; it is replaced.", Path | None),
     option("severity", "Exit with 1 from this severity on: error, warning or info. [default: warning]"),
 )
 
@@ -33,11 +34,14 @@ def run(values: Flags) -> None:
     from intact.api.lint import lint
     from intact.cli import console
     from intact.errors import SettingsError
+    from intact.scratch import write_text
 
     if values["fix"] != (values.get("output") is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
     chosen = _severity(values["severity"])
     report = lint(arguments.model_path(values), output=values.get("output"), overwrite=values["overwrite"])
+    if (place := values.get("sarif")) is not None:
+        write_text(place, report.to_sarif())
     if values["as_json"]:
         console.print_json(report.to_dict())
     elif not values["quiet"]:
@@ -63,4 +67,6 @@ def _show(report: LintReport, say: Callable[[str], None]) -> None:
         say("  fixed" if fixed else f"  fix: {item.fix} (intact explain {item.code})")
     total = len(report.findings)
     repaired = f", {sum(report.fixed)} fixed: {report.output}" if report.output else ""
+    if not report.quantized:
+        say(f"{report.path}: not quantized, so most checks have nothing to look at")
     say(f"{total} finding{'' if total == 1 else 's'}{repaired}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Annotated
 
 import typer
@@ -41,10 +42,12 @@ from intact.cli import (
     targets,
     verify,
 )
+from intact.cli.panels import PanelCommand, PanelGroup
 
 INTERNAL_ERROR = 70
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="Quantizes and compiles ONNX models for NPUs, and proves that nothing broke.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -56,31 +59,50 @@ app = typer.Typer(
 MAY_STAND_ALONE = ("--explain",)
 """Options whose value may be left out, in the middle of a line or at its end."""
 
-for command in (
-    build,
-    matrix,
-    plan,
-    quantize,
-    rewrite,
-    convert,
-    compile,
-    verify,
-    perf,
-    debug,
-    analyze,
-    inspect,
-    lint,
-    probe,
-    explain,
-    export,
-    report,
-    doctor,
-    targets,
-    init,
-    schema,
-):
-    app.command(command.NAME)(command.run)
-app.add_typer(encodings.app, name=encodings.NAME)
+# Every command with its summary, by the heading that it stands under.
+COMMANDS: dict[str, dict[ModuleType, str]] = {
+    "Build": {
+        build: "Quantize, compile and verify a model for a device.",
+        matrix: "Build for several devices and precisions, to choose from.",
+        report: "Draw a build's report again, or compare two builds.",
+    },
+    "Look": {
+        inspect: "Show what is in a model.",
+        analyze: "Show which nodes a device takes, and why not the others.",
+        lint: "Find and repair what is wrong with a quantized model.",
+        explain: "Explain the code of an error or a finding.",
+    },
+    "Compare": {
+        verify: "Compare the outputs of models on the same inputs.",
+        debug: "Find where two models part ways, and the worst layers.",
+        perf: "Time models beside each other on this machine.",
+    },
+    "One step at a time": {
+        export: "Export a Hugging Face model to ONNX.",
+        plan: "Write what would be quantized, to read and edit.",
+        quantize: "Quantize a float model.",
+        rewrite: "Rewrite a quantized model to the form that a device takes.",
+        convert: "Convert between QDQ and QLinear operators.",
+        compile: "Compile a model without verifying it.",
+    },
+    "This machine": {
+        doctor: "Check versions, extras and devices.",
+        targets: "List devices, chips and precisions.",
+        init: "Print or write a settings file, every setting explained.",
+        schema: "Print the JSON Schema of settings or manifest.",
+        probe: "Ask a vendor's library what it takes.",
+    },
+}
+for heading, commands in COMMANDS.items():
+    for command, summary in commands.items():
+        add = app.command(command.NAME, cls=PanelCommand, short_help=summary, rich_help_panel=heading)
+        add(command.run)
+app.add_typer(
+    encodings.app,
+    name=encodings.NAME,
+    short_help="Export encodings, and compare them.",
+    rich_help_panel="One step at a time",
+)
 
 
 def _version(asked: bool) -> None:
@@ -160,6 +182,12 @@ def _run_for_programs() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _marked(text: str) -> str:
+    """Text in bold red where a person reads it on a terminal with colours."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[1;31m{text}\x1b[0m" if coloured else text
+
+
 def _report(error: Exception) -> int:
     """Say on stderr what went wrong; return the exit status."""
     from intact.errors import IntactError, printable
@@ -170,7 +198,7 @@ def _report(error: Exception) -> int:
     if log_lines.wanted():
         return _report_line(error)
     if isinstance(error, IntactError):
-        sys.stderr.write(printable(f"error[{error.code}]: {error.text()}\n"))
+        sys.stderr.write(_marked(f"error[{error.code}]") + printable(f": {error.text()}\n"))
         return error.status
     told = f"internal error: {type(error).__name__}: {error}\n  fix: run again with --debug and report\n"
     sys.stderr.write(printable(told))

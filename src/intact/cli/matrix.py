@@ -43,6 +43,7 @@ def run(values: Flags) -> None:
 
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
+    config = arguments.settings(values, *SETTINGS)
     from intact.api.matrix import matrix
     from intact.cli import console
 
@@ -55,7 +56,7 @@ def run(values: Flags) -> None:
         workers=values["workers"],
         threads=values["threads"],
         cluster=values["cluster"],
-        config=arguments.settings(values, *SETTINGS),
+        config=config,
         events=console.Talk(quiet=values["quiet"]),
     )
     if values["as_json"]:

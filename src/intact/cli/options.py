@@ -51,6 +51,9 @@ class Flags(TypedDict, total=False):
     exact: bool | None
     explain: str | None
     fix: bool
+    sarif: Path | None
+    junit: Path | None
+    verbose: bool
     severity: str | None
     runs: int | None
     threads: int | None

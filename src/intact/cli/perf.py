@@ -39,13 +39,14 @@ def run(values: Flags) -> None:
 
     Example: intact perf model.onnx output/model.onnx --data inputs.npz --max-latency-ratio 1.0
     """
-    from intact.api.perf import perf
-    from intact.cli import comparison, console
     from intact.errors import SettingsError
 
     config = arguments.settings(values, HOW, *SETTINGS)
     if config.max_latency_ratio is not None and len(values["models"]) < 2:
         raise SettingsError("S145", "--max-latency-ratio: one model has no ratio", fix="give two or more models")
+    from intact.api.perf import perf
+    from intact.cli import comparison, console
+
     found = perf(
         *values["models"],
         threads=values["threads"] or 0,

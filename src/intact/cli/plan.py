@@ -15,13 +15,11 @@ def run(values: Flags) -> None:
 
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
     """
+    config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
     from intact.api.plan import plan
     from intact.cli import console
 
-    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    planned = plan(
-        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
-    )
+    planned = plan(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
     if not values["quiet"]:
         console.say(f"{len(planned.nodes)} nodes, {len(planned.grids)} grids: {values['output']}")

@@ -13,7 +13,7 @@ PROBE = (
     option("op", "Ask about this operator only; repeatable.", list[str] | None),
     option("arch", "Architectures, as v68,v73. [default: all]"),
     option("numeric", "Find where the simulator computes something else, and write the regions.", bool),
-    option("output", "The file of answers; it is continued.", Path | None, "-o", "--output"),
+    option("output", "The file of answers; it is continued.", Path, "-o", "--output"),
     option("workers", "Processes at a time. [default: 2]", int | None),
 )
 
@@ -22,7 +22,8 @@ PROBE = (
 def run(values: Flags) -> None:
     """Ask the vendor's library about every operator and type, and write its answers with its version.
 
-    An interrupted run goes on where it stopped: answers of the same version in the file are kept.
+    A whole library takes many minutes; --op and --arch ask for less. An interrupted run goes on where it stopped:
+    answers of the same version in the file are kept.
 
     Examples: intact probe --device qnn --op Conv --arch v68,v73 -o answers.json;
     intact probe --numeric --op Softmax --arch v73 -o wrong.json
@@ -36,7 +37,7 @@ def run(values: Flags) -> None:
         op=values["op"],
         arch=archs,
         numeric=bool(values["numeric"]),
-        output=values.get("output"),
+        output=values["output"],
         workers=values["workers"],
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )

@@ -15,15 +15,14 @@ def run(values: Flags) -> None:
 
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
     """
+    config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
     from intact.api.quantize import quantize
     from intact.cli import console
+    from intact.reports.figures import count
 
-    config = arguments.settings(values, *SETTINGS)
     talk = console.Talk(quiet=values["quiet"])
-    result = quantize(
-        **arguments.source(values), config=config, output=values["output"], overwrite=values["overwrite"], events=talk
-    )
+    result = quantize(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
     if values["as_json"]:
         console.print_json(result.to_dict())
     elif not values["quiet"]:
-        console.say(f"{result.nodes_quantized} nodes quantized for {result.target}: {values['output']}")
+        console.say(f"{count(result.nodes_quantized, 'node')} quantized for {result.target}: {values['output']}")

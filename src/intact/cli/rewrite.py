@@ -30,12 +30,13 @@ def run(values: Flags) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
+    config = arguments.settings(values, *SETTINGS)
     from intact.api.rewrite import rewrite
     from intact.cli import console, summary
 
     result = rewrite(
         arguments.model_path(values),
-        config=arguments.settings(values, *SETTINGS),
+        config=config,
         output=values["output"],
         rules="exact" if values["exact"] is True else "near",
         explain=values["explain"],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
-from intact.reports.figures import quantized_nodes, size, types_in_words
+from intact.reports.figures import count, quantized_nodes, size, types_in_words
 from intact.results import Accuracy, Analysis, Build, InspectedModel, QuantizeFigures, Refusal, TaskAccuracy
 from intact.settings.config import BuildConfig
 
@@ -42,6 +42,13 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
     say(f"report: {folder / 'report.html'}")
 
 
+def show_more(built: Build) -> None:
+    """Show all settings of a build, and the time of each stage or why it was skipped."""
+    say(f"settings: {BuildConfig.from_dict(built.config).line()}")
+    for stage in built.stages:
+        say(f"{stage.name}: {f'{stage.seconds:.2f} s' if stage.status == 'ran' else f'skipped, {stage.reason}'}")
+
+
 def show_accuracy(rows: Sequence[Accuracy]) -> None:
     """Show the accuracy of each form and output."""
     rows_shown = table(("form", "output"), ("SQNR dB", "cosine", "max error", "top-1"))
@@ -61,8 +68,11 @@ def show_task_accuracy(rows: Sequence[TaskAccuracy]) -> None:
 
 def show_model(facts: InspectedModel) -> None:
     """Show what `inspect` found."""
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in facts.opsets.items())
-    say(f"{facts.path}: {facts.nodes} nodes, {size(facts.weight_bytes)} of weights, opset {opsets}")
+    used = {op.rpartition("::")[0] for op in facts.operators}
+    # Tools import domains that nothing uses; --json lists them all.
+    shown = {domain: version for domain, version in facts.opsets.items() if domain in used or not domain}
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in shown.items())
+    say(f"{facts.path}: {count(facts.nodes, 'node')}, {size(facts.weight_bytes)} of weights, opset {opsets}")
     say(f"producer: {facts.producer}")
     for direction, ports in (("input", facts.inputs), ("output", facts.outputs)):
         for port in ports:
@@ -73,8 +83,8 @@ def show_model(facts: InspectedModel) -> None:
     if facts.nonfinite_weights:
         say(f"NaN or infinite values in: {', '.join(facts.nonfinite_weights)}")
     operators = table(["operator"], ["number"])
-    for op, count in facts.operators.items():
-        operators.add_row(op, str(count))
+    for op, number in facts.operators.items():
+        operators.add_row(op, str(number))
     print_wrapped(operators)
 
 
@@ -85,12 +95,12 @@ def show_rewriting(result: RewrittenFile) -> None:
         rules.add_row(row["rule"], str(row["count"]), row["exactness"])
     print_wrapped(rules if result.rules else "no rule applies")
     ops = table(["operator"], ["before", "after"])
-    for op, count in result.operators.items():
-        ops.add_row(op, str(count["before"]), str(count["after"]))
+    for op, number in result.operators.items():
+        ops.add_row(op, str(number["before"]), str(number["after"]))
     print_wrapped(ops)
     found = result.validation
     distance = "identical" if found["rewriting_identical"] else f"{found['rewriting_sqnr_db']:.2f} dB apart"
-    say(f"outputs on {found['validation_samples']} samples: {distance}")
+    say(f"outputs on {count(found['validation_samples'], 'sample')}: {distance}")
     for (rule, reason), nodes in _together(result.explain).items():
         more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         say(f"{nodes[0]}{more}: {rule}: {reason}")
@@ -121,10 +131,11 @@ def _quantized(built: Build) -> str:
     figures, quant = cast("QuantizeFigures", stage.details), BuildConfig.from_dict(built.config).quantization
     assert quant is not None, "a stage that quantized had settings for it"
     if quant.activation_type == "float16":
-        return f"{figures['nodes_quantized']} nodes in half precision, {len(figures['kept_in_float32'])} in float32"
+        halves = count(figures["nodes_quantized"], "node")
+        return f"{halves} in half precision, {len(figures['kept_in_float32'])} in float32"
     if quant.activation_type == "float":
-        return f"weights of {figures['nodes_quantized']} nodes packed to {quant.weight_type}"
-    return f"{quantized_nodes(figures['types'])} nodes quantized: {types_in_words(figures['types'])}"
+        return f"weights of {count(figures['nodes_quantized'], 'node')} packed to {quant.weight_type}"
+    return f"{count(quantized_nodes(figures['types']), 'node')} quantized: {types_in_words(figures['types'])}"
 
 
 def _placed(built: Build) -> str:
@@ -136,21 +147,25 @@ def _placed(built: Build) -> str:
         [node for node in nodes if node.op not in _CONVERSIONS]
         for nodes in (built.placement.npu_nodes, built.placement.cpu_nodes)
     )
-    where = f"on the {built.placement.place}, {built.placement.partitions} partition(s)"
-    text = f"{len(on)} of {len(on) + len(off)} compute nodes {where}" + _layers(built)
+    where = f"on the {built.placement.place}, {count(built.placement.partitions, 'partition')}"
+    text = f"{len(on)} of {count(len(on) + len(off), 'compute node')} {where}" + _layers(built)
     return text + "".join(f"\n  on the CPU: {node.name} ({node.op}): {node.reason}" for node in off)
 
 
 def _layers(built: Build) -> str:
     """The number of layers in each precision, the most common first; nothing where the toolchain does not tell."""
     counts = Counter(layer.precision for layer in built.placement.layers).most_common()
-    return f"; {sum(n for _, n in counts)} layers: {', '.join(f'{n} in {p}' for p, n in counts)}" if counts else ""
+    return (
+        f"; {count(sum(n for _, n in counts), 'layer')}: {', '.join(f'{n} in {p}' for p, n in counts)}"
+        if counts
+        else ""
+    )
 
 
 def _calibrated(built: Build) -> str:
     if built.calibration_kind == "none":
         return ""
-    return f"calibrated on {built.calibration_samples} samples ({built.calibration_kind})"
+    return f"calibrated on {count(built.calibration_samples, 'sample')} ({built.calibration_kind})"
 
 
 def _fixed(built: Build) -> str:

@@ -46,6 +46,7 @@ def run(values: Flags) -> None:
 
     Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
+    config = arguments.settings(values, *SETTINGS)
     from intact.api.verify import verify
     from intact.cli import comparison, console
 
@@ -53,9 +54,7 @@ def run(values: Flags) -> None:
     if not candidates and reference.suffix.lower() == ".json":
         _show_integrity(reference, values)
         return
-    found = verify(
-        reference, *candidates, config=arguments.settings(values, *SETTINGS), events=console.Talk(quiet=values["quiet"])
-    )
+    found = verify(reference, *candidates, config=config, events=console.Talk(quiet=values["quiet"]))
     if values["as_json"]:
         console.print_json(comparison.verification(found))
     elif not values["quiet"]:

@@ -97,7 +97,7 @@ class SyntheticSource(Source):
 
     def _notes(self) -> Iterator[str]:
         yield (
-            f"no data was given: inputs are synthetic ({self._distribution}, seed {self._seed}), so ranges and "
+            f"no --data: inputs are synthetic ({self._distribution}, seed {self._seed}), so ranges and "
             "accuracy may be far from those of real inputs"
         )
         for given in self._inputs:

@@ -145,10 +145,20 @@ def _written_type(value: ir.Value) -> str | None:
         return _name(value)
     for reader in value.consumers():
         if reader.op_type == "QuantizeLinear":
-            return _name(reader.outputs[0])
+            return _quantized_type(reader)
         if reader.op_type in _CLIPPING and query.only_consumer(value) is reader:
             return _written_type(reader.outputs[0])
     return None
+
+
+def _quantized_type(quantizer: ir.Node) -> str:
+    """The type that a QuantizeLinear writes, as ONNX defines it, where its output does not say it."""
+    if quantizer.outputs[0].dtype is not None:
+        return _name(quantizer.outputs[0])
+    zero_point = query.input_(quantizer, 2)
+    if zero_point is not None and zero_point.dtype is not None:
+        return _name(zero_point)
+    return ir.DataType(query.int_(quantizer, "output_dtype", 0) or ir.DataType.UINT8).name.lower()
 
 
 def _own_type(node: ir.Node) -> str | None:

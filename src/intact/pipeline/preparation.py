@@ -170,7 +170,8 @@ def announce(config: BuildConfig, target: Target, events: Events) -> None:
         events.note("precision auto: the cheapest types that meet the gates are searched for")
     elif quant is not None:
         events.note(f"precision {config.precision}: {presets.describe(quant)}")
-    events.note(f"settings: {config.line()}")
+    if differing := config.line(presets.usual(config)):
+        events.note(f"settings: {differing}")
 
 
 def warn_of_chip(config: BuildConfig, target: Target, log: Log) -> None:
@@ -194,9 +195,6 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
         reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed),
     )
     observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
-    if inputs.calibration.kind == "synthetic" and config.quantization is not None:
-        what = "ranges come from" if observes else "models are compared on"
-        log.warn(f"no --data: {what} synthetic inputs, so the accuracy of this build says little about real ones")
     log.warn(*inputs.warnings)
     # Where no range is measured, the rows to compare models on are all that counts.
     pair = (inputs.calibration, inputs.test) if observes else (inputs.test, None)

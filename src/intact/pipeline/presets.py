@@ -75,6 +75,29 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
     return complete
 
 
+def usual(config: BuildConfig) -> BuildConfig:
+    """The settings of the same precision on the same device where the user sets nothing else."""
+    preset = PRECISIONS[config.precision] if config.precision is not None else None
+    layer = None if config.quantization is None else dict(preset or {})
+    compiling: dict[str, object] = {"device": config.compile.device, "arch": config.compile.arch}
+    if config.compile.quant is not None:
+        return BuildConfig.from_dict({"precision": config.precision, "compile": {**compiling, "quant": layer}})
+    return BuildConfig.from_dict({"precision": config.precision, "compile": compiling, "quant": layer})
+
+
+def meant(config: BuildConfig, precision: str) -> tuple[BuildConfig, tuple[str, ...]]:
+    """`config` for one precision of several, without the settings of quantization that mean nothing at it."""
+    preset, asked = PRECISIONS.get(precision), _asked(config)
+    wanted = _DATA if preset is None else _MEANT.get(preset["activation_type"])
+    if precision not in PRECISIONS or wanted is None:
+        return config, ()
+    quant = asked.get("quant") or asked.get("compile", {}).get("quant") or {}
+    idle = tuple(sorted(set(quant) - wanted))
+    for name in idle:
+        del quant[name]
+    return BuildConfig.from_dict(asked), idle
+
+
 def available(config: BuildConfig) -> Target:
     """The target of a build; one that is not built yet, or a precision that it has no use for, is refused."""
     target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)

@@ -14,7 +14,7 @@ from intact.pipeline import acceptance, verdict
 from intact.pipeline.deployment import PORTABLE, CompiledModel, stamped
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.verifying import Verified
-from intact.reports import html, manifest, publish
+from intact.reports import html, manifest, network, publish
 from intact.results import Build, Gate, Verdict
 
 
@@ -61,6 +61,8 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         origin=exported,
         verdict=judged.word,
         verdict_reasons=judged.reasons,
+        layers=network.layers_of(built.before.rewritten.model),
+        source_weight_bytes=io.size_of_weights(prepared.source.model),
     )
     write_down(result, folder)
     return result
@@ -90,6 +92,6 @@ def _judge(prepared: PreparedModel, found: Verified, gates: Sequence[Gate]) -> V
 
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
     """Say what each file of a compiled model is."""
-    kinds = {file.name: "binary of the model" for file in compiled.files}
+    kinds = {file.name: manifest.BINARY for file in compiled.files}
     kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
     return kinds | {compiled.path.name: manifest.DEPLOYABLE}

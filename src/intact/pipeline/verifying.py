@@ -52,13 +52,13 @@ def verify(built: CompiledModel, log: Log) -> Verified:
     if random is not None:
         return unverified(prepared, random, log)
     rows = prepared.inputs.test
-    with log.stage("verify") as (_, details):
+    with log.stage("verify", len(rows)) as (advance, details):
         details["samples"] = len(rows)
         original = prepared.source.as_given()
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
         details.update({"states": states} if states else {})
         runners = [chained(runner, states) for runner in (original, *_runners(built, in_turn=bool(states)))]
-        first, others = measure(rows, runners[0], runners[1:], prepared.labels)
+        first, others = measure(rows, _counted(runners[0], advance), runners[1:], prepared.labels)
         clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, clipped)
@@ -72,6 +72,17 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         None if compiled.runs else f"{prepared.target.name} is not on this machine",
         doubts=doubts,
     )
+
+
+def _counted(runner: Runner, advance: Callable[[], None]) -> Runner:
+    """`runner`, which tells when each of its outputs has been compared."""
+
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        for found in runner.outputs(rows):
+            yield found
+            advance()
+
+    return replace(runner, outputs=outputs)
 
 
 def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:

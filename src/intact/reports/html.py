@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from intact.backends import installed
-from intact.reports import snippet
+from intact.reports import layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
+from intact.reports.manifest import BINARY, DEPLOYABLE
+from intact.reports.native_snippets import native_snippets
+from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
+from intact.reports.stage_words import stage_words
 from intact.targets.provider_placement import CONVERSIONS
 
 Record = Mapping[str, Any]
@@ -54,6 +59,10 @@ CALIBRATIONS = {
     "none": "nothing was calibrated",
 }
 
+# Fields of every stage, and lists whose content is among the warnings, in the map or in the table of placement.
+COMMON = ("name", "status", "reason", "seconds")
+TOLD_ELSEWHERE = ("violations", "float_nodes", "clipped", "requantized_weights", "notes")
+
 
 def write(manifest: dict[str, Any], folder: Path) -> Path:
     """Write `reports.html` into a folder."""
@@ -65,7 +74,8 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
 
 def render(manifest: Record) -> str:
     """The report as a self-contained page; the same manifest gives the same text."""
-    return page("template.html.j2", m=manifest, **view(manifest))
+    script = "layer_map.js" if manifest.get("layers") else None
+    return page("template.html.j2", script, m=manifest, **view(manifest))
 
 
 def view(manifest: Record) -> dict[str, Any]:
@@ -88,6 +98,10 @@ def view(manifest: Record) -> dict[str, Any]:
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
+        "map": layer_map.drawing(manifest),
+        "next": next_steps(manifest),
+        "sizes": _sizes(manifest),
+        "native": native_snippets(manifest),
         "load": snippet.lines(manifest),
     }
 
@@ -97,6 +111,13 @@ def _verdict(manifest: Record) -> dict[str, Any]:
     word = manifest.get("verdict") or ("failed" if manifest["status"] == "failed" else "unverified")
     state, text = WORDS[word]
     return {"state": state, "word": word, "text": text, "reasons": manifest.get("verdict_reasons", [])}
+
+
+def _sizes(manifest: Record) -> dict[str, int | None]:
+    """Bytes of the weights as given, and of the files that an application needs."""
+    needed = (DEPLOYABLE, BINARY)
+    after = sum(item["bytes"] for item in manifest["artifacts"] if item["kind"] in needed)
+    return {"before": manifest["source"].get("weight_bytes"), "after": after or None}
 
 
 def _task(rows: Sequence[Record]) -> list[dict[str, Any]]:
@@ -207,6 +228,10 @@ def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
         }
         forms.setdefault((row["form"], row["runtime"]), []).append(dict(row) | marks)
     groups = [_form(form, runtime, found) for (form, runtime), found in forms.items()]
+    for before, group in pairwise(groups):
+        group["same_as"] = (
+            before["form"] if list(map(_figures, before["rows"])) == list(map(_figures, group["rows"])) else ""
+        )
     return {
         "groups": groups,
         "tick": None if limit is None else _percent(limit, scale),
@@ -217,7 +242,14 @@ def _accuracy(rows: Sequence[Record], limit: float | None) -> dict[str, Any]:
 def _form(form: str, runtime: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     worst_first = sorted(rows, key=_quality)
     shown = rows if len(rows) <= OUTPUTS_SHOWN else worst_first[:OUTPUTS_SHOWN]
-    return {"form": form, "words": FORMS.get(form, ""), "runtime": runtime, "rows": rows, "shown": shown}
+    return {"form": form, "words": FORMS.get(form, ""), "runtime": runtime, "rows": rows, "shown": shown, "same_as": ""}
+
+
+def _figures(row: Record) -> tuple[Any, ...]:
+    """What is shown of a row, by which forms are told apart."""
+    return tuple(
+        row[key] for key in ("output", "sqnr_db", "cosine", "max_abs_error", "mean_abs_error", "top1_agreement")
+    )
 
 
 def _headline(rows: Sequence[Record], limit: float | None) -> Record | None:
@@ -251,15 +283,20 @@ def _tested(config: Record, stages: Record) -> dict[str, Any]:
 
 def _stages(stages: Sequence[Record]) -> list[dict[str, Any]]:
     longest = max((stage["seconds"] for stage in stages), default=0.0)
-    common = ("name", "status", "reason", "seconds")
     return [
-        {key: stage[key] for key in common}
+        {key: stage[key] for key in COMMON}
         | {
             "bar": _percent(stage["seconds"], longest),
-            "details": [_detail(key, value) for key, value in stage.items() if key not in common],
+            "words": stage_words(stage["name"], stage) if stage["status"] == "ran" else "",
+            "details": [_detail(key, value) for key, value in stage.items() if _tells(key, value)],
         }
         for stage in stages
     ]
+
+
+def _tells(key: str, value: Any) -> bool:
+    """True for a figure that is not empty and stands nowhere else in the report."""
+    return key not in (*COMMON, *TOLD_ELSEWHERE) and value not in ("", [], {})
 
 
 def _detail(key: str, value: Any) -> tuple[str, str]:
@@ -273,6 +310,8 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
         return key.replace("_", " "), figure(value)
     if key == "types":
         return "types of nodes", _types(value)
+    if isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values()):
+        return key.replace("_", " "), "; ".join(f"{name}: {entry}" for name, entry in value.items())
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return key.replace("_", " "), MISSING if value is None else text
 

@@ -19,6 +19,7 @@ from intact.results import (
     Artifact,
     Build,
     Gate,
+    MappedLayer,
     Origin,
     Placement,
     Search,
@@ -32,6 +33,8 @@ SCHEMA: Literal[2] = 2
 
 # The kind of the artifact that an application loads.
 DEPLOYABLE = "deployable model"
+# Of a file that belongs to it.
+BINARY = "binary of the model"
 # Of what the device does not need, but other tools and other compilations do.
 MADE_FROM = "what the deployable model was made from"
 
@@ -55,6 +58,7 @@ class SourceModel(ManifestPart):
     path: str
     sha256: str
     opset: int
+    weight_bytes: int | None = Field(None, description="Size of its weights; None in manifests of earlier versions.")
     huggingface: Origin | None = Field(None, description="Where the model came from, if it was exported here.")
 
 
@@ -99,6 +103,7 @@ class Manifest(ManifestPart):
     stages: list[StageRecord]
     rewrites: list[Application]
     placement: Placement
+    layers: list[MappedLayer] = Field([], description="The nodes of the deployed model that compute, in order.")
     io: list[ManifestPort]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
@@ -127,6 +132,7 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
             "path": build.source_path,
             "sha256": build.source_sha256,
             "opset": build.source_opset,
+            "weight_bytes": build.source_weight_bytes,
             "huggingface": None if build.origin is None else dataclasses.asdict(build.origin),
         },
         "config": build.config,
@@ -139,6 +145,7 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "stages": [_stage(stage) for stage in build.stages],
         "rewrites": [dataclasses.asdict(application) for application in build.rewrites],
         "placement": dataclasses.asdict(build.placement),
+        "layers": [dataclasses.asdict(layer) for layer in build.layers],
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
         "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],

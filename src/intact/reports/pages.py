@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from functools import cache
 from importlib import resources
@@ -11,6 +13,7 @@ from markupsafe import Markup
 
 from intact.reports.figures import decibels, duration, figure, share, size
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FILTERS = {
     "db": decibels,
     "figure": figure,
@@ -21,8 +24,14 @@ _FILTERS = {
 }
 
 
-def page(template: str, **values: object) -> str:
-    """A template filled in: names in a model may be hostile, so that all but the style is escaped."""
+def page(template: str, script: str | None = None, **values: object) -> str:
+    """A template filled in: names in a model may be hostile, so that all but style and script are escaped.
+
+    The page's policy lets only the `script` of that very digest run.
+    """
+    code = None if script is None else text_of(script)
+    values["script"] = None if code is None else Markup(code)
+    values["policy"] = POLICY if code is None else f"{POLICY}; script-src '{_digest(code)}'"
     return _compiled(template).render(style=Markup(text_of("style.css")), **values) + "\n"
 
 
@@ -32,6 +41,11 @@ def _compiled(template: str) -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= _FILTERS
     return environment.from_string(text_of(template))
+
+
+def _digest(code: str) -> str:
+    """What a content security policy names a script by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def text_of(name: str) -> str:

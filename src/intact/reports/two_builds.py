@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from intact.reports.figures import MISSING, count, decibels, size
-from intact.reports.manifest import DEPLOYABLE
+from intact.reports.manifest import BINARY, DEPLOYABLE
 from intact.reports.pages import page
 from intact.targets.provider_placement import CONVERSIONS
 
@@ -52,7 +52,7 @@ def _pairs(first: Mapping[str, str], second: Mapping[str, str]) -> list[Compared
 def _figures(build: Record) -> dict[str, str]:
     placement, calibration = build["placement"], build["calibration"]
     on, off = (_compute(placement[key]) for key in ("npu_nodes", "cpu_nodes"))
-    deployed = sum(item["bytes"] for item in build["artifacts"] if item["kind"] in (DEPLOYABLE, "binary of the model"))
+    deployed = sum(item["bytes"] for item in build["artifacts"] if item["kind"] in (DEPLOYABLE, BINARY))
     return {
         "device": " ".join(str(build["config"]["compile"][key] or "") for key in ("device", "soc", "arch")).strip(),
         "precision": build["config"]["precision"] or "as given",

@@ -7,7 +7,6 @@ file and presets into a `BuildConfig`.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from pydantic_core import ErrorDetails
 from intact.errors import SettingsError
 from intact.json_types import JsonObject
 from intact.settings import devices, hand_written
+from intact.settings.hand_written import nearest as nearest
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 # `float16` stands in both types or in neither; `float` leaves activations as they are and quantizes weights only.
@@ -71,10 +71,11 @@ class Settings(BaseModel):
         """These settings as JSON-compatible values."""
         return self.model_dump(mode="json")
 
-    def line(self) -> str:
-        """These settings as `key=value`, on one line, without what is unset or empty."""
-        unchanged = {"verdict"} if getattr(self, "verdict", None) == VerdictConfig() else set()
-        return " ".join(f"{key}={value}" for key, value in _flat(self.model_dump(mode="json", exclude=unchanged)))
+    def line(self, usual: Self | None = None) -> str:
+        """These settings as `key=value`, on one line, without what is unset, empty, or the same in `usual`."""
+        known = set() if usual is None else set(_flat(usual.model_dump(mode="json")))
+        found = _flat(self.model_dump(mode="json"))
+        return " ".join(f"{key}={value}" for key, value in found if (key, value) not in known)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -387,12 +388,6 @@ def merge(*layers: Mapping[str, object]) -> dict[str, object]:
     return merged
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
-
-
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for key, value in values.items():
@@ -413,4 +408,4 @@ def _problem(detail: ErrorDetails) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "value_error":
         return f"{where}: {message}" if where else message
-    return f"{where} = {detail['input']!r}: {message}"
+    return f"{where} = {detail['input']!r}: {message}{hand_written.hint(detail)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import stat
@@ -71,13 +72,30 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
     return found
 
 
+def nearest(name: str, known: list[str]) -> str:
+    """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def hint(detail: ErrorDetails) -> str:
+    """`; did you mean …?` where one of a few words was expected."""
+    if detail["type"] != "literal_error":
+        return ""
+    return nearest(str(detail["input"]), re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+
+
 def _told(detail: ErrorDetails, path: Path, lines: dict[tuple[str, ...], int]) -> str:
     keys = tuple(str(part) for part in detail["loc"])
     unknown = _UNKNOWN.search(detail["msg"])
     line = _nearest_line((*keys, unknown[1]) if unknown else keys, lines)
     where = ".".join(keys)
     message = detail["msg"].removeprefix("Value error, ")
-    said = message if detail["type"] in ("value_error", "missing") else f"{_short(detail['input'])}: {message}"
+    said = (
+        message
+        if detail["type"] in ("value_error", "missing")
+        else f"{_short(detail['input'])}: {message}{hint(detail)}"
+    )
     between = "" if not where else " = " if said != message else ": "
     return f"{path}{'' if line is None else f':{line}'}: {where}{between}{said}"
 

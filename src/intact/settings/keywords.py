@@ -10,7 +10,7 @@ import numpy as np
 
 from intact.json_types import Json
 from intact.settings.config import BuildConfig, Distribution, Effort, ExportTask, Method, Precision, merge
-from intact.settings.places import PLACES
+from intact.settings.places import PLACES, nested
 
 AnyPath = str | PathLike[str]
 # Inputs of a model: a file or folder, `module:function`, arrays by input name, an array, or a function that gives them.
@@ -86,11 +86,6 @@ def configured(config: BuildConfig | None, keywords: Mapping[str, object]) -> Bu
     if "quant" in flags and config is not None and config.compile.quant is not None:
         flags = merge(flags, {"compile": {"quant": flags.pop("quant")}})
     return BuildConfig.from_dict(merge(base, flags))
-
-
-def nested(path: tuple[str, ...], value: object) -> dict[str, object]:
-    """A value in its place, as nested dictionaries."""
-    return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
 def _plain(value: object) -> object:

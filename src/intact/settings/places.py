@@ -35,3 +35,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
         )
     },
 }
+
+
+def nested(path: tuple[str, ...], value: object) -> dict[str, object]:
+    """A value in its place, as nested dictionaries."""
+    return {path[0]: nested(path[1:], value) if len(path) > 1 else value}

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from intact.cli.main import app
 from intact.errors import NotAvailable, OutputError, SettingsError
+from intact.pipeline import presets
 from intact.search.matrix import cells as matrix
 from intact.settings.config import BuildConfig
 
@@ -159,3 +160,13 @@ def test_a_precision_that_the_architecture_lacks_is_no_other_one_under_its_name(
     manifest = json.loads((tmp_path / "out" / eight.folder / "manifest.json").read_text())
     types = next(stage["types"] for stage in manifest["stages"] if stage["name"] == "quantize")
     assert {group["weights"] for group in types} == {"int8", None} and {g["activations"] for g in types} == {"uint16"}
+
+
+def test_a_setting_that_means_nothing_at_one_precision_fails_no_cell_of_it():
+    config = BuildConfig.from_dict({"quant": {"effort": "fast", "samples": 8}})
+    found = {cell.precision: cell for cell in matrix.cells(["cpu"], ["uint8", "fp16", "fp32", "w8"], config)}
+    assert {name: cell.idle for name, cell in found.items()} == {
+        "uint8": (), "fp16": ("effort",), "fp32": ("effort",), "w8": ()
+    }  # fmt: skip
+    resolved = {name: presets.resolve(cell.config) for name, cell in found.items()}
+    assert resolved["uint8"].quantization.effort == "fast" and resolved["fp16"].quantization.samples == 8

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.backends.base import Backend, Compiled, Device, Snippet
+from intact.backends.base import Backend, Compiled, Device, NativeProvider, Snippet
 from intact.errors import SettingsError
 from intact.model import io
 from intact.results import PlacedNode, Placement
@@ -25,6 +25,7 @@ class CpuBackend(Backend):
     title = "CPU, through ONNX Runtime"
     table = Path(__file__).with_name("table.toml")
     untimed = None
+    native = NativeProvider()
 
     def check(self, ep_options: Mapping[str, str]) -> None:
         """Refuse every option."""

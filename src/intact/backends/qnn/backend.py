@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import scratch
-from intact.backends.base import Backend, Compiled, Device, Library, Snippet
+from intact.backends.base import Backend, Compiled, Device, Library, NativeProvider, Snippet
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import placing
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
@@ -42,6 +42,8 @@ class QnnBackend(Backend):
     table = Path(__file__).with_name("table.toml")
     packages = (qnn_client.PACKAGE,)
     install = qnn_client.INSTALL
+    # Documented: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider, and addQnn of its Java API.
+    native = NativeProvider("QNN", {"backend_type": "htp"}, "addQnn")
     untimed = "the time of the simulator is not latency"
     library = Library(qnn_client.PACKAGE, qnn_client.version, "intact.backends.qnn.ask", _probe_reasons)
 

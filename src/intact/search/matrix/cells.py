@@ -41,11 +41,12 @@ Status = Literal["built", "gate failed", "broken", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One build of the matrix: `folder` is its place in the output."""
+    """One build of the matrix: `folder` is its place in the output; `idle` are settings that mean nothing in it."""
 
     device: str
     precision: str
     config: BuildConfig
+    idle: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -88,7 +89,7 @@ def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig
     """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`."""
     if not devices or not precisions:
         raise SettingsError("S195", "a matrix needs at least one device and one precision")
-    found = [Cell(d, p, _config(d, p, config)) for d in devices for p in precisions]
+    found = [_cell(d, p, config) for d in devices for p in precisions]
     folders = [cell.folder for cell in found]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
@@ -96,11 +97,13 @@ def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig
     return found
 
 
-def _config(device: str, precision: str, config: BuildConfig) -> BuildConfig:
+def _cell(device: str, precision: str, config: BuildConfig) -> Cell:
     name, _, part = device.partition(":")
     chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
     chosen = {"precision": precision, "compile": {"device": name, **chip}}
-    return BuildConfig.from_dict(merge(config.model_dump(mode="json", exclude_unset=True), chosen))
+    common, idle = presets.meant(config, precision)
+    complete = BuildConfig.from_dict(merge(common.model_dump(mode="json", exclude_unset=True), chosen))
+    return Cell(device, precision, complete, idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,9 @@ def run(
     cluster = where.cluster
     _check_output(output)
     input_files.protect(output, wanted[0].config, source)
+    for cell in wanted:
+        if cell.idle:
+            log.events.note(f"{cell.folder}: {', '.join(cell.idle)} would have no effect, and is left out")
     with _backend(cluster, threads):
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,28 @@
+"""The path of the model that a call is about. Loads nothing, so that a mistake in a call costs no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intact.errors import SettingsError
+
+if TYPE_CHECKING:
+    from intact.settings.config import BuildConfig
+    from intact.settings.keywords import AnyPath
+
+
+def one_of(model: AnyPath | None, onnx: AnyPath | None) -> Path:
+    """The model that was given in either of two ways."""
+    if model is not None and onnx is not None and Path(model) != Path(onnx):
+        raise SettingsError("S141", f"two models were given: {model} and --onnx {onnx}", fix="leave one out")
+    return path_of(model if model is not None else onnx)
+
+
+def path_of(model: AnyPath | None, config: BuildConfig | None = None) -> Path:
+    """The path of a model file."""
+    if model is None:
+        raise SettingsError("S140", "no model was given", fix="give its path as the first argument, or with --onnx")
+    if config is not None and config.export is not None:
+        raise SettingsError("S149", "settings of an export have no effect on an ONNX file", fix="give --hf, or no such")
+    return Path(model)

@@ -1,0 +1,80 @@
+"""The map of the layers: a tile for each, in the order of the model, with its place, its precision and its grid."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from intact.reports.figures import count
+
+Record = Mapping[str, Any]
+
+PITCH = 17
+# As many columns as make the map two and a half times as wide as it is high, and enough that tiles stay small.
+_SHAPE = 2.5
+_LEAST_COLUMNS = 36
+_STYLES = {
+    **{f"{sign}int8": "t8" for sign in ("u", "")},
+    **{f"{sign}int16": "t16" for sign in ("u", "")},
+    **{f"{sign}int{bits}": "t4" for sign in ("u", "") for bits in (2, 4)},
+    "float16": "half",
+    "bfloat16": "half",
+}
+
+
+def drawing(manifest: Record) -> dict[str, Any] | None:
+    """Tiles, legends and measures of the map; None for a manifest without layers."""
+    layers = manifest.get("layers") or []
+    if not layers:
+        return None
+    columns = max(_LEAST_COLUMNS, math.ceil(math.sqrt(_SHAPE * len(layers))))
+    places = _places(manifest["placement"])
+    tiles = [_tile(layer, number, columns, places) for number, layer in enumerate(layers)]
+    return {
+        "count": count(len(tiles), "layer"),
+        "columns": columns,
+        "width": columns * PITCH,
+        "height": math.ceil(len(tiles) / columns) * PITCH,
+        "tiles": tiles,
+        "places": _legend((tile["place"], tile["place_style"]) for tile in tiles),
+        "types": _legend((tile["type"], tile["type_style"]) for tile in tiles),
+    }
+
+
+def _places(placement: Record) -> dict[str, tuple[str, str, str]]:
+    """Where each node runs, the style of its tile, and why it is not on the NPU."""
+    on = {node["name"]: (placement.get("place", "NPU"), "npu", "") for node in placement["npu_nodes"]}
+    off = {node["name"]: ("CPU", "cpu", node["reason"]) for node in placement["cpu_nodes"]}
+    return on | off
+
+
+def _tile(layer: Record, number: int, columns: int, places: Mapping[str, tuple[str, str, str]]) -> dict[str, Any]:
+    # A compiler merges nodes: one that it does not list went into another.
+    place, style, reason = places.get(layer["name"], ("part of another node", "unseen", ""))
+    row, column = divmod(number, columns)
+    grid = "" if layer["scale"] is None else f"real = (q − {layer['zero_point']}) × {layer['scale']:.6g}"
+    return {
+        "x": column * PITCH,
+        "y": row * PITCH,
+        "name": layer["name"],
+        "op": layer["op"],
+        "place": place,
+        "place_style": style,
+        "reason": reason,
+        "type": _types(layer),
+        "type_style": _STYLES.get(layer["activations"], "float"),
+        "grid": grid,
+        "reads": " ".join(map(str, layer["reads"])),
+    }
+
+
+def _types(layer: Record) -> str:
+    return layer["activations"] if layer["weights"] is None else f"{layer['activations']} × {layer['weights']}"
+
+
+def _legend(found: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Every name with its style and its number, the most frequent first."""
+    counts: Sequence[tuple[tuple[str, str], int]] = Counter(found).most_common()
+    return [{"name": name, "style": style, "count": number} for (name, style), number in counts]

@@ -1,0 +1,134 @@
+"""The deployment of a build in C++, C# and Kotlin, through ONNX Runtime, for its device and its inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from intact.backends import installed
+from intact.backends.base import NativeProvider
+
+Record = Mapping[str, Any]
+
+# The types of elements in C++, C# and Kotlin's buffers; a model with another one gets no snippet.
+_TYPES = {
+    "float": ("float", "float", "FloatBuffer"),
+    "uint8": ("uint8_t", "byte", "ByteBuffer"),
+    "int8": ("int8_t", "sbyte", "ByteBuffer"),
+    "uint16": ("uint16_t", "ushort", "ShortBuffer"),
+    "int16": ("int16_t", "short", "ShortBuffer"),
+    "int32": ("int32_t", "int", "IntBuffer"),
+    "int64": ("int64_t", "long", "LongBuffer"),
+}
+# Kotlin's buffers do not tell all types.
+_JAVA_TYPES = {"uint8": "UINT8", "int8": "INT8"}
+
+
+class NativeSnippet(NamedTuple):
+    """Code in a language; none of it is compiled where the report is made."""
+
+    language: str
+    code: str
+
+
+def native_snippets(manifest: Record) -> list[NativeSnippet]:
+    """One snippet a language; none where ONNX Runtime does not run what is deployed, or a type has no name there."""
+    device = manifest["config"]["compile"]["device"]
+    provider = installed.find(device).native if installed.is_backend(device) else None
+    ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
+    if provider is None or not ports["input"] or any(port["dtype"] not in _TYPES for port in manifest["io"]):
+        return []
+    makers = {"C++": _cpp, "C#": _csharp, "Kotlin": _kotlin}
+    return [NativeSnippet(language, make(provider, **ports)) for language, make in makers.items()]
+
+
+def _cpp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
+    options = ", ".join(f"{{{json.dumps(key)}, {json.dumps(value)}}}" for key, value in provider.options.items())
+    lines = ["#include <onnxruntime_cxx_api.h>", "", "#include <cstdint>", "#include <vector>", "", "int main() {"]
+    lines += ["  Ort::Env env;", "  Ort::SessionOptions options;"]
+    lines += [f'  options.AppendExecutionProvider("{provider.name}", {{{options}}});'] if provider.name else []
+    lines += ['  Ort::Session session(env, ORT_TSTR("model.onnx"), options);']
+    lines += ["  auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);"]
+    lines += ["  std::vector<Ort::Value> inputs;"]
+    for number, port in enumerate(input):
+        kind = _TYPES[port["dtype"]][0]
+        lines += [
+            f"  auto type{number} = session.GetInputTypeInfo({number});",
+            f"  auto info{number} = type{number}.GetTensorTypeAndShapeInfo();",
+            f"  auto shape{number} = info{number}.GetShape();",
+            f"  std::vector<{kind}> data{number}(info{number}.GetElementCount());  // {_fill(port)}",
+            f"  inputs.push_back(Ort::Value::CreateTensor<{kind}>(",
+            f"      memory, data{number}.data(), data{number}.size(), shape{number}.data(), shape{number}.size()));",
+        ]
+    lines += [f"  const char* in[] = {{{_names(input)}}};", f"  const char* out[] = {{{_names(output)}}};"]
+    run = f"session.Run(Ort::RunOptions{{}}, in, inputs.data(), {len(input)}, out, {len(output)})"
+    read = [f"  auto* result{n} = results[{n}].GetTensorData<{_TYPES[p['dtype']][0]}>();" for n, p in enumerate(output)]
+    return "\n".join(
+        [*lines, f"  auto results = {run};", *("  // ".join(parts) for parts in _comments(output, read)), "}"]
+    )
+
+
+def _csharp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
+    options = ", ".join(f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in provider.options.items())
+    table = f"new Dictionary<string, string> {{ {options} }}"
+    lines = ["using Microsoft.ML.OnnxRuntime;", "", "using var options = new SessionOptions();"]
+    lines += [f'options.AppendExecutionProvider("{provider.name}", {table});'] if provider.name else []
+    lines += ['using var session = new InferenceSession("model.onnx", options);']
+    for number, port in enumerate(input):
+        kind, name = _TYPES[port["dtype"]][1], json.dumps(port["name"])
+        lines += [
+            f"var shape{number} = session.InputMetadata[{name}].Dimensions.Select(d => (long)d).ToArray();",
+            f"var data{number} = new {kind}[shape{number}.Aggregate(1L, (a, b) => a * b)];  // {_fill(port)}",
+            f"using var input{number} = OrtValue.CreateTensorValueFromMemory(data{number}, shape{number});",
+        ]
+    values = ", ".join(f"input{number}" for number in range(len(input)))
+    run = f"session.Run(new RunOptions(), [{_names(input)}], [{values}], [{_names(output)}])"
+    read = [
+        f"var result{n} = results[{n}].GetTensorDataAsSpan<{_TYPES[p['dtype']][1]}>();" for n, p in enumerate(output)
+    ]
+    return "\n".join(
+        [*lines, f"using var results = {run};", *("  // ".join(parts) for parts in _comments(output, read))]
+    )
+
+
+def _kotlin(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
+    options = ", ".join(f"{json.dumps(key)} to {json.dumps(value)}" for key, value in provider.options.items())
+    lines = ["import ai.onnxruntime.*", "import java.nio.*", "", "val env = OrtEnvironment.getEnvironment()"]
+    lines += ["val options = OrtSession.SessionOptions()"]
+    lines += [f"options.{provider.java}(mapOf({options}))"] if provider.java else []
+    lines += ['val session = env.createSession("model.onnx", options)', "val inputs = HashMap<String, OnnxTensor>()"]
+    for number, port in enumerate(input):
+        buffer, name = _TYPES[port["dtype"]][2], _dollars(json.dumps(port["name"]))
+        kind = f", OnnxJavaType.{_JAVA_TYPES[port['dtype']]}" if port["dtype"] in _JAVA_TYPES else ""
+        lines += [
+            f"val shape{number} = (session.inputInfo[{name}]!!.info as TensorInfo).shape",
+            f"val data{number} = {buffer}.allocate(shape{number}.reduce(Long::times).toInt())  // {_fill(port)}",
+            f"inputs[{name}] = OnnxTensor.createTensor(env, data{number}, shape{number}{kind})",
+        ]
+    read = [f"val result{n} = results.get({_dollars(json.dumps(p['name']))}).get()" for n, p in enumerate(output)]
+    return "\n".join(
+        [*lines, "val results = session.run(inputs)", *("  // ".join(parts) for parts in _comments(output, read))]
+    )
+
+
+def _names(ports: Sequence[Record]) -> str:
+    return ", ".join(json.dumps(port["name"]) for port in ports)
+
+
+def _dollars(text: str) -> str:
+    """A string of Kotlin, which would take what follows a dollar for a variable."""
+    return text.replace("$", "\\$")
+
+
+def _fill(port: Record) -> str:
+    name = json.dumps(port["name"])
+    if port["scale"] is None:
+        return f"fill in {name}"
+    return f"fill in {name}: q = round(real / {port['scale']:.9g}) + {port['zero_point']}"
+
+
+def _comments(output: Sequence[Record], lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each line that reads an output, with the grid of what it reads."""
+    grids = [() if p["scale"] is None else (f"real = (q - {p['zero_point']}) * {p['scale']:.9g}",) for p in output]
+    return [(line, *grid) for line, grid in zip(lines, grids, strict=True)]

@@ -1,0 +1,47 @@
+"""The step after a build: what the verdict asks for, with the command where there is one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from intact.reports.manifest import DEPLOYABLE
+
+Record = Mapping[str, Any]
+
+
+class NextStep(NamedTuple):
+    """Words, and a command to copy; the command may be empty."""
+
+    words: str
+    command: str = ""
+
+
+def next_steps(manifest: Record) -> list[NextStep]:
+    """What to do with a build of this verdict, in order; nothing where no verdict was reached."""
+    deployed = [item["path"] for item in manifest["artifacts"] if item["kind"] == DEPLOYABLE]
+    word = manifest.get("verdict")
+    if word in ("good", "passed"):
+        return [NextStep(f"Next: deploy {deployed[0]}, as below")] if deployed else []
+    if word == "unverified":
+        return [NextStep("Next: compare it with the original on the device itself", _verify(manifest, deployed))]
+    if word in ("suspect", "failed", "broken"):
+        return [NextStep("Next: find the place where it goes wrong", _debug(manifest))]
+    return []
+
+
+def _verify(manifest: Record, deployed: list[str]) -> str:
+    return shlex.join(["intact", "verify", manifest["source"]["path"], *deployed, *_data(manifest)]) if deployed else ""
+
+
+def _debug(manifest: Record) -> str:
+    portable = [item["path"] for item in manifest["artifacts"] if item["path"].endswith(".qdq.onnx")]
+    return shlex.join(["intact", "debug", manifest["source"]["path"], *portable[:1], *_data(manifest)])
+
+
+def _data(manifest: Record) -> list[str]:
+    config = manifest["config"]
+    quant = config["quant"] or config["compile"]["quant"] or {}
+    path = config["test_path"] or quant.get("load_path")
+    return [] if path is None else ["--data", path]
