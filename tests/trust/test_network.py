@@ -69,6 +69,10 @@ COMMANDS = [
     "probe --device openvino --op Relu -o {out}.json",
     "explain M101",
     "schema",
+    "doctor",
+    "targets",
+    "init -o {out}.toml",
+    "report {built} -o {out}.html",
     "encodings export {quantized} -o {out}.json",
     "encodings diff {quantized} {quantized}",
 ]
@@ -98,14 +102,22 @@ def quantized(zoo: SavedZoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def built(zoo: SavedZoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built") / "out"
+    intact.build(zoo.model("residual_cnn"), device="cpu", precision="uint8", effort="fast", output=folder)
+    return folder
+
+
 @needs_watch
 @pytest.mark.parametrize("command", [case(command) for command in COMMANDS])
 def test_a_command_opens_no_internet_socket_and_leaves_no_file(
-    command: str, zoo: SavedZoo, quantized: Path, tmp_path: Path
+    command: str, zoo: SavedZoo, quantized: Path, built: Path, tmp_path: Path
 ) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     given = {"model": zoo.model("residual_cnn"), "data": zoo.data("residual_cnn"), "quantized": quantized}
+    given["built"] = built
     words = [word.format(**given, out=tmp_path / "out") for word in command.split()]
     told = subprocess.run([*WATCHED, *INTACT, *words], env=environment(temporary), capture_output=True, text=True)
     # Findings, and models that part ways, are results too.
