@@ -17,7 +17,7 @@ from tests.builder import from_text
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
-R = RNG.standard_normal((1, 16, 3)).astype(np.float32), RNG.standard_normal((1, 16, 4)).astype(np.float32)
+R = RNG.standard_normal((1, 16, 4)).astype(np.float32)
 K = np.array([3])
 
 MODELS = {
@@ -40,9 +40,9 @@ MODELS = {
         "its weight v is computed",
     ),
     "recurrent only": (
-        "(float[5,1,3] x) => (float[5,1,1,4] y)",
+        "(float[5,1,3] x, float[1,16,3] w) => (float[5,1,1,4] y)",
         "y = LSTM<hidden_size = 4>(x, w, r)",
-        {"w": R[0], "r": R[1]},
+        {"r": R},
         "LSTM",
     ),
 }
