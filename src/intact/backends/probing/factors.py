@@ -64,11 +64,13 @@ def _of_grids(case: Case, index: int, operand: CaseOperand) -> Iterator[Factor]:
         low, high = ENDS[value]
         return fitted(_with(case, index, replace(operand, low=low * width, high=high * width)))
 
+    def filled(value: float) -> Case | None:
+        return fitted(_with(case, index, replace(operand, fill=value)))
+
     yield Factor(f"scale of input {index}", SCALES, scaled, ordered=True)
     if operand.low < 0 and "symmetric" not in case.slots[index]:
         yield Factor(f"zero point of input {index} at an end", tuple(ENDS), ended)
     if "constant" not in case.slots[index]:
-        filled = lambda value: fitted(_with(case, index, replace(operand, fill=value)))  # noqa: E731
         yield Factor(f"part of the grid of input {index} that values cover", FILLS, filled, ordered=True)
 
 
