@@ -125,9 +125,11 @@ def _answers(name: str) -> Iterator[str]:
 
 def _wrong_page(name: str) -> Iterator[str]:
     """Where a device takes an operator and computes something else, and what a build does about it."""
-    library, regions = shipped_regions(name)
-    if not regions:
+    shown = shipped_regions(name)
+    if shown is None:
         return
+    library, regions = shown.library, shown.wrong
+    about = "every operator" if shown.asked is None else f"{', '.join(shown.asked)} and what follows or precedes them"
     target = load_target(name)
     yield f"# Where {name} is wrong"
     yield ""
@@ -139,6 +141,8 @@ def _wrong_page(name: str) -> Iterator[str]:
         "against the CPU's, on the same quantized model. A build compares both in any case: where much is lost, it looks "
         "for the piece, tries other forms of it, and says what it did."
     )
+    yield ""
+    yield f"Asked about so far: {about}. What is not listed was not asked, or is right."
     yield from ("", "## What builds avoid beforehand", "", "| operator | requirement | source |", "| --- | --- | --- |")
     for (_, op), spec in sorted(target.ops.items(), key=lambda item: item[0][1]):
         for rule in spec.require:

@@ -93,6 +93,6 @@ def _numeric(order: NumericOrder, place: Path, events: Events) -> ProbeReport:
 
     found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.ops, known, progress, order.workers)
     found.probed.write(answers)
-    wrong_regions.write(found.wrong, str(found.probed.library), place)
+    wrong_regions.write(found.wrong, found.probed.library, order.ops, place)
     counts = Counter(answer.verdict for row in found.probed.answers.values() for answer in row.values())
     return ProbeReport(found.probed.library, place, dict(sorted(counts.items())), found.wrong)

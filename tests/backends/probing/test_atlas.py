@@ -12,6 +12,7 @@ from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.atlas import Atlas, is_wrong
 from intact.backends.probing.cases import Case
 from intact.backends.probing.wrong_regions import WrongRegion
+from intact.targets.registry import load_target
 
 RIGHT, WRONG = Answer("integer", "", 80.0, 0.5), Answer("integer", "", 12.0, 900.0)
 
@@ -109,9 +110,18 @@ def test_the_whole_atlas_says_which_architectures_are_wrong(library, monkeypatch
     made = atlas.made("qnn", [73, 69], ["Softmax"], None, silent, 1)
     archs = {region.where.partition(" below")[0]: region.archs for region in made.wrong}
     assert archs == {"scale of input 0": (73,), "size 2 of input 0 17": (69, 73)}
-    wrong_regions.write(made.wrong, "a library 1.0", tmp_path / "wrong.json")
+    wrong_regions.write(made.wrong, "a library 1.0", ["Softmax"], tmp_path / "wrong.json")
     text = (tmp_path / "wrong.json").read_text()
-    assert '"library": "a library 1.0"' in text and text.count('"case"') == 2
+    assert '"library": "a library 1.0", "asked": ["Softmax"]' in text and text.count('"case"') == 2
+
+
+def test_the_shipped_regions_are_those_of_the_library_of_the_table_and_name_what_facts_named_before():
+    found = wrong_regions.shipped_regions("qnn")
+    assert found.library == shipped("qnn").library and wrong_regions.shipped_regions("cpu") is None
+    (softmax,) = [r for r in found.wrong if r.case == "Softmax (uint16) -> uint16" and "below" in r.where]
+    least = load_target("qnn").op("", "Softmax").least_scale(0, "uint16")
+    assert float(softmax.where.rpartition(" ")[2]) <= least and softmax.archs == (68, 69, 73, 75, 79, 81)
+    assert any(region.case.startswith("Gather") and region.worst_db < 10 for region in found.wrong)
 
 
 @pytest.mark.parametrize(

@@ -29,20 +29,31 @@ class WrongRegion:
         return f"{self.case}: {self.where}: {self.worst_db:g} dB{f' ({archs})' if archs else ''}"
 
 
-def write(regions: Sequence[WrongRegion], library: str, path: Path) -> None:
-    """Write the file, whole or not at all."""
+def write(regions: Sequence[WrongRegion], library: str, asked: Sequence[str] | None, path: Path) -> None:
+    """Write the file, whole or not at all; `asked` are the operators that were asked about, None stands for all."""
     lines = ",\n".join(f"  {json.dumps(asdict(region), ensure_ascii=False)}" for region in regions)
     part = path.with_suffix(".part")
-    part.write_text(f'{{"library": {json.dumps(library)}, "wrong": [\n{lines}\n]}}\n', encoding="utf-8")
+    head = f'"library": {json.dumps(library)}, "asked": {json.dumps(asked)}'
+    part.write_text(f'{{{head}, "wrong": [\n{lines}\n]}}\n', encoding="utf-8")
     part.rename(path)
 
 
+@dataclass(frozen=True, slots=True)
+class ShippedRegions:
+    """The regions that come with a backend, the library that showed them, and the operators that it was asked about."""
+
+    library: str
+    asked: tuple[str, ...] | None
+    wrong: tuple[WrongRegion, ...]
+
+
 @cache
-def shipped_regions(backend: str) -> tuple[str, tuple[WrongRegion, ...]]:
-    """The library and the regions that come with a backend; an empty name where none do."""
+def shipped_regions(backend: str) -> ShippedRegions | None:
+    """The regions of the newest library, or None."""
     folder = installed.find(backend).table.with_name("wrong")
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     if not files:
-        return "", ()
+        return None
     data = json.loads(files[-1].read_text(encoding="utf-8"))
-    return data["library"], tuple(WrongRegion(**{**row, "archs": tuple(row["archs"])}) for row in data["wrong"])
+    wrong = tuple(WrongRegion(**{**row, "archs": tuple(row["archs"])}) for row in data["wrong"])
+    return ShippedRegions(data["library"], None if data["asked"] is None else tuple(data["asked"]), wrong)
