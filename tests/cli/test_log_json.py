@@ -33,7 +33,7 @@ def events(lines: Lines, kind: str) -> Lines:
 
 
 def test_a_command_that_ends_well_tells_its_stages_and_warnings(run, zoo: SavedZoo, tmp_path: Path) -> None:
-    status, lines = run("plan", zoo.model("residual_cnn"), "-o", tmp_path / "plan.toml")
+    status, lines = run("plan", zoo.model("residual_cnn"), "--effort", "fast", "-o", tmp_path / "plan.toml")
     assert status == 0 and not events(lines, "error")
     stages = [(line["name"], line["state"]) for line in events(lines, "stage")]
     assert stages == [("load", "begun"), ("load", "done")]

@@ -16,6 +16,7 @@ from intact.linting import linter, repairs
 from intact.model import io
 from intact.pipeline import loading
 from intact.runtime import ort_cpu
+from intact.settings.config import BuildConfig
 from tests.builder import Net
 from tests.linting.wrong import CASES as WRONG
 from tests.linting.wrong import feeds, s8, s32, u8, weight
@@ -360,11 +361,11 @@ def test_what_a_body_hands_out_stays_its_own(tmp_path: Any) -> None:
 def test_a_kernel_that_would_end_the_process_is_refused_when_it_is_loaded(tmp_path):
     io.save(where("input", kernel=True), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="crashes ONNX Runtime: the zero point") as caught:
-        loading.load(tmp_path / "model.onnx", None, Log())
+        loading.load(tmp_path / "model.onnx", BuildConfig(), Log())
     assert caught.value.code == "M132" and "lint --fix" in caught.value.fix
 
 
 @pytest.mark.parametrize("zero", ["constant", "folded"])
 def test_a_kernel_whose_zero_points_are_known_beforehand_is_loaded(zero, tmp_path):
     io.save(where(zero, kernel=True), tmp_path / "model.onnx")
-    assert loading.load(tmp_path / "model.onnx", None, Log()).quantized is not None
+    assert loading.load(tmp_path / "model.onnx", BuildConfig(), Log()).quantized is not None

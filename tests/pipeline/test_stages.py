@@ -462,7 +462,7 @@ def test_ties_that_newer_kernels_round_in_other_ways_are_told_and_no_error(tmp_p
         }"""
     onnx.save(parser.parse_model(text), tmp_path / "tied.onnx")
     log = Log()
-    assert loading.load(tmp_path / "tied.onnx", None, log).quantized is not None
+    assert loading.load(tmp_path / "tied.onnx", BuildConfig(), log).quantized is not None
     assert ["round ties in other ways" in warning for warning in log.warnings] == [True]
     assert 20 < log.stages[0].details["upgrade_sqnr_db"] < 60
 
@@ -473,7 +473,7 @@ def test_a_quantized_weight_that_is_made_of_constants_is_constant(tmp_path):
             v = Reshape(w, t) y = QLinearConv(x, s, z, v, s, wz, s, z)
         }"""
     onnx.save(parser.parse_model(text), tmp_path / "made.onnx")
-    (node,) = loading.load(tmp_path / "made.onnx", None, Log()).model.graph
+    (node,) = loading.load(tmp_path / "made.onnx", BuildConfig(), Log()).model.graph
     assert query.is_constant(node.inputs[3])
 
 
@@ -483,17 +483,17 @@ def test_an_upgrade_that_no_synthetic_input_fits_is_not_checked_and_that_is_told
     }"""
     onnx.save(parser.parse_model(text), tmp_path / "seven.onnx")
     log = Log()
-    loading.load(tmp_path / "seven.onnx", None, log)
+    loading.load(tmp_path / "seven.onnx", BuildConfig(), log)
     assert ["was not checked: ORT stopped while running" in warning for warning in log.warnings] == [True]
     assert log.stages[0].details["upgrade_sqnr_db"] is None
-    loading.load(tmp_path / "seven.onnx", {"N": 7}, log := Log())
+    loading.load(tmp_path / "seven.onnx", BuildConfig(dims={"N": 7}), log := Log())
     assert not log.warnings
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        lambda path: loading.load(path, None, Log()),
+        lambda path: loading.load(path, BuildConfig(), Log()),
         lambda path: preparation.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}), Log()),
     ],
     ids=["alone", "beside another error"],
@@ -517,10 +517,10 @@ def test_a_wrong_upgrade_of_a_quantized_model_is_an_error_too(body, factor, tmp_
         <float s = {{0.02}}, uint8 z = {{128}}, float t = {{0.5}}, int8[1,1,1,1] w = {{2}}, int8 v = {{0}}>
         {{ {body} }}"""
     onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
-    loading.load(tmp_path / "model.onnx", None, Log())
+    loading.load(tmp_path / "model.onnx", BuildConfig(), Log())
     _upgrade_wrongly(monkeypatch, factor)
     with pytest.raises(ModelError, match="after the upgrade to a newer opset the outputs differ"):
-        loading.load(tmp_path / "model.onnx", None, Log())
+        loading.load(tmp_path / "model.onnx", BuildConfig(), Log())
 
 
 def _upgrade_wrongly(monkeypatch, factor):

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from intact.backends import trial
+from intact.backends import first_operator
 from intact.backends.probing.cases import Chain, cases
 from intact.backends.probing.models import model_of
 from intact.model import io, normalize, shapes
@@ -56,7 +56,7 @@ class TestLayersOfAModel:
             assert {nodes[place] for place in found[number].reads} == producers
 
     def test_have_the_types_and_the_grid_that_they_compute_in(self):
-        model = model_of(trial._case())
+        model = model_of(first_operator._case())
         quantizer = model.graph.outputs[0].producer().inputs[0].producer()
         [found] = network.layers_of(model)
         scale = float(quantizer.inputs[1].const_value.numpy())

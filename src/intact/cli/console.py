@@ -103,7 +103,7 @@ class Talk:
         from intact.reports.figures import duration
         from intact.reports.stage_words import stage_words
 
-        if not self.quiet:
+        if not self.quiet and not self.lines:
             words = printable(stage_words(stage.name, stage.details))
             line = Text.assemble(("✓ ", "green"), (f"{stage.name:<9}", "bold"), f" {words}  " if words else " ")
             self.console.print(line.append(duration(stage.seconds), style="dim"), soft_wrap=True)

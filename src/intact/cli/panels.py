@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 # The heading of each option by its name in code, in the order that headings are printed in.
 _PANELS = {
-    "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim"),
+    "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
     "Output": ("output", "overwrite", "config"),
     "Device": ("device", "arch", "soc", "assume_vnni", "assume_ort", "strict", "ep_option", "io", "timeout"),
     "Precision": ("precision", "effort", "method", "plan", "rescue", "optimize"),
     "Inputs": (
         *("data", "test_data", "samples", "distribution", "seed", "tokenizer"),
-        *("image_size", "image_mean", "image_std", "image_order", "image_layout"),
+        *("image_size", "image_mean", "image_std", "image_order", "image_layout", "state"),
     ),
     "Gates": ("min_sqnr", "min_cosine", "labels", "max_accuracy_drop", "max_latency_ratio", "require_npu"),
     "Quantization in detail": (
@@ -25,7 +25,7 @@ _PANELS = {
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
-    "Messages": ("as_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
+    "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}
 _OTHER = "Options"

@@ -76,6 +76,7 @@ NOT_WRITTEN = {
         "unite_zero_points",
     ),
     "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
+    "ONNX Runtime has no kernel for int8 beside uint8 weights, and its quantizer writes none": ("match_weight_sign",),
     "both quantizers choose grids that do the work of a Relu or Clip; frameworks that train with grids do not": (
         "split_clip",
         "split_relu",
