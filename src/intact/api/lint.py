@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from intact.errors import about
 from intact.events import Log
 from intact.linting import linter, repairs, sarif
 from intact.linting.linter import Finding, Severity
@@ -62,7 +63,8 @@ def lint(model: AnyPath, *, output: AnyPath | None = None, overwrite: bool = Fal
         model_files.check_output(place, overwrite, path)
     given = io.load(path)
     if place is not None:
-        trial.refuse_bombs(path, given)  # ONNX Runtime loads what is written
+        with about(path):
+            trial.refuse_bombs(path, given)  # ONNX Runtime loads what is written
     normal = normalize.normalize(upgrade.upgrade(given).model)
     # ONNX Runtime does so before it fuses: what is constant to it has to be constant here.
     constant_folding.fold(normal)
