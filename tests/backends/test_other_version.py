@@ -102,6 +102,14 @@ def test_answers_are_kept_and_only_new_nodes_are_asked_about(model, library, tmp
     assert judged(model).violations == first.violations and library.asked == 2
 
 
+def test_one_error_for_the_whole_model_is_no_answer_about_its_nodes(model, library, tmp_path):
+    library.refused = dict.fromkeys((node.name for node in model.graph), "the compiler fails on the whole model")
+    facts = judged(model)
+    assert [violation.code for violation in facts.violations] == ["T101"], "the table's own"
+    assert "takes nothing of the model (the compiler fails on the whole model)" in facts.notes[0]
+    assert list(tmp_path.rglob("*.json")) == []
+
+
 def test_a_cache_that_cannot_be_written_stops_nothing(model, library, tmp_path):
     (tmp_path / "intact").write_text("a file in the way")
     assert any("answers are not kept" in note for note in judged(model).notes)

@@ -57,7 +57,9 @@ KINDS = {
         ".onnx", bad_inputs.EXTERNAL, {name: MODEL_COMMANDS[name] for name in ("build", "inspect", "verify", "lint")}
     ),
     "compiled model": Kind(
-        ".onnx", bad_inputs.COMPILED, {name: MODEL_COMMANDS[name] for name in ("quantize", "plan", "perf")}
+        ".onnx",
+        bad_inputs.COMPILED,
+        {name: MODEL_COMMANDS[name] for name in ("quantize", "plan", "perf", "rewrite", "convert")},
     ),
     "data": Kind(
         ".npz",

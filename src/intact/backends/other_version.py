@@ -96,6 +96,11 @@ def of_this_version(
         except IntactError as error:
             note = f"{told} and cannot be asked ({error.message.splitlines()[0]}): the table is used as it is"
             return VersionFacts(tuple(violations), (note,))
+        if not placed.npu_nodes:
+            # One error of the compiler for all nodes says nothing about any of them, and must not be remembered.
+            why = next((node.reason for node in placed.cpu_nodes if node.reason), _NOT_ON_NPU)
+            note = f"{told} and takes nothing of the model ({why}): the table is used as it is"
+            return VersionFacts(tuple(violations), (note,))
         reasons = {node.name: node.reason or _NOT_ON_NPU for node in placed.cpu_nodes}
         answers.rows |= {keys[name]: reasons.get(name) for name in unanswered}
         kept = answers.write()

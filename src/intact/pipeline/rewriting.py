@@ -8,6 +8,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from intact.backends import compiling
+from intact.errors import ModelError
 from intact.events import Log
 from intact.linting import repairs
 from intact.linting.repairs import Purpose
@@ -60,6 +62,9 @@ def rewrite_file(order: RewriteOrder, config: BuildConfig, log: Log) -> Rewritte
     """Rewrite a model file as ordered, and run both to compare them; layers that `near` would spoil stay exact."""
     target = order.target
     source = loading.load(order.path, config, log)
+    if compiling.is_compiled(source.model):
+        found = f"{order.path}: it is compiled already; rules are for models that a compiler has not taken"
+        raise ModelError("M166", found, fix="rewrite the model that it was made from, and compile that")
     inputs = preparation.inputs_for(source.model, config, log)
     with log.stage("rewrite"):
         rows = deployment.validation_rows(inputs)

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from intact.backends import sample_files
+from intact.backends import compiling, sample_files
 from intact.backends.base import Timer
 from intact.backends.sample_files import SamplesOrder
 from intact.data import Feeds
@@ -147,7 +147,7 @@ def time_models(
 
 def refuse_compiled(path: Path) -> None:
     """Raise for a model that runs in a simulator here: what that takes says nothing about the device."""
-    if any(node.op_type == "EPContext" for node in io.load(path).graph):
+    if compiling.is_compiled(io.load(path)):
         raise SettingsError(
             "S136",
             f"{path} is compiled for an NPU, and runs here in a simulator: its time is not latency",
