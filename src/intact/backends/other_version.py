@@ -14,10 +14,11 @@ from pathlib import Path
 import onnx_ir as ir
 import platformdirs
 
+from intact import scratch
 from intact.backends import installed
 from intact.backends.live import place_live
 from intact.backends.probing.answers import shipped
-from intact.errors import IntactError
+from intact.errors import IntactError, OutputError
 from intact.model import query
 from intact.results import Violation
 from intact.targets.operands import describe, use_of
@@ -57,13 +58,12 @@ class _Answers:
 
     def write(self) -> str | None:
         """Keep the answers; the reason where that is impossible."""
-        part = self.path.with_suffix(".part")
+        text = json.dumps(self.rows, indent=1, sort_keys=True, ensure_ascii=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self.rows, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
-            part.replace(self.path)
-        except OSError as error:
-            return f"answers are not kept in {self.path.parent}: {error.strerror}"
+            scratch.write_text(self.path, text)
+        except (OSError, OutputError) as error:
+            return f"answers are not kept in {self.path.parent}: {error}"
         return None
 
 

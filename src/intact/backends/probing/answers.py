@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from intact import scratch
 from intact.backends import installed
 
 # Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
@@ -56,9 +57,7 @@ class Probed:
         """Write the file, whole or not at all."""
         lines = [f"  {json.dumps(name, ensure_ascii=False)}: {_row(row)}" for name, row in sorted(self.answers.items())]
         text = f'{{"library": {json.dumps(self.library)}, "answers": {{\n' + ",\n".join(lines) + "\n}}\n"
-        part = path.with_suffix(".part")
-        part.write_text(text, encoding="utf-8")
-        part.rename(path)
+        scratch.write_text(path, text)
 
     @classmethod
     def read(cls, path: Path) -> Probed:

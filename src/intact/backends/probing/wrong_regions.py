@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from intact import scratch
 from intact.backends import installed
 
 
@@ -32,10 +33,8 @@ class WrongRegion:
 def write(regions: Sequence[WrongRegion], library: str, asked: Sequence[str] | None, path: Path) -> None:
     """Write the file, whole or not at all; `asked` are the operators that were asked about, None stands for all."""
     lines = ",\n".join(f"  {json.dumps(asdict(region), ensure_ascii=False)}" for region in regions)
-    part = path.with_suffix(".part")
     head = f'"library": {json.dumps(library)}, "asked": {json.dumps(asked)}'
-    part.write_text(f'{{{head}, "wrong": [\n{lines}\n]}}\n', encoding="utf-8")
-    part.rename(path)
+    scratch.write_text(path, f'{{{head}, "wrong": [\n{lines}\n]}}\n')
 
 
 @dataclass(frozen=True, slots=True)
