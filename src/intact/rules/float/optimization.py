@@ -28,7 +28,7 @@ ORDER = (
         "affine_folding",
         "scalar_factors",
     ),
-    *("commuting", "division", "linear", "normalization", "activation"),
+    *("commuting", "division", "linear", "normalization", "magnitude", "activation"),
 )
 
 _ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]
