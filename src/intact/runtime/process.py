@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
@@ -25,6 +25,9 @@ DEATHS = ("E102", LATE, "E104")
 
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
+
+# Seconds; a step of a small model in a simulator takes ten times as long.
+_BETWEEN_LOOKS = 0.002
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
@@ -59,6 +62,12 @@ class Reply:
     log: str
 
 
+class Call(Protocol):
+    """Run `job` on `request` and return its answer, as `call` does."""
+
+    def __call__(self, job: str, request: Mapping[str, object]) -> Reply: ...
+
+
 def call(job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None) -> Reply:
     """Run `job` ("package.module:function") on `request` in a child process and return its answer.
 
@@ -76,10 +85,9 @@ def started(
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with scratch.folder("job") as folder:
-        order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
-        (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
+        _write_order(folder, job, request, memory_limit)
         deadline = time.monotonic() + timeout
-        process = _start(folder)
+        process = _start(folder, str(folder))
 
         def reply() -> Reply:
             status = _wait(process, deadline)
@@ -93,6 +101,29 @@ def started(
             yield reply
         finally:
             _kill_group(process)
+
+
+@contextmanager
+def staying(*, timeout: float, memory_limit: int | None = None) -> Iterator[Call]:
+    """A child process that stays for one job after another, each as in `call`, and keeps what they have cached."""
+    with scratch.folder("jobs") as home:
+        process = _start(home, stdin=subprocess.PIPE)
+
+        def call_next(job: str, request: Mapping[str, object]) -> Reply:
+            with scratch.folder("job") as folder:
+                _write_order(folder, job, request, memory_limit)
+                status = _carried_out(process, folder, time.monotonic() + timeout)
+                log, answer = _read_ends(home / "log.txt"), _answer(folder / "answer.json")
+            if "result" in answer:
+                return Reply(answer["result"], log)
+            raise _error(job, status, answer, log, timeout, memory_limit)
+
+        try:
+            yield call_next
+        finally:
+            _kill_group(process)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 def telling_lines(log: str, limit: int = 5) -> list[str]:
@@ -113,12 +144,17 @@ def default_memory_limit() -> int | None:
     return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _write_order(folder: Path, job: str, request: Mapping[str, object], memory_limit: int | None) -> None:
+    order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
+    (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
+
+
+def _start(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
             # -P: whatever lies in the working directory is not importable.
-            [sys.executable, "-P", "-m", "intact.runtime.worker", str(folder)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", "intact.runtime.worker", *arguments],
+            stdin=stdin,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
@@ -135,6 +171,20 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
         return None
     finally:
         _kill_group(process)
+
+
+def _carried_out(process: subprocess.Popen[bytes], folder: Path, deadline: float) -> int | None:
+    """Hand an order to a worker that stays; 0 if it was carried out, otherwise a status as in `_wait`."""
+    assert process.stdin is not None, "a worker that stays is told what to do next"
+    with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
+        process.stdin.write(f"{folder}\n".encode())
+        process.stdin.flush()
+    while not (folder / "answer.json").exists():
+        status = process.poll()
+        if status is not None or time.monotonic() > deadline:
+            return status
+        time.sleep(_BETWEEN_LOOKS)
+    return 0
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""The child side of `runtime.process`: `python -m intact.runtime.worker FOLDER`.
+"""The child side of `runtime.process`: `python -m intact.runtime.worker [FOLDER]`.
 
-FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Nobody reads
-standard output: the vendor may print what it likes.
+FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Without FOLDER it
+stays for one order after another: each line of standard input names such a folder. Nobody reads standard output: the
+vendor may print what it likes.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from intact.errors import IntactError
 
 
-def main(folder: Path) -> None:
-    """Carry out the order in `folder`."""
+def main(folders: Iterable[str]) -> None:
+    """Carry out the orders in these folders."""
     _die_with_parent()
+    for folder in folders:
+        _carry_out(Path(folder))
+    # The answers are safe; the vendor's destructors, which are known to abort, need not run.
+    os._exit(0)
+
+
+def _carry_out(folder: Path) -> None:
     order = json.loads((folder / "order.json").read_text(encoding="utf-8"))
     _limit_memory(order["memory_limit"])
     answer = json.dumps(_answer(order["job"], order["request"]))
-    (folder / "answer.part").write_text(answer, encoding="utf-8")
-    (folder / "answer.part").rename(folder / "answer.json")
     sys.stdout.flush()
     sys.stderr.flush()
-    # The answer is safe; the vendor's destructors, which are known to abort, need not run.
-    os._exit(0)
+    (folder / "answer.part").write_text(answer, encoding="utf-8")
+    (folder / "answer.part").rename(folder / "answer.json")
 
 
 def _answer(job: str, request: dict[str, object]) -> dict[str, object]:
@@ -62,4 +69,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1:] or (line.rstrip("\n") for line in sys.stdin))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from intact import scratch
-from intact.backends.base import Backend, Compiled, Device, Library, NativeProvider, Snippet
+from intact.backends.base import Backend, Compiled, Device, Library, NativeProvider, Snippet, Step
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import placing
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
@@ -77,6 +78,10 @@ class QnnBackend(Backend):
     ) -> list[dict[str, np.ndarray]]:
         """Outputs of the model at `path` in the vendor's simulator."""
         return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout)
+
+    def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
+        """The model at `path` in one simulator that stays for all samples."""
+        return qnn_client.opened(path, chip_of(device), timeout=device.timeout)
 
     def place(self, model: ir.Model, device: Device) -> Placement:
         """Ask the compiler to take `model`: all of it if it can, otherwise with the rest on the CPU."""

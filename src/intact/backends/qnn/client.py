@@ -16,6 +16,7 @@ from typing import TypedDict
 import numpy as np
 
 from intact.backends import sample_files
+from intact.backends.base import Step
 from intact.backends.qnn import log as qnn_log
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
@@ -25,6 +26,8 @@ from intact.targets.provider_placement import AssignedNodes
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime-qnn"
 INSTALL = "pip install 'intact[qnn]'"
+
+_JOBS = "intact.backends.qnn.job"
 
 # A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
 # runs (seen with onnxruntime-qnn 2.7.0); this leaves room for inputs and outputs.
@@ -135,6 +138,22 @@ def run(
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
 
 
+@contextmanager
+def opened(path: Path, chip: Chip, *, timeout: float) -> Iterator[Step]:
+    """The model at `path` in one simulator that runs a sample at a time."""
+    _require_package()
+    model: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
+    with process.staying(timeout=timeout, memory_limit=process.default_memory_limit()) as call:
+
+        def step(sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with sample_files.sent([sample]) as files:
+                order: RunOrder = {**model, **files, "optimize": True}
+                reply = _checked(call(f"{_JOBS}:run_samples", order))
+                return sample_files.received(files, reply.result["names"])[0]
+
+        yield step
+
+
 def load(path: Path, chip: Chip, *, timeout: float) -> None:
     """Raise unless the simulator loads the model at `path`; nothing is run."""
     order: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
@@ -188,7 +207,7 @@ def _call(job: str, order: ChipOrder, timeout: float) -> process.Reply:
 def _started(job: str, order: ChipOrder, timeout: float) -> AbstractContextManager[Callable[[], process.Reply]]:
     _require_package()
     limit = process.default_memory_limit()
-    return process.started(f"intact.backends.qnn.job:{job}", order, timeout=timeout, memory_limit=limit)
+    return process.started(f"{_JOBS}:{job}", order, timeout=timeout, memory_limit=limit)
 
 
 def _checked(reply: process.Reply) -> process.Reply:
