@@ -32,6 +32,7 @@ from intact.targets.spec import Target
 
 # The step of a Softmax output on a grid of this type: what is below half of it does not count.
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
+FINE = ("uint16", "int16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,10 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
     # In float the CPU runs what was fused for it as it is.
     take_apart = target.npu or (quant is not None and quant.has_grids)
-    return optimization.optimize(model, ops=target.has if target.npu else None, take_apart=take_apart)
+    # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
+    unroll = target.npu and quant is not None and quant.activation_type in FINE
+    ops = target.has if target.npu else None
+    return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
