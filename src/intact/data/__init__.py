@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
@@ -41,12 +43,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Settings of single sources: the preparation of images, the tokenizer of text, the drawing of synthetic inputs."""
+    """Settings of single sources: the preparation of images, the tokenizer of text, the drawing of synthetic inputs.
+
+    `fixed` are inputs that the model does not take any more, with the values that arrays of them have to hold.
+    """
 
     images: ImageConfig = field(default_factory=ImageConfig)
     tokenizer: str | None = None
     distribution: Distribution = "normal"
     seed: int = 0
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def load(
@@ -78,10 +84,10 @@ def load(
 
 def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     if is_lent(source):
-        return open_lent(source, specs, limit)
+        return open_lent(source, specs, limit, reading.fixed)
     path = Path(source)
     if path.is_file():
-        return _open_file(path, specs, limit, reading.tokenizer)
+        return _open_file(path, specs, limit, reading)
     if path.is_dir():
         return open_images(path, specs, reading.images)
     if REFERENCE.fullmatch(source):
@@ -89,12 +95,12 @@ def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Readin
     raise _unknown("D101", f"{source}: there is no such file")
 
 
-def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, tokenizer: str | None) -> Source:
+def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     try:
         if is_array_file(path):
-            return open_arrays(path, specs)
+            return open_arrays(path, specs, reading.fixed)
         if path.suffix.lower() == SUFFIX:
-            return open_text(path, specs, limit, tokenizer)
+            return open_text(path, specs, limit, reading.tokenizer)
     except OSError as error:
         raise _unknown("D101", f"{path}: cannot be read: {error.strerror or error}") from None
     raise _unknown("D102", f"{path}: is neither an .npz nor an .npy nor a .txt file")

@@ -11,17 +11,18 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
+from types import MappingProxyType
 from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from intact.data.arrays import ArraySource
+from intact.data.arrays import ArraySource, without_fixed
 from intact.data.input_specs import InputSpec
 from intact.errors import DataError
 
@@ -76,11 +77,16 @@ def claimed_bytes(path: Path) -> int:
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in found)
 
 
-def open_arrays(path: Path, specs: tuple[InputSpec, ...]) -> ArraySource:
-    """The samples of an .npz or .npy file, checked against the inputs of the model before any is read."""
+def open_arrays(
+    path: Path, specs: tuple[InputSpec, ...], fixed: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> ArraySource:
+    """The samples of an .npz or .npy file, checked against the inputs of the model before any is read.
+
+    An .npz may hold inputs that are `fixed` as well, with the values that they have.
+    """
     where = str(path)
     if not _is_npy(path):
-        return ArraySource(specs, _members(path), "npz", where)
+        return ArraySource(specs, without_fixed(_members(path), fixed, where), "npz", where)
     if len(specs) != 1:
         raise DataError(
             "D114",

@@ -18,6 +18,7 @@ from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
+from intact.model import query
 from intact.model.census import census
 from intact.pipeline import drift, loading, presets
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
@@ -191,12 +192,14 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
     quant = config.quantization or QuantConfig()
     path = quant.load_path if config.quantization is not None else config.test_path
     test = config.test_path if config.quantization is not None else None
+    constants = query.initializers(model)
+    fixed = {name: query.known_constant(constants[name]) for name in config.fixed_inputs}
     inputs = data.load(
         model,
         path,
         samples=quant.samples,
         test_source=test,
-        reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed),
+        reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed, fixed),
     )
     observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
     log.warn(*inputs.warnings)
