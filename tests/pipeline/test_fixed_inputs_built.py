@@ -13,6 +13,7 @@ import pytest
 
 import intact
 from intact.cli.main import main
+from intact.errors import DataError
 from tests.builder import from_text
 
 RNG = np.random.default_rng(0)
@@ -103,6 +104,6 @@ def test_data_that_holds_another_value_of_an_input_that_is_set_is_refused(tmp_pa
     rows = save(tmp_path)
     rates = np.full(12, 16000)
     rates[5] = 8000
-    with pytest.raises(intact.DataError, match="rate is 8000 in sample 5, and --set makes it 16000") as refused:
+    with pytest.raises(DataError, match="rate is 8000 in sample 5, and --set makes it 16000") as refused:
         intact.build(tmp_path / "m.onnx", set={"rate": 16000}, data={"x": rows, "rate": rates}, output=tmp_path / "o")
     assert refused.value.code == "D145" and not (tmp_path / "o").exists()

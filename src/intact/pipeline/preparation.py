@@ -25,7 +25,7 @@ from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
 from intact.results import Application
-from intact.rules.float import optimization
+from intact.rules.float import branches, optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
 from intact.targets.registry import load_target
@@ -118,6 +118,8 @@ def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
     with log.stage("optimize") as (_, details):
         optimized = optimize_for(begun.source.model, begun.target, begun.config.quantization)
         details["rewrites"] = len(optimized.applications)
+    for choice in (item for item in optimized.applications if item.rule == branches.SELECT):
+        log.events.note(f"{choice.node}: both branches are computed, because {begun.target.name} has no If")
     return replace(begun, model=optimized.model, optimizations=optimized.applications)
 
 

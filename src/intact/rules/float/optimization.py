@@ -65,6 +65,8 @@ def optimize(
         shapes.infer_shapes(result)
         folded = constant_folding.fold(result)
         decided = (*branches.inline(result), *(() if ops is None else loops.unroll(result)))
+        if not (decided or folded) and ops is not None and ops("", "Where") and not ops("", "If"):
+            decided = branches.select(result)
         applications += decided
         if decided:
             continue  # the types behind them are known only now
