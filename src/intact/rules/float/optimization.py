@@ -20,6 +20,7 @@ ORDER = (
     *(
         "fused_layers",
         "fused_attention",
+        "fused_decoder",
         "identity",
         "space",
         "moves",
