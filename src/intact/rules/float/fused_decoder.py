@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -164,7 +165,7 @@ def _simplified(op: Builder, node: ir.Node, value: ir.Value | None, weight: ir.V
     return op.Mul(op.Div(value, op.Sqrt(op.Add(mean, epsilon))), weight)
 
 
-def _deviation_used(node: ir.Node, outputs: tuple[ir.Value, ...] | list[ir.Value]) -> str | None:
+def _deviation_used(node: ir.Node, outputs: Sequence[ir.Value]) -> str | None:
     if any(not query.is_unused(output) for output in outputs):
         return "its mean or deviation is used"
     return None if node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.FLOAT else "it is not in float32"

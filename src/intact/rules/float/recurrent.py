@@ -112,8 +112,8 @@ class UnrolledLayer(Rule):
             both = np.zeros(2 * recurs.shape[1], recurs.dtype) if biases is None else biases[at]
             split = np.split(both, 2 * self.gates)
             seen: Sequence[np.ndarray | None] = (None,) * 3 if peepholes is None else np.split(peepholes[at], 3)
-            weights = (np.split(array[at], self.gates) for array in (reads, recurs))
-            yield Direction(*weights, split[: self.gates], split[self.gates :], seen)
+            read, recurring = (np.split(array[at], self.gates) for array in (reads, recurs))
+            yield Direction(read, recurring, split[: self.gates], split[self.gates :], seen)
 
     def _other_functions(self, node: ir.Node) -> str | None:
         given = node.attributes.get("activations")
@@ -123,7 +123,7 @@ class UnrolledLayer(Rule):
 
 
 class UnrollLstm(UnrolledLayer):
-    """LSTM: c ← σ(f)·c + σ(i)·tanh(g) and h ← σ(o)·tanh(c) at each step, with (i, o, f, g) = W·x + R·h + b."""
+    """LSTM(x, h, c) = h' = σ(o)·tanh(c') for each step, c' = σ(f)·c + σ(i)·tanh(g), (i, o, f, g) = W·x + R·h + b."""
 
     exactness = BOUNDED
     creates = (("", "Sigmoid"), ("", "Tanh"))
@@ -141,7 +141,7 @@ class UnrollLstm(UnrolledLayer):
 
 
 class UnrollGru(UnrolledLayer):
-    """GRU: h ← n + σ(z)·(h − n) at each step, where n = tanh of what σ(r) leaves of h."""
+    """GRU(x, h) = n + σ(z)·(h − n), which is the next h, for each step; n = tanh of x and what σ(r) leaves of h."""
 
     exactness = BOUNDED
     creates = (("", "Sigmoid"), ("", "Tanh"))
@@ -177,7 +177,7 @@ class UnrollGru(UnrolledLayer):
 
 
 class UnrollRnn(UnrolledLayer):
-    """RNN: h ← tanh(W·x + R·h + b) at each step."""
+    """RNN(x, h) = tanh(W·x + R·h + b), which is the next h, for each step."""
 
     exactness = BOUNDED
     creates = (("", "Tanh"),)
