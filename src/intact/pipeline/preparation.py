@@ -142,7 +142,7 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     try:
         found = _quantize(optimized, quant, log)
     except (TargetError, ModelError) as nothing:
-        if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not optimized.target.runs_float:
+        if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not _is_of_use_in_float(optimized):
             raise
         return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
@@ -155,10 +155,17 @@ def _kept_in_float(config: BuildConfig, target: Target) -> str:
     return f"--precision {config.precision} keeps the model in float{halves}"
 
 
+def _is_of_use_in_float(optimized: PreparedModel) -> bool:
+    """True if a target runs a model of which nothing is quantized: an NPU does in half precision, if that will do."""
+    target = optimized.target
+    return target.runs_float or (target.halves and not optimized.config.strict)
+
+
 def _left_as_it_is(optimized: PreparedModel, nothing: IntactError, log: Log) -> PreparedModel:
     """The model without the precision that was asked for, because nothing of it can have that; said aloud."""
+    halves = f", which {optimized.target.name} computes in half precision" if optimized.target.halves else ""
     log.skip("quantize", nothing.message)
-    log.warn(f"nothing is quantized, the model stays as it is: {nothing.message}")
+    log.warn(f"nothing is quantized, the model stays as it is{halves}: {nothing.message}")
     return replace(optimized, unquantized=nothing)
 
 
