@@ -12,6 +12,7 @@ from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import model_files, preparation
 from intact.results import QuantizeFigures
+from intact.runtime import cluster as clusters
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
@@ -45,12 +46,13 @@ def quantize(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    cluster: str | None = None,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> QuantizedFile:
-    """Quantize a float model into the file `output`, with the stages that `build` would use."""
+    """Quantize a float model into the file `output`, with the stages and on the `cluster` that `build` would use."""
     place = Path(output)
-    with requested(model, hf, config, settings, events) as given:
+    with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
         prepared = preparation.prepare(given.path, given.config, log)

@@ -251,6 +251,14 @@ OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),
 )
+CLUSTER = (
+    option(
+        "cluster",
+        "Share out what splits (calibration, searches, simulators) to a cluster, with the same result: tcp://HOST:8786 "
+        "of a Dask scheduler, ray://HOST:PORT, or local (local:N) for processes here.",
+        metavar="ADDRESS",
+    ),
+)
 TALK = (
     option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),
     option("quiet", "Print errors and warnings only.", bool, "--quiet", "-q"),
