@@ -25,6 +25,7 @@ def build(
     config: BuildConfig | None = None,
     overwrite: bool = False,
     cluster: str | None = None,
+    resume: bool = False,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> Build:
@@ -33,13 +34,14 @@ def build(
     `model` is an ONNX file, or `hf` names a Hugging Face model. Settings are keyword arguments by the names of the
     flags of `intact build`, over a `BuildConfig` if one is given; `data` may also be arrays by input name, or a
     function that gives samples. With `cluster` (tcp://HOST:PORT, ray://HOST:PORT, local or local:N) calibration runs
-    on its workers, with the same result; they have to see the model, the data and the place of `output`. The folder
-    `output` appears whole or not at all. The result's `verdict` is one word, its `passed` says whether anything
-    forbids deployment::
+    on its workers, with the same result; they have to see the model, the data and the place of `output`. With
+    `resume`, finished stages are kept beside `output` until the build ends well, and one that died goes on from them:
+    with the same model, data, settings and versions. The folder `output` appears whole or not at all. The result's
+    `verdict` is one word, its `passed` says whether anything forbids deployment::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
         assert built.passed, built.verdict_reasons
     """
     place = Path(output)
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, place, overwrite=overwrite, events=events)
+        return build_any(given.path, given.config, place, overwrite=overwrite, resume=resume, events=events)

@@ -18,6 +18,7 @@ from intact.cli.options import (
     OUTPUT,
     PLACEMENT,
     QUANT,
+    RESUME,
     TALK,
     TARGET,
     Flags,
@@ -34,7 +35,7 @@ CHECKS = (GATES, PLACEMENT, LATENCY)
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, CLUSTER, MORE, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, CLUSTER, RESUME, MORE, TALK)
 def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
@@ -63,6 +64,7 @@ def run(values: Flags) -> None:
         output=values["output"],
         overwrite=values["overwrite"],
         cluster=values["cluster"],
+        resume=values["resume"],
         events=talk,
     )
     if (place := values["junit"]) is not None:

@@ -59,6 +59,7 @@ class Flags(TypedDict, total=False):
     threads: int | None
     workers: int | None
     cluster: str | None
+    resume: bool
     as_json: bool
     quiet: bool
     log_json: bool
@@ -257,6 +258,13 @@ CLUSTER = (
         "Share out what splits (calibration, searches, simulators) to a cluster, with the same result: tcp://HOST:8786 "
         "of a Dask scheduler, ray://HOST:PORT, or local (local:N) for processes here.",
         metavar="ADDRESS",
+    ),
+)
+RESUME = (
+    option(
+        "resume",
+        "Keep finished stages beside the output until the work ends well, and go on from those of a run that died.",
+        bool,
     ),
 )
 TALK = (

@@ -5,17 +5,14 @@ Sums of floats depend on how many threads make them, in ONNX Runtime as in the l
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-import intact
 from intact import environment
 from intact.errors import ToolchainError
 from intact.runtime import host_cpu, ort_cpu
@@ -46,7 +43,7 @@ def here(threads: int | None = None) -> Terms:
 @cache
 def versions() -> dict[str, str]:
     """All that decides the bytes of a result: versions, the program itself, and the kind of processor."""
-    return {**environment.versions(), SOURCES: _sources(), PROCESSOR: _processor()}
+    return {**environment.versions(), SOURCES: environment.sources(), PROCESSOR: _processor()}
 
 
 def difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
@@ -99,11 +96,3 @@ def _processor() -> str:
     """The kernels that sums are made with, as far as libraries choose them by the processor."""
     kernels = sorted({str(pool.get("architecture")) for pool in _pools()})
     return " ".join([*kernels, "saturating" if host_cpu.adds_pairs_in_16_bits() else "exact"])
-
-
-def _sources() -> str:
-    """A digest of the program: a version has many states while it is written."""
-    root, found = Path(intact.__file__).parent, hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".toml", ".j2")):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
