@@ -61,7 +61,7 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py

@@ -54,6 +54,16 @@ def draft(target: Path) -> Iterator[Path]:
         _close(lock)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """True if nobody else has a file or folder locked, until the block ends; True too where there are no locks."""
+    lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+    try:
+        yield lock is None or _try_lock(lock) is not False
+    finally:
+        _close(lock)
+
+
 def write_text(target: Path, text: str) -> None:
     """Write a file that appears whole, or not at all; halves of characters in it, as names may hold, as escapes."""
     try:

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Flags, option, takes
+from intact.cli.options import (
+    CLUSTER,
+    COMPILE,
+    CONFIG,
+    DATA,
+    DIMS,
+    GATES,
+    MODEL,
+    PLACEMENT,
+    QUANT,
+    TALK,
+    Flags,
+    option,
+    takes,
+)
 
 if TYPE_CHECKING:
     from intact.search.matrix.cells import Outcome
@@ -25,7 +39,7 @@ CELLS = (
 POOL = (
     option("workers", "Builds at a time. [default: one a core]", int | None, min=1),
     option("threads", "Threads of each build. [default: the cores, shared out]", int | None, min=1),
-    option("cluster", "A backend of joblib, such as dask or ray, in place of processes here."),
+    *CLUSTER,
 )
 # Each of these is set by the cells.
 QUANTIZER = tuple(one for one in QUANT if one.name != "precision")
