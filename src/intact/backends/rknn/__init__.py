@@ -1,0 +1,1 @@
+"""The backend `rknn`: Rockchip NPUs."""
