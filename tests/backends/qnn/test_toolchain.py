@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -16,23 +15,19 @@ from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.errors import NotAvailable
 from intact.runtime import installation, ort_cpu, toolchains
 from tests.backends import qdq
+from tests.runtime.fake_vendor import environment
 
 OTHER = "9.9.0"
 REAL = "2.6.0"
-PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @pytest.fixture
 def other(tmp_path, monkeypatch):
     """An environment whose library says that it is of another version; what it does is done by the one that is here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    packages = tmp_path / f"other/lib/{PYTHON}/site-packages"
-    (packages / "onnxruntime_qnn-9.9.0.dist-info").mkdir(parents=True)
-    (packages / "onnxruntime_qnn-9.9.0.dist-info/METADATA").write_text(f"Name: onnxruntime-qnn\nVersion: {OTHER}\n")
+    packages = environment(tmp_path / "other", OTHER, "onnxruntime-qnn")
     here = Path(str(metadata.distribution("onnxruntime-qnn").locate_file("onnxruntime_qnn")))
     (packages / "onnxruntime_qnn").symlink_to(here, target_is_directory=True)
-    (tmp_path / "other/bin").mkdir()
-    (tmp_path / "other/bin/python").symlink_to(sys.executable)
     return tmp_path / "other"
 
 
