@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from intact.errors import NotAvailable
 from intact.results import Placement
+from intact.runtime.toolchains import Recipe
 from intact.targets.spec import Target
 
 Arrays = Mapping[str, np.ndarray]
@@ -153,7 +154,8 @@ class Backend(Protocol):
     in a folder `probed` beside it. `packages` are the distributions that it needs beyond intact's own, and `install`
     is how to get them. `suffix` is that of the file to deploy. `untimed` says why its latency cannot be measured here;
     None where it can. `simulator` and `library` are there where the vendor has one, `native` where ONNX
-    Runtime runs what is deployed.
+    Runtime runs what is deployed, `toolchain` where the vendor's packages live, or may live in other versions, in an
+    environment of their own.
     """
 
     title: str
@@ -165,6 +167,7 @@ class Backend(Protocol):
     simulator: Simulator | None = None
     library: Library | None = None
     native: NativeProvider | None = None
+    toolchain: Recipe | None = None
 
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Write what is deployed into `folder`; `on_cpu` names nodes that stay on the CPU, each with the reason."""
