@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intact import environment
 from intact.backends.base import ONNX, Backend
 from intact.errors import NotAvailable
+from intact.runtime import toolchains
 from intact.settings import devices
 
 
@@ -48,7 +49,11 @@ def versions(name: str) -> dict[str, str]:
     if not is_backend(name):
         return environment.versions()
     found = find(name)
-    return environment.versions(found.packages, install=found.install)
+    known = environment.versions(found.packages, install=found.install)
+    # A recipe without a version is for those who want another one than is installed beside intact.
+    if found.toolchain is None or found.toolchain.version is None:
+        return known
+    return {**known, found.toolchain.package: toolchains.require(found.toolchain).version}
 
 
 def title(name: str) -> str:
