@@ -54,6 +54,16 @@ def draft(target: Path) -> Iterator[Path]:
         _close(lock)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on the file `path`, which is made where it is not there; False if another process holds it."""
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        yield _try_lock(lock) is not False
+    finally:
+        os.close(lock)
+
+
 def write_text(target: Path, text: str) -> None:
     """Write a file that appears whole, or not at all; halves of characters in it, as names may hold, as escapes."""
     try:

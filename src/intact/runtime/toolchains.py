@@ -18,6 +18,8 @@ import platformdirs
 from intact.errors import NotAvailable
 from intact.runtime.process import Interpreter
 
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The version of Python that intact runs in."""
 RECORD = "toolchain.json"
 """Written last into an environment that is whole: its requirements, and all that they brought."""
 
@@ -31,7 +33,7 @@ class Recipe:
     (None: there is no toolchain unless the user names a version). `check` is a job ("package.module:function") that
     compiles the ONNX file `request["model"]`, a Relu of 1×4×8×8 floats at opset 12, in the folder `request["folder"]`,
     and raises if that fails; `hint` says what to do then. `pythons` are the versions of Python that the packages exist
-    for.
+    for, `bytes` what they take on the disk.
 
     Where `beside` is True the packages get along with ours but for their version: jobs run in an interpreter like ours
     and import what we would, after what is in the environment. Otherwise the file of a job is all of ours that it sees.
@@ -43,6 +45,7 @@ class Recipe:
     requirements: tuple[str, ...]
     check: str
     pythons: tuple[str, ...]
+    bytes: int
     hint: str
     beside: bool = False
 
@@ -98,6 +101,13 @@ def require(recipe: Recipe, version: str | None = None) -> Toolchain:
     return found
 
 
+def chosen(recipe: Recipe, asked: str | None) -> Toolchain | None:
+    """The toolchain that a setting asks for: a version, the folder of an environment, or None for the usual one."""
+    if asked is not None and Path(asked).name != asked:
+        return at(recipe, Path(asked), "the setting toolchain")
+    return find(recipe) if asked is None else require(recipe, asked)
+
+
 def at(recipe: Recipe, folder: Path, named_by: str) -> Toolchain:
     """The toolchain in the virtual environment `folder`, whoever made it."""
     python, packages = executable(folder), packages_of(folder)
@@ -106,6 +116,8 @@ def at(recipe: Recipe, folder: Path, named_by: str) -> Toolchain:
     found = next(iter(metadata.distributions(name=recipe.package, path=[str(packages)])), None)
     if found is None:
         raise _unusable(recipe, f"{named_by}: {folder} has no {recipe.package}")
+    if recipe.beside and sys.platform != "win32" and packages.parent.name != f"python{OURS}":
+        raise _unusable(recipe, f"{named_by}: {folder} has another Python than intact, {packages.parent.name}")
     interpreter = Interpreter(Path(sys.executable), (packages,)) if recipe.beside else Interpreter(python)
     return Toolchain(recipe.name, interpreter, found.version, folder)
 
@@ -149,6 +161,7 @@ def _unusable(recipe: Recipe, found: str) -> NotAvailable:
     return NotAvailable(
         "E161",
         found,
-        allowed=f"the folder of a virtual environment with {recipe.package}",
+        allowed=f"the folder of a virtual environment with {recipe.package}"
+        + (f" and Python {OURS}" if recipe.beside else ""),
         fix=f"name another one with {recipe.variable}, or unset it and run: {recipe.command()}",
     )

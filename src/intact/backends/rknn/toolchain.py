@@ -40,6 +40,7 @@ TOOLCHAIN = Recipe(
     ),
     check="intact.backends.rknn.toolchain_check:compile_one",
     pythons=("3.11", "3.12"),
+    bytes=1_600_000_000,
     hint="its torch has to be a build for the CPU: name a place that has one to pip (PIP_EXTRA_INDEX_URL or "
     "PIP_FIND_LINKS) and install again",
 )
