@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import NotAvailable
-from intact.results import Placement
+from intact.results import Cost, Placement
 from intact.runtime.toolchains import Recipe
-from intact.targets.spec import Target
+from intact.targets.spec import Soc, Target
 
 Arrays = Mapping[str, np.ndarray]
 ONNX = ".onnx"
@@ -37,6 +37,7 @@ class Device:
     arch: int | None = None
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    soc: Soc | None = None
     toolchain: str | None = None
 
     @classmethod
@@ -49,7 +50,7 @@ class Device:
     ) -> Device:
         """The device that a target stands for."""
         soc_id = target.soc.id if target.soc is not None else None
-        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, toolchain=toolchain)
+        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, target.soc, toolchain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Compiled:
 
     `runs` is True if this machine can run it, on the device or on a simulator of it; `loaded`, if compiling has loaded
     it as the device will. `made_from` are those of the files that the compiler read: the device does not need them,
-    other tools do.
+    other tools do. `cost` is the compiler's own estimate, where it gives one.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Compiled:
     runs: bool = True
     made_from: tuple[Path, ...] = ()
     loaded: bool = False
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         verdict_reasons=judged.reasons,
         layers=network.layers_of(built.before.rewritten.model),
         source_weight_bytes=io.size_of_weights(prepared.source.model),
+        cost=compiled.cost,
     )
     write_down(result, folder)
     return result

@@ -1,1 +1,1 @@
-"""The backend `rknn`: Rockchip NPUs."""
+"""Rockchip NPUs, through rknn-toolkit2 in an environment of its own."""
