@@ -75,5 +75,11 @@ bench: .venv/test
 	$(BIN)/python -m pip install --quiet --editable ".[hf]" "torch==2.13.0"
 	touch $@
 
+# Tests of Rockchip models run where this is installed, and are skipped elsewhere. The vendor's packages conflict with
+# ours: they go to an environment of their own in the user's cache, where the next checkout finds them.
+.venv/rknn: .venv/test src/intact/backends/rknn/toolchain.py
+	$(BIN)/intact toolchain install rknn
+	touch $@
+
 clean:
 	rm -rf .venv .venv-oldest output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 NAME = "matrix"
 SOME_FAILED = 1
 CELLS = (
-    option("devices", "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", str),
+    option(
+        "devices",
+        "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, qnn@2.6.0 (a toolchain that is installed), …",
+        str,
+    ),
     option("precisions", "Separated by commas: uint8, w8a16, …", str),
     option("output", "A folder; each build gets one in it.", Path, "-o", "--output"),
 )

@@ -198,6 +198,13 @@ QUANT = (
         "--optimize/--no-optimize",
     ),
 )
+TOOLCHAIN = (
+    option(
+        "toolchain",
+        "Version of the vendor's toolchain, as `intact toolchain list` has it, or the folder of an environment. "
+        "[default: the usual one]",
+    ),
+)
 COMPILE = (
     option(
         "strict",
@@ -211,6 +218,7 @@ COMPILE = (
         "device. [default: device=CPU]",
         list[str] | None,
     ),
+    *TOOLCHAIN,
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
     option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )

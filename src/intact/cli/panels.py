@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 _PANELS = {
     "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
     "Output": ("output", "overwrite", "config"),
-    "Device": ("device", "arch", "soc", "assume_vnni", "assume_ort", "strict", "ep_option", "io", "timeout"),
+    "Device": (
+        "device",
+        "arch",
+        "soc",
+        "assume_vnni",
+        "assume_ort",
+        "strict",
+        "ep_option",
+        "toolchain",
+        "io",
+        "timeout",
+    ),
     "Precision": ("precision", "effort", "method", "plan", "rescue", "optimize"),
     "Inputs": (
         *("data", "test_data", "samples", "distribution", "seed", "tokenizer"),

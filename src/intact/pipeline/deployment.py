@@ -129,9 +129,11 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
             raise validation.Violations(unheld, target)
-        timeout = prepared.config.compile.timeout
+        settings = prepared.config.compile
         by_table = validation.validate(described, target, strict=False)
-        facts = other_version.of_this_version(described, target, by_table, timeout=timeout)
+        facts = other_version.of_this_version(
+            described, target, by_table, timeout=settings.timeout, toolchain=settings.toolchain
+        )
         log.warn(*facts.notes)
         if facts.violations and strict:
             raise validation.Violations(facts.violations, target)

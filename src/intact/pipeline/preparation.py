@@ -18,7 +18,7 @@ from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
-from intact.model import io
+from intact.model import io, lowering
 from intact.model.census import census
 from intact.pipeline import drift, input_files, loading, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
@@ -168,6 +168,12 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
+    """Quantize the model as its settings say, in an opset that the target's toolchain reads."""
+    result, newest = _quantize_or_leave(optimized, log), optimized.target.opset
+    return result if newest is None else replace(result, model=lowering.lowered(result.model, newest))
+
+
+def _quantize_or_leave(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say; leave it as it is where they do not."""
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:

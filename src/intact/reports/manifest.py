@@ -18,6 +18,7 @@ from intact.results import (
     Application,
     Artifact,
     Build,
+    Cost,
     Gate,
     MappedLayer,
     Origin,
@@ -104,6 +105,7 @@ class Manifest(ManifestPart):
     rewrites: list[Application]
     placement: Placement
     layers: list[MappedLayer] = Field([], description="The nodes of the deployed model that compute, in order.")
+    cost: Cost | None = Field(None, description="The compiler's own estimate, where it gives one; nothing is measured.")
     io: list[ManifestPort]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
@@ -146,6 +148,7 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "rewrites": [dataclasses.asdict(application) for application in build.rewrites],
         "placement": dataclasses.asdict(build.placement),
         "layers": [dataclasses.asdict(layer) for layer in build.layers],
+        "cost": None if build.cost is None else dataclasses.asdict(build.cost),
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
         "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],

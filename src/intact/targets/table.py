@@ -108,6 +108,8 @@ class TargetSection(TableSection):
     archs: list[int] = []
     halves_from: int | None = None
     ort_fuses: bool = False
+    opset: int | None = None
+    by_chip: bool = False
 
 
 class SignatureRow(TableSection):
@@ -230,8 +232,9 @@ class SocRow(TableSection):
     name: str
     id: int
     arch: int
-    vtcm_mb: int
+    vtcm_mb: int = 0
     sold_as: str = ""
+    clock_mhz: int | None = None
 
 
 class SocSection(TableSection):
