@@ -39,7 +39,7 @@ class PreparedModel:
     """A model on its way from its file to a target, with all that was settled so far.
 
     `model` is what the last stage made of it: loaded, optimized, or quantized. `unquantized` says why nothing of it
-    could be quantized, so that it stays as it is.
+    could be quantized, so that it stays as it is. A model that got grids here has the float one that they are in.
     """
 
     source: LoadedModel
@@ -52,6 +52,7 @@ class PreparedModel:
     kept: tuple[float16.Kept, ...] = ()
     labels: Labels | None = None
     unquantized: IntactError | None = None
+    twin: quantizing.FloatTwin | None = None
 
     @property
     def is_quantized(self) -> bool:
@@ -140,7 +141,7 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
         return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
-    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept, twin=found.twin)
 
 
 def _kept_in_float(config: BuildConfig, target: Target) -> str:

@@ -19,6 +19,7 @@ from intact.results import (
     Artifact,
     Build,
     Gate,
+    LayerError,
     MappedLayer,
     Origin,
     Placement,
@@ -104,6 +105,7 @@ class Manifest(ManifestPart):
     rewrites: list[Application]
     placement: Placement
     layers: list[MappedLayer] = Field([], description="The nodes of the deployed model that compute, in order.")
+    errors: list[LayerError] = Field([], description="The error of every tensor on a grid, in the order of the model.")
     io: list[ManifestPort]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
@@ -146,6 +148,7 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "rewrites": [dataclasses.asdict(application) for application in build.rewrites],
         "placement": dataclasses.asdict(build.placement),
         "layers": [dataclasses.asdict(layer) for layer in build.layers],
+        "errors": [dataclasses.asdict(error) for error in build.errors],
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
         "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],
