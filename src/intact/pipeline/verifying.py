@@ -103,10 +103,10 @@ def _runners(built: CompiledModel, *, in_turn: bool) -> list[Runner]:
     if rewritten.applications or not (built.compiled.runs or forms):
         forms.append(("rewritten", rewritten.model))
     runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
-    return [*runners, _deployed(built, 1 if in_turn else execution.ROWS_AT_ONCE)] if built.compiled.runs else runners
+    return [*runners, _deployed(built, 1 if in_turn else None)] if built.compiled.runs else runners
 
 
-def _deployed(built: CompiledModel, at_once: int) -> Runner:
+def _deployed(built: CompiledModel, at_once: int | None) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
