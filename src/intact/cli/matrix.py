@@ -61,11 +61,11 @@ def run(values: Flags) -> None:
 
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
-    config = arguments.settings(values, *SETTINGS)
+    config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
     from intact.api.matrix import matrix
     from intact.cli import console
 
-    path, output = arguments.model_path(values), values["output"]
+    output = values["output"]
     outcomes = matrix(
         path,
         devices=_listed(values["devices"]),
