@@ -31,8 +31,10 @@ Outputs = Mapping[str, np.ndarray]
 
 PLAIN = "onnxruntime, no optimizations"
 
-# Rows that are in memory at a time; a pool of simulators shares them.
-ROWS_AT_ONCE = 64
+# Rows that are in memory at a time; a pool of simulators shares them. Of small ones there are more, as many as fit:
+# a simulator that starts anew for every few of them spends more time on starting than on running.
+LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
+BYTES_AT_ONCE = 16 << 20
 
 
 def runner(path: Path, config: CompileConfig, *, in_turn: bool = False) -> Runner:
@@ -156,8 +158,14 @@ def stream_compiled(
     if in_turn:
         with compiling.opened(path, device_of(target, config)) as step:
             yield from map(step, waiting)
-    while block := list(islice(waiting, ROWS_AT_ONCE)):
-        yield from run_compiled(path, block, target, config)
+    while block := list(islice(waiting, LEAST_AT_ONCE)):
+        more = islice(waiting, max(0, _rows_that_fit(block[0]) - len(block)))
+        yield from run_compiled(path, [*block, *more], target, config)
+
+
+def _rows_that_fit(row: data.Feeds) -> int:
+    size = sum(array.nbytes for array in row.values())
+    return min(MOST_AT_ONCE, BYTES_AT_ONCE // max(1, size))
 
 
 def states_of(
@@ -180,4 +188,4 @@ def run_compiled(
 
 def device_of(target: Target, config: CompileConfig) -> compiling.Device:
     """The device to compile for and to run on, as the target's table and the settings say."""
-    return compiling.Device.of(target, config.timeout, config.ep_options)
+    return compiling.Device.of(target, config.timeout, config.ep_options, config.toolchain)

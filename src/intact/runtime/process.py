@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +23,10 @@ from intact.errors import IntactError, ToolchainError
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
 LATE = "E103"
 DEATHS = ("E102", LATE, "E104")
+
+_WORKER = Path(__file__).with_name("worker.py")
+# Settings of our interpreter that would lead another one to our packages.
+_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
@@ -62,32 +67,58 @@ class Reply:
     log: str
 
 
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that a job runs in: its executable, and what it imports from.
+
+    Without `ahead` it is another one than ours and sees nothing of our packages: the file of the job is loaded by its
+    path, and imports the standard library and what is installed there. With `ahead` it is one like ours, which
+    imports what we would, after those folders.
+    """
+
+    executable: Path
+    ahead: tuple[Path, ...] = ()
+
+
 class Call(Protocol):
     """Run `job` on `request` and return its answer, as `call` does."""
 
     def __call__(self, job: str, request: Mapping[str, object]) -> Reply: ...
 
 
-def call(job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None) -> Reply:
+def call(
+    job: str,
+    request: Mapping[str, object],
+    *,
+    timeout: float,
+    memory_limit: int | None = None,
+    python: Interpreter | None = None,
+) -> Reply:
     """Run `job` ("package.module:function") on `request` in a child process and return its answer.
 
     The job takes and returns a dictionary of JSON values; larger things travel as files whose paths are in it.
     It gets `timeout` seconds and, except on Windows, `memory_limit` bytes of address space. An IntactError that
     it raises is raised here; any other end without an answer is a ToolchainError with the vendor's last words.
+    `python` is another interpreter than the one of this process, such as that of a toolchain.
     """
-    with started(job, request, timeout=timeout, memory_limit=memory_limit) as reply:
+    with started(job, request, timeout=timeout, memory_limit=memory_limit, python=python) as reply:
         return reply()
 
 
 @contextmanager
 def started(
-    job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None
+    job: str,
+    request: Mapping[str, object],
+    *,
+    timeout: float,
+    memory_limit: int | None = None,
+    python: Interpreter | None = None,
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with scratch.folder("job") as folder:
-        _write_order(folder, job, request, memory_limit)
+        _write_order(folder, job, request, memory_limit, python)
         deadline = time.monotonic() + timeout
-        process = _start(folder, str(folder))
+        process = _start(folder, python, str(folder))
 
         def reply() -> Reply:
             status = _wait(process, deadline)
@@ -104,14 +135,14 @@ def started(
 
 
 @contextmanager
-def staying(*, timeout: float, memory_limit: int | None = None) -> Iterator[Call]:
+def staying(*, timeout: float, memory_limit: int | None = None, python: Interpreter | None = None) -> Iterator[Call]:
     """A child process that stays for one job after another, each as in `call`, and keeps what they have cached."""
     with scratch.folder("jobs") as home:
-        process = _start(home, stdin=subprocess.PIPE)
+        process = _start(home, python, stdin=subprocess.PIPE)
 
         def call_next(job: str, request: Mapping[str, object]) -> Reply:
             with scratch.folder("job") as folder:
-                _write_order(folder, job, request, memory_limit)
+                _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout)
                 log, answer = _read_ends(home / "log.txt"), _answer(folder / "answer.json")
             if "result" in answer:
@@ -144,23 +175,40 @@ def default_memory_limit() -> int | None:
     return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
 
 
-def _write_order(folder: Path, job: str, request: Mapping[str, object], memory_limit: int | None) -> None:
-    order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
+def _write_order(
+    folder: Path, job: str, request: Mapping[str, object], memory_limit: int | None, python: Interpreter | None
+) -> None:
+    alone = python is not None and not python.ahead
+    order = {
+        "job": job,
+        "file": _file_of(job) if alone else None,
+        "request": dict(request),
+        "memory_limit": memory_limit,
+    }
     (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
 
 
-def _start(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, python: Interpreter | None, *arguments: str, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    executable = sys.executable if python is None else str(python.executable)
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
-            # -P: whatever lies in the working directory is not importable.
-            [sys.executable, "-P", "-m", "intact.runtime.worker", *arguments],
+            [executable, str(_WORKER), *arguments],
             stdin=stdin,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(),
+            env=_environment(python),
             start_new_session=True,
         )
+
+
+def _file_of(job: str) -> str:
+    """The file that holds a job; only the packages around it are imported, not the file."""
+    spec = importlib.util.find_spec(job.partition(":")[0])
+    assert spec is not None and spec.origin is not None, f"{job}: no file holds it"
+    return spec.origin
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
@@ -187,10 +235,18 @@ def _carried_out(process: subprocess.Popen[bytes], folder: Path, deadline: float
     return 0
 
 
-def _environment() -> dict[str, str]:
-    """Our environment, with the import path of this very process: the child imports what we would."""
-    path = [entry for entry in sys.path if os.path.isabs(entry)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"}
+def _environment(python: Interpreter | None) -> dict[str, str]:
+    """Our environment, with what the child imports from: what we would, or, in an interpreter alone, its own packages.
+
+    Whatever lies beside the worker or in the working directory is not importable.
+    """
+    settings = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
+    if python is not None and not python.ahead:
+        inherited = {name: value for name, value in os.environ.items() if name not in _OUR_PYTHON}
+        return {**inherited, **settings, "PYTHONNOUSERSITE": "1"}
+    first = [] if python is None else [str(entry) for entry in python.ahead]
+    path = [*first, *(entry for entry in sys.path if os.path.isabs(entry))]
+    return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -35,9 +35,9 @@ ORDER = (
 
 _ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]
 
-RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare)
+RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare and not rule.replaces)
 
-RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare)
+RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.replaces)
 
 
 def optimize(
@@ -56,7 +56,7 @@ def optimize(
     """
     result = model.clone()
     normalize.lift_constants(result)
-    known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if all(ops(*key) for key in rule.creates)]
+    known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
     left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
     rules = [rule for rule in known if not isinstance(rule, left_whole)]
     applications: list[Application] = []
@@ -80,3 +80,8 @@ def optimize(
         changed = bool(folded or done.applications or merged)
     edit.prune(result)
     return Rewritten(result, tuple(applications), refusals, attempts)
+
+
+def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
+    """True if a target has what a rule creates, and lacks what it replaces."""
+    return all(ops(*key) for key in rule.creates) and not any(ops(*key) for key in rule.replaces)
