@@ -7,8 +7,8 @@ program asks `installed.find(name)` for the object and goes by what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -196,10 +196,9 @@ class Backend(Protocol):
         """Outputs of a compiled model on the device or its simulator, one dictionary a sample."""
         ...
 
-    @contextmanager
-    def opened(self, path: Path, device: Device) -> Iterator[Step]:
+    def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
         """A compiled model that runs one sample after another, for those that need results of the one before."""
-        yield lambda sample: self.run(path, [sample], device)[0]
+        return nullcontext(lambda sample: self.run(path, [sample], device)[0])
 
     def check(self, ep_options: Mapping[str, str]) -> None:
         """Refuse, before any work, options that the toolchain does not take, as far as it tells without a model."""
