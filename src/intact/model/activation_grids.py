@@ -94,7 +94,9 @@ class LayersApart:
 def layers_apart(model: ir.Model, known: Collection[str]) -> LayersApart:
     """A copy of a quantized model whose layers depend on these tensors from outside, and not on each other."""
     result = model.clone()
-    names, inputs, seen = edit.Names(result), {}, {}
+    names = edit.Names(result)
+    inputs: dict[str, ir.Value] = {}
+    seen: dict[str, ir.Value] = {}
     grids = [(node, _writer(node), base_of(node.outputs[0])) for node in result.graph if _reads_grid(node)]
     for node, quantize, base in grids:
         assert quantize is not None, "a grid has a writer"

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import Dataset
+from intact.events import Events
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.search.mixed.groups import Structure
@@ -72,19 +73,24 @@ class Alone:
     noise: float
 
 
-def measure(
-    model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], *, halves: bool, feedback: bool
-) -> tuple[Noises, list[Alone]]:
-    """The noise of every tensor and weight, rounded alone, and of every group, the worst first.
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback."""
 
-    `halves` says that float is half precision, `feedback` that weights will be rounded with feedback.
-    """
+    halves: bool
+    feedback: bool
+
+
+def measure(
+    model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], rounding: Rounding, events: Events
+) -> tuple[Noises, list[Alone]]:
+    """The noise of every tensor and weight, rounded alone, and of every group, the worst first."""
     seen = observe(model, found.plan, rows)
     resolved = resolve(model, found.plan, seen)
     unseen = look(model, found.plan, seen, resolved, held)
-    switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if feedback else 1.0)
-    runs = _Runs(switches.probe, unseen)
-    noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=halves)
+    switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if rounding.feedback else 1.0)
+    runs = _Runs(switches.probe, unseen, events)
+    noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=rounding.halves)
     return noises, _ranked(runs, switches, noises.summed(found))
 
 
@@ -97,16 +103,22 @@ class _Runs:
 
     probe: ProbeModel
     unseen: Unseen
+    events: Events
     found: dict[tuple[Combination, int], np.ndarray] = field(default_factory=dict)
 
     def run(self, wanted: Mapping[Combination, Iterable[int]]) -> None:
         """Run these combinations of switches, each on its own rows."""
-        for index, row in enumerate(self.unseen.rows):
-            new = [c for c, own in wanted.items() if index in own and (c, index) not in self.found]
-            expected = self.probe.run(row) if new else []
-            for combination in new:
-                pairs = zip(expected, self.probe.again(combination), strict=True)
-                self.found[combination, index] = np.array([_noise(before, after) for before, after in pairs])
+        missing = [
+            [c for c, own in wanted.items() if index in own and (c, index) not in self.found]
+            for index in range(len(self.unseen.rows))
+        ]
+        with self.events.stage("measure the noise of tensors", sum(map(len, missing))) as advance:
+            for index, (row, new) in enumerate(zip(self.unseen.rows, missing, strict=True)):
+                expected = self.probe.run(row) if new else []
+                for combination in new:
+                    pairs = zip(expected, self.probe.again(combination), strict=True)
+                    self.found[combination, index] = np.array([_noise(before, after) for before, after in pairs])
+                    advance()
 
     def share(self, combination: Combination, rows: Iterable[int], beyond: Sequence[int] = ()) -> np.ndarray:
         """Noise as a share of the signal: of `beyond` as it is, of all other rows as it is of those in `rows`."""
