@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intact.reports import html
-from intact.reports.native_snippets import native_snippets
+from intact.reports.native_snippets import native_snippets, systems
 from tests.reports.sample import manifest
 
 
@@ -67,3 +67,15 @@ def test_the_snippet_in_c_plus_plus_compiles_as_printed(device, tmp_path):
     command = ["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-isystem", headers(), "main.cpp"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_report_says_what_goes_where_on_each_system():
+    values = manifest()
+    values["artifacts"].append(
+        {"path": "model_qnn.bin", "kind": "binary of the model", "bytes": 1, "sha256": "d4" * 32}
+    )
+    found = systems(values)
+    assert list(found) == ["Windows on Snapdragon", "Android", "Linux on Qualcomm boards"]
+    assert all("Copy model.onnx and model_qnn.bin " in words for words in found.values())
+    assert all(words.replace("'", "&#39;") in html.render(values) for words in found.values())
+    assert systems(manifest("openvino")) == {}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from intact.backends import installed
 from intact.backends.base import NativeProvider
 from intact.numbers.integer_types import limits
+from intact.reports.manifest import BINARY, DEPLOYABLE
 
 Record = Mapping[str, Any]
 
@@ -42,6 +43,17 @@ def native_snippets(manifest: Record) -> list[NativeSnippet]:
         return []
     makers = {"C++": _cpp, "C#": _csharp, "Kotlin": _kotlin}
     return [NativeSnippet(language, make(provider, **ports)) for language, make in makers.items()]
+
+
+def systems(manifest: Record) -> dict[str, str]:
+    """What to install and where to copy the files that an application needs, by system."""
+    device = manifest["config"]["compile"]["device"]
+    provider = installed.find(device).native if installed.is_backend(device) else None
+    needed = [item["path"] for item in manifest["artifacts"] if item["kind"] in (DEPLOYABLE, BINARY)]
+    if provider is None or not needed:
+        return {}
+    files = " and ".join(filter(None, [", ".join(needed[:-1]), needed[-1]]))
+    return {system: words.format(files=files) for system, words in provider.systems.items()}
 
 
 def _cpp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
