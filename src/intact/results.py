@@ -144,12 +144,29 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …)."""
+    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …).
+
+    `cycles` are the compiler's own estimate, where it gives one.
+    """
 
     kind: str
     kernel: str
     precision: str
     nodes: tuple[str, ...]
+    cycles: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of a compiled model as its compiler estimates it; nothing of it was measured.
+
+    `milliseconds` are the cycles at the clock of the chip, where that is known.
+    """
+
+    cycles: int
+    weight_bytes: int | None = None
+    activation_bytes: int | None = None
+    milliseconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +510,7 @@ class Build:
     layers: tuple[MappedLayer, ...] = ()
     errors: tuple[LayerError, ...] = ()
     source_weight_bytes: int | None = None
+    cost: Cost | None = None
 
     @property
     def judged(self) -> Verdict:

@@ -194,4 +194,4 @@ def run_compiled(
 
 def device_of(target: Target, config: CompileConfig) -> compiling.Device:
     """The device to compile for and to run on, as the target's table and the settings say."""
-    return compiling.Device.of(target, config.timeout, config.ep_options)
+    return compiling.Device.of(target, config.timeout, config.ep_options, config.toolchain)

@@ -97,6 +97,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
+        "estimate": manifest.get("cost"),
         "latency": next((gate["value"] for gate in manifest["gates"] if gate["name"] == "max_latency_ratio"), None),
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "map": layer_map.drawing(manifest),

@@ -19,13 +19,15 @@ import numpy as np
 
 from intact.backends import sample_files
 from intact.backends.qnn import log as qnn_log
+from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
-from intact.runtime import pinning, pool, process
+from intact.runtime import pinning, pool, process, toolchains
+from intact.runtime.toolchains import Toolchain
 from intact.targets.provider_placement import AssignedNodes
 
 PROVIDER = "QNNExecutionProvider"
-PACKAGE = "onnxruntime-qnn"
+PACKAGE = TOOLCHAIN.package
 INSTALL = "pip install 'intact[qnn]'"
 
 # A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
@@ -38,11 +40,20 @@ _MOST_SAMPLES = 96
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip to compile for or simulate: an architecture (73 is V73), its id, and options of the provider."""
+    """A chip to compile for or simulate: an architecture (73 is V73), its id, and options of the provider.
+
+    `toolchain` is another version of the library than the one beside intact, or a folder that holds it.
+    """
 
     arch: int | None = None
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    toolchain: str | None = None
+
+    @property
+    def library(self) -> Toolchain | None:
+        """The library in an environment of its own; None for the one beside intact."""
+        return toolchains.chosen(TOOLCHAIN, self.toolchain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ def compile_context(
         "settings": dict([pinning.SETTING]) if rest is LeftToCpu.PINNED else {},
         **_order(chip, verbose=fallback),
     }
-    reply = _call("compile_context", order, timeout)
+    reply = _call("compile_context", order, chip, timeout)
     return Attempt(reply.result["error"], reply.result["assigned"], qnn_log.reasons(reply.log))
 
 
@@ -140,7 +151,7 @@ def run(
     model: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
     cores = _cores(workers)
     jobs = (
-        _running({**model, "optimize": optimize, "core": cores[number % workers]}, part, timeout=timeout)
+        _running({**model, "optimize": optimize, "core": cores[number % workers]}, part, chip, timeout=timeout)
         for number, part in enumerate(parts)
     )
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
@@ -149,7 +160,7 @@ def run(
 def load(path: Path, chip: Chip, *, timeout: float) -> None:
     """Raise unless the simulator loads the model at `path`; nothing is run."""
     order: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
-    _call("load_model", order, timeout)
+    _call("load_model", order, chip, timeout)
 
 
 def _bytes_of_a_simulator(path: Path) -> int:
@@ -168,7 +179,7 @@ def _cores(workers: int) -> list[int | None]:
 
 @contextmanager
 def _running(
-    model: SimulatorOrder, samples: Sequence[Mapping[str, np.ndarray]], *, timeout: float
+    model: SimulatorOrder, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     """A simulator at work on these samples; the function that this gives waits for the outputs."""
     with sample_files.sent(samples) as files:
@@ -177,7 +188,7 @@ def _running(
         def wait() -> list[dict[str, np.ndarray]]:
             return sample_files.received(files, _checked(reply()).result["names"])
 
-        with _started("run_samples", order, timeout) as reply:
+        with _started("run_samples", order, chip, timeout) as reply:
             yield wait
 
 
@@ -191,24 +202,30 @@ def environment() -> dict[str, str]:
     return versions | ({"qairt": sdk[1]} if sdk else {})
 
 
-def version() -> str:
+def version(chip: Chip | None = None) -> str:
     """The version of the compiler's package."""
-    return environment()[PACKAGE]
+    library = (chip or Chip()).library
+    return environment()[PACKAGE] if library is None else library.version
 
 
 def _order(chip: Chip, *, verbose: bool = False) -> ChipOrder:
     return {"arch": chip.arch, "soc_id": chip.soc_id, "ep_options": dict(chip.ep_options), "verbose": verbose}
 
 
-def _call(job: str, order: ChipOrder, timeout: float) -> process.Reply:
-    with _started(job, order, timeout) as reply:
+def _call(job: str, order: ChipOrder, chip: Chip, timeout: float) -> process.Reply:
+    with _started(job, order, chip, timeout) as reply:
         return _checked(reply())
 
 
-def _started(job: str, order: ChipOrder, timeout: float) -> AbstractContextManager[Callable[[], process.Reply]]:
-    _require_package()
+def _started(
+    job: str, order: ChipOrder, chip: Chip, timeout: float
+) -> AbstractContextManager[Callable[[], process.Reply]]:
+    library, name = chip.library, f"intact.backends.qnn.job:{job}"
+    if library is None:
+        _require_package()
+    python = None if library is None else library.python
     limit = process.default_memory_limit()
-    return process.started(f"intact.backends.qnn.job:{job}", order, timeout=timeout, memory_limit=limit)
+    return process.started(name, order, timeout=timeout, memory_limit=limit, python=python)
 
 
 def _checked(reply: process.Reply) -> process.Reply:

@@ -50,6 +50,15 @@ def compile_context(request: CompileOrder) -> CompileReply:
     return {"error": None, "assigned": _assignment(session)}
 
 
+def compile_one(request: dict[str, str]) -> dict[str, object]:
+    """Compile the ONNX file `model` for the simulator, to see that the library works."""
+    order: ChipOrder = {"arch": None, "soc_id": None, "ep_options": {}, "verbose": False}
+    options = session_options(order)
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    _load(request["model"], options)
+    return {}
+
+
 def load_model(request: LoadOrder) -> dict[str, object]:
     """Load `model` in the simulator."""
     _load(request["model"], session_options(request))

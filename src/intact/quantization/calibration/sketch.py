@@ -84,6 +84,17 @@ class Sketch:
             merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
         return merged
 
+    def fresh(self) -> Sketch:
+        """A sketch like this one that has seen nothing."""
+        return Sketch(self.histogram)
+
+    def join(self, later: Sketch) -> None:
+        """Take in all that another has seen."""
+        merged = self.merge(later)
+        self.low, self.high, self.count = merged.low, merged.high, merged.count
+        self.nonfinite, self.rows = merged.nonfinite, merged.rows
+        self._known.clear()
+
     def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
         """Return the result of `work_out`, which is called once for each key as long as nothing is added."""
         if key not in self._known:
