@@ -10,7 +10,6 @@ from intact.errors import ModelError
 from intact.model.lowering import lowered
 from tests.builder import from_text
 
-
 SIGNATURE = "(float[1, 4] x) => (float[1, 4] y)"
 
 
