@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import NotAvailable
-from intact.results import Cost, Placement
+from intact.results import Cost, PlacedNode, Placement
 from intact.runtime.toolchains import Recipe
 from intact.targets.spec import Soc, Target
 
@@ -59,7 +59,8 @@ class Compiled:
 
     `runs` is True if this machine can run it, on the device or on a simulator of it; `loaded`, if compiling has loaded
     it as the device will. `made_from` are those of the files that the compiler read: the device does not need them,
-    other tools do. `cost` is the compiler's own estimate, where it gives one.
+    other tools do. `cost` is the compiler's own estimate, where it gives one. `unforeseen` are nodes that the compiler
+    left to the CPU by itself although the table has them on the NPU: a strict build refuses them.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class Compiled:
     made_from: tuple[Path, ...] = ()
     loaded: bool = False
     cost: Cost | None = None
+    unforeseen: tuple[PlacedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,9 @@ class Backend(Protocol):
     `title` names the device in reports. `table` is the path of its table, with the answers of its library, if any,
     in a folder `probed` beside it. `packages` are the distributions that it needs beyond intact's own, and `install`
     is how to get them. `suffix` is that of the file to deploy. `untimed` says why its latency cannot be measured here;
-    None where it can. `simulator` and `library` are there where the vendor has one, `native` where ONNX
-    Runtime runs what is deployed, `toolchain` where the vendor's packages live, or may live in other versions, in an
-    environment of their own.
+    None where it can. `estimates` says that its compiler tells the cycles of what it makes. `simulator` and `library`
+    are there where the vendor has one, `native` where ONNX Runtime runs what is deployed, `toolchain` where the
+    vendor's packages live, or may live in other versions, in an environment of their own.
     """
 
     title: str
@@ -174,6 +176,7 @@ class Backend(Protocol):
     install: str | None = None
     suffix: str = ONNX
     untimed: str | None = "it is not timed here"
+    estimates: bool = False
     simulator: Simulator | None = None
     library: Library | None = None
     native: NativeProvider | None = None

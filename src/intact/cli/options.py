@@ -254,7 +254,14 @@ LATENCY = (
         float | None,
     ),
 )
-PLACEMENT = (option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),)
+PLACEMENT = (
+    option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),
+    option(
+        "max_cycles",
+        "Gate: most cycles of an inference, as the vendor's compiler estimates them; for devices whose compiler does.",
+        int | None,
+    ),
+)
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),

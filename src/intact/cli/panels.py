@@ -30,7 +30,15 @@ _PANELS = {
         *("data", "test_data", "samples", "distribution", "seed", "tokenizer"),
         *("image_size", "image_mean", "image_std", "image_order", "image_layout", "state"),
     ),
-    "Gates": ("min_sqnr", "min_cosine", "labels", "max_accuracy_drop", "max_latency_ratio", "require_npu"),
+    "Gates": (
+        "min_sqnr",
+        "min_cosine",
+        "labels",
+        "max_accuracy_drop",
+        "max_latency_ratio",
+        "require_npu",
+        "max_cycles",
+    ),
     "Quantization in detail": (
         *("weight_type", "activation_type", "per_channel", "block_size", "accuracy_level", "weight_symmetric"),
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),

@@ -20,7 +20,7 @@ from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import boundary, float16
-from intact.results import RequantizedWeight, RewriteCheck
+from intact.results import PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads
@@ -134,8 +134,17 @@ def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
     with log.stage("compile") as (_, details):
         compiled = compiling.compile(stamped(rewritten.deployed.model), device, folder, on_cpu=validated.on_cpu)
         details["runtime"] = compiled.runtime
+    if compiled.unforeseen and rewritten.prepared.config.strict:
+        raise validation.Violations([_left_alone(node) for node in compiled.unforeseen], rewritten.prepared.target)
     log.warn(*compiled.warnings)
     return CompiledModel(rewritten, compiled)
+
+
+def _left_alone(node: PlacedNode) -> Violation:
+    """The violation of a node that a compiler put on the CPU by itself."""
+    requirement, fix = "the compiler has to compute it on the NPU", "replace it by operators that the NPU computes"
+    fix = f"{fix}; --no-strict leaves this node on the CPU"
+    return Violation(node.name, node.op, requirement, node.reason, "the compiler's own placement", fix, "T128")
 
 
 def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> None:

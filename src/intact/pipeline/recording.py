@@ -36,7 +36,13 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
     config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
     kind = calibration.kind if prepared.calibrated else "none"
     checked = acceptance.check(
-        config, found.accuracy, found.task, compiled.placement, calibration=kind, target=prepared.target
+        config,
+        found.accuracy,
+        found.task,
+        compiled.placement,
+        cost=compiled.cost,
+        calibration=kind,
+        target=prepared.target,
     )
     gates = checked if found.latency is None else (*checked, found.latency)
     judged = _judge(prepared, found, gates)

@@ -319,6 +319,9 @@ class BuildConfig(Settings):
     require_npu: float | None = Field(
         default=None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
     )
+    max_cycles: int | None = Field(
+        default=None, gt=0, description="Gate: most cycles of an inference, as the vendor's compiler estimates them."
+    )
     strict: bool = Field(
         default=True, description="Refuse a model with nodes that the NPU does not take; False: warn only."
     )

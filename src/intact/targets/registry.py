@@ -63,6 +63,7 @@ def load_target(
         ort_fuses=table.target.ort_fuses,
         opset=table.target.opset,
         by_chip=table.target.by_chip,
+        halves_alone=table.target.halves_alone,
     )
 
 

@@ -250,7 +250,8 @@ class Target:
     ONNX Runtime's CPU provider fuses and runs what is deployed, so that what it would fuse wrongly is repaired first.
     `runs_float` says that a model of which nothing is quantized is of use there. `opset` is the newest that the
     toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
-    their architecture, so that messages name the chip.
+    their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
+    float32 by itself, and knows fewer operators in a model that is written in it.
     """
 
     backend: str
@@ -270,6 +271,7 @@ class Target:
     runs_float: bool = False
     opset: int | None = None
     by_chip: bool = False
+    halves_alone: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

@@ -110,6 +110,7 @@ class TargetSection(TableSection):
     ort_fuses: bool = False
     opset: int | None = None
     by_chip: bool = False
+    halves_alone: bool = False
 
 
 class SignatureRow(TableSection):

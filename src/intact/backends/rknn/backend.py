@@ -36,6 +36,7 @@ class RknnBackend(Backend):
     table = Path(__file__).with_name("table.toml")
     suffix = SUFFIX
     untimed = "the time of the simulator is not latency"
+    estimates = True
     toolchain = TOOLCHAIN
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class RknnBackend(Backend):
             f"{rknn_client.PACKAGE} {rknn_client.version(device.toolchain)}, simulator of {platform.name}",
             made_from=made_from,
             cost=_cost(found.report, device.soc),
+            unforeseen=_unforeseen(placed, on_cpu),
         )
 
     def load(self, path: Path, device: Device) -> None:
@@ -166,14 +168,18 @@ def _refuse_nothing_on_npu(placed: Placement, platform: Platform) -> None:
 
 def _warnings(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[str, ...]:
     """Say which nodes the compiler placed otherwise than the table."""
-    off = {node.name for node in provider_placement.compute_nodes(placed.cpu_nodes)}
+    off = {node.name for node in placed.cpu_nodes}
     taken = [name for name in on_cpu if name not in off]
-    more = sorted(off - set(on_cpu))
+    more = [node.name for node in _unforeseen(placed, on_cpu)]
     told = (
         [f"{', '.join(taken)}: on the NPU after all, since its compiler takes what the table refuses"] if taken else []
     )
     told += [f"{', '.join(more)}: on the CPU, which the table does not know"] if more else []
     return tuple(told)
+
+
+def _unforeseen(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[PlacedNode, ...]:
+    return tuple(node for node in provider_placement.compute_nodes(placed.cpu_nodes) if node.name not in on_cpu)
 
 
 def _cost(report: CompilerReport, soc: Soc | None) -> Cost:
