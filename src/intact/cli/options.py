@@ -59,6 +59,7 @@ class Flags(TypedDict, total=False):
     threads: int | None
     workers: int | None
     cluster: str | None
+    resume: bool
     as_json: bool
     quiet: bool
     log_json: bool
@@ -265,6 +266,21 @@ PLACEMENT = (
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),
+)
+CLUSTER = (
+    option(
+        "cluster",
+        "Share out what splits (calibration, searches, simulators) to a cluster, with the same result: tcp://HOST:8786 "
+        "of a Dask scheduler, ray://HOST:PORT, or local (local:N) for processes here.",
+        metavar="ADDRESS",
+    ),
+)
+RESUME = (
+    option(
+        "resume",
+        "Keep finished stages beside the output until the work ends well, and go on from those of a run that died.",
+        bool,
+    ),
 )
 TALK = (
     option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),

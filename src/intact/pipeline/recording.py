@@ -68,6 +68,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         verdict=judged.word,
         verdict_reasons=judged.reasons,
         layers=network.layers_of(built.before.rewritten.model),
+        errors=found.errors,
         source_weight_bytes=io.size_of_weights(prepared.source.model),
         cost=compiled.cost,
     )

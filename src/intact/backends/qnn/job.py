@@ -67,6 +67,8 @@ def load_model(request: LoadOrder) -> dict[str, object]:
 
 def run_samples(request: RunOrder) -> dict[str, list[str]]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
+    if request["core"] is not None:
+        os.sched_setaffinity(0, {request["core"]})  # before the simulator starts its threads, which inherit it
     options = session_options(request)
     if not request["optimize"]:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
