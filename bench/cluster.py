@@ -39,7 +39,7 @@ from bench.large_models import IMAGE, transformer  # noqa: E402
 from intact.api.quantize import quantize  # noqa: E402
 
 LEAST_SPEEDUP = 1.6
-LAYERS, ROWS = 2, 160
+LAYERS, ROWS = 2, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,8 @@ def scheduler(workers: int, folder: Path) -> Iterator[str]:
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in reversed(running):
-            process.terminate()
-        for process in running:
-            process.wait(30)
+            process.kill()
+            process.wait()
 
 
 def used(address: str) -> dict[int, float]:

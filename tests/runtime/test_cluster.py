@@ -90,7 +90,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for process in reversed(running):
             process.terminate()
         for process in running:
-            process.wait(30)
+            process.wait(60)
 
 
 def address(file: Path) -> str:

@@ -31,7 +31,7 @@ _KEY, _VALUE = "key.json", "value"
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _FinishedStage:
     """A finished stage: what it made, apart from files beside this, and what it left in the log."""
 
     value: object
@@ -79,14 +79,16 @@ class Checkpoints:
         stages, warnings = self.log.mark()
         result = run()
         with scratch.folder("stage", inside=self.folder) as draft:
-            record = _Record(pack(result, draft), tuple(self.log.stages[stages:]), tuple(self.log.warnings[warnings:]))
+            record = _FinishedStage(
+                pack(result, draft), tuple(self.log.stages[stages:]), tuple(self.log.warnings[warnings:])
+            )
             (draft / _VALUE).write_bytes(pickle.dumps(record))
             os.replace(draft, place)  # it appears whole
         return result
 
     def _resumed(self, place: Path) -> object:
         """What a stage made, pickled by this program; its words are said again."""
-        record: _Record = pickle.loads((place / _VALUE).read_bytes())
+        record: _FinishedStage = pickle.loads((place / _VALUE).read_bytes())
         for stage in record.stages:
             if stage.status == "skipped":
                 self.log.skip(stage.name, stage.reason)

@@ -134,5 +134,5 @@ def _compare(engine: Engine, events: Events) -> None:
         if found[worker_terms.PROCESSOR] != mine[worker_terms.PROCESSOR]:
             events.warn(
                 f"worker {worker} has another kind of processor ({found[worker_terms.PROCESSOR]}, here "
-                f"{mine[worker_terms.PROCESSOR]}): the last digits of sums, and with them bytes, may differ"
+                f"{mine[worker_terms.PROCESSOR]}): sums may differ in their last places, and so may bytes"
             )
