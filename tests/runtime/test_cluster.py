@@ -258,3 +258,13 @@ def test_rows_in_memory_are_filed_and_numbers_keep_their_shape(tmp_path: Path) -
     rows = [{"a": np.float32(n) * np.ones((2, n + 1), np.float32), "n": np.asarray(n)} for n in range(3)]
     found = list(shared_rows.shared(rows, tmp_path))
     assert [row["a"].shape for row in found] == [(2, 1), (2, 2), (2, 3)] and found[2]["n"].shape == ()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fsspec") is None, reason="fsspec is not installed (extra: cluster)")
+def test_a_url_is_read_on_a_cluster_alone(folder: Path, here: str) -> None:
+    url = (folder / "x.npz").as_uri()
+    assert quantized(folder, "threading", data=url) == here
+    with pytest.raises(DataError, match="read by the workers of a cluster"):
+        quantized(folder, None, data=url)
+    with pytest.raises(DataError, match="cannot be read: FileNotFoundError"):
+        quantized(folder, "threading", data=url + ".gone")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ class Cluster:
 
     engine: Engine
     folder: Path
+    events: Events = field(default_factory=Silence)
 
     def each(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         """The result of each job, in order."""
@@ -103,7 +104,8 @@ def used(name: str | None, near: Path | None = None, events: Events | None = Non
         engine = stack.enter_context(engines.connected(name))
         _compare(engine, events or Silence())
         folder = stack.enter_context(scratch.folder("cluster", inside=None if near is None else _there(near)))
-        _current = Cluster(engine, folder)
+        _current = Cluster(engine, folder, events or Silence())
+        _current.events.note(f"working on {engine}")
         try:
             yield _current
         finally:

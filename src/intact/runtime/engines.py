@@ -35,6 +35,10 @@ class Engine:
     config: Mapping[str, Any]
     limits: Mapping[str, Any] = field(default_factory=dict)
     ask: Callable[[Callable[[], Versions]], Mapping[str, Versions]] | None = None
+    workers: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.workers is None else f"{self.name}: {self.workers} workers"
 
     def asked(self, function: Callable[[], Versions]) -> Mapping[str, Versions]:
         """The answer of each worker that can be asked by itself, by its name; the others tell with their first job."""
@@ -66,7 +70,7 @@ def _local(name: str) -> Engine:
         raise SettingsError("S197", f"--cluster {name}: {count!r} is no number of processes", allowed=ALLOWED)
     workers = int(count) if count else int(joblib.cpu_count())
     # joblib runs one job in this very process: one worker is two that get one job at a time.
-    return Engine(name, {"backend": "loky"}, {"n_jobs": max(workers, 2), "pre_dispatch": workers})
+    return Engine(name, {"backend": "loky"}, {"n_jobs": max(workers, 2), "pre_dispatch": workers}, workers=workers)
 
 
 @contextmanager
@@ -115,7 +119,7 @@ def _of_client(client: Any, name: str) -> Engine:
                 "E199", f"--cluster {name}: a worker cannot run intact: {problem}", fix="install intact on every worker"
             ) from problem
 
-    return Engine(name, {"backend": DASK, "client": client}, ask=ask)
+    return Engine(name, {"backend": DASK, "client": client}, ask=ask, workers=len(client.ncores()))
 
 
 @contextmanager
