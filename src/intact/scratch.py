@@ -56,8 +56,13 @@ def draft(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """True if nobody else has a file or folder locked, until the block ends; True too where there are no locks."""
-    lock = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+    """Hold a lock on a folder, or on a file, which is made where it is not there; False if another process holds it.
+
+    Folders have no locks on Windows: True.
+    """
+    is_folder = path.is_dir()
+    flags = os.O_RDONLY if is_folder else os.O_CREAT | os.O_RDWR
+    lock = None if is_folder and sys.platform == "win32" else os.open(path, flags, 0o666)
     try:
         yield lock is None or _try_lock(lock) is not False
     finally:

@@ -52,6 +52,7 @@ def run(values: Flags) -> None:
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    arguments.check_early(values, config)
     # What is heavy comes after that: a mistake in the settings is told at once.
     from intact.api.build import build, junit
     from intact.cli import console, summary

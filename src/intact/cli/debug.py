@@ -61,6 +61,7 @@ def run(values: Flags) -> None:
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
     config = arguments.settings(values, *SETTINGS)
+    arguments.there(values["reference"], values["candidate"])
     from intact.api.debug import debug
     from intact.cli import console
 

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 NAME = "matrix"
 SOME_FAILED = 1
 CELLS = (
-    option("devices", "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", str),
+    option(
+        "devices",
+        "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, qnn@2.6.0 (a toolchain that is installed), …",
+        str,
+    ),
     option("precisions", "Separated by commas: uint8, w8a16, …", str),
     option("output", "A folder; each build gets one in it.", Path, "-o", "--output"),
 )
@@ -57,11 +61,11 @@ def run(values: Flags) -> None:
 
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
-    config = arguments.settings(values, *SETTINGS)
+    config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
     from intact.api.matrix import matrix
     from intact.cli import console
 
-    path, output = arguments.model_path(values), values["output"]
+    output = values["output"]
     outcomes = matrix(
         path,
         devices=_listed(values["devices"]),

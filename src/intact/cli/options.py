@@ -198,6 +198,13 @@ QUANT = (
         "--optimize/--no-optimize",
     ),
 )
+TOOLCHAIN = (
+    option(
+        "toolchain",
+        "Version of the vendor's toolchain, as `intact toolchain list` has it, or the folder of an environment. "
+        "[default: the usual one]",
+    ),
+)
 COMPILE = (
     option(
         "strict",
@@ -211,6 +218,7 @@ COMPILE = (
         "device. [default: device=CPU]",
         list[str] | None,
     ),
+    *TOOLCHAIN,
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
     option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )
@@ -247,7 +255,14 @@ LATENCY = (
         float | None,
     ),
 )
-PLACEMENT = (option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),)
+PLACEMENT = (
+    option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),
+    option(
+        "max_cycles",
+        "Gate: most cycles of an inference, as the vendor's compiler estimates them; for devices whose compiler does.",
+        int | None,
+    ),
+)
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),

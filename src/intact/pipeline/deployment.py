@@ -21,7 +21,7 @@ from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
 from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
 from intact.quantization import boundary, float16
-from intact.results import Application, RequantizedWeight, RewriteCheck
+from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads
@@ -129,9 +129,11 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
             raise validation.Violations(unheld, target)
-        timeout = prepared.config.compile.timeout
+        settings = prepared.config.compile
         by_table = validation.validate(described, target, strict=False)
-        facts = other_version.of_this_version(described, target, by_table, timeout=timeout)
+        facts = other_version.of_this_version(
+            described, target, by_table, timeout=settings.timeout, toolchain=settings.toolchain
+        )
         log.warn(*facts.notes)
         if facts.violations and strict:
             raise validation.Violations(facts.violations, target)
@@ -189,8 +191,17 @@ def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
     with log.stage("compile") as (_, details):
         compiled = compiling.compile(stamped(rewritten.deployed.model), device, folder, on_cpu=validated.on_cpu)
         details["runtime"] = compiled.runtime
+    if compiled.unforeseen and rewritten.prepared.config.strict:
+        raise validation.Violations([_left_alone(node) for node in compiled.unforeseen], rewritten.prepared.target)
     log.warn(*compiled.warnings)
     return CompiledModel(rewritten, compiled)
+
+
+def _left_alone(node: PlacedNode) -> Violation:
+    """The violation of a node that a compiler put on the CPU by itself."""
+    requirement, fix = "the compiler has to compute it on the NPU", "replace it by operators that the NPU computes"
+    fix = f"{fix}; --no-strict leaves this node on the CPU"
+    return Violation(node.name, node.op, requirement, node.reason, "the compiler's own placement", fix, "T128")
 
 
 def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> None:

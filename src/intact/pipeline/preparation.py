@@ -18,13 +18,14 @@ from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
-from intact.model import io
+from intact.model import io, lowering
 from intact.model.census import census
 from intact.pipeline import drift, input_files, loading, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
+from intact.quantization.calibration.spread import Spread
 from intact.results import Application
 from intact.rules.float import optimization
 from intact.rules.float.settle import Settled, settle_masks
@@ -37,8 +38,8 @@ from intact.targets.spec import Target
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
 
 
-# The file of a model among the finished stages of a build.
-KEPT = "model.onnx"
+# The files of models among the finished stages of a build: of what a stage made, and of its float twin.
+KEPT, TWIN = "model.onnx", "twin.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class PreparedModel:
     """A model on its way from its file to a target, with all that was settled so far.
 
     `model` is what the last stage made of it: loaded, optimized, or quantized. `unquantized` says why nothing of it
-    could be quantized, so that it stays as it is.
+    could be quantized, so that it stays as it is. A model that got grids here has the float one that they are in.
     """
 
     source: LoadedModel
@@ -60,6 +61,7 @@ class PreparedModel:
     labels: Labels | None = None
     unquantized: IntactError | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    twin: quantizing.FloatTwin | None = None
 
     @property
     def is_quantized(self) -> bool:
@@ -168,6 +170,12 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
+    """Quantize the model as its settings say, in an opset that the target's toolchain reads."""
+    result, newest = _quantize_or_skip(optimized, log), optimized.target.opset
+    return result if newest is None else replace(result, model=lowering.lowered(result.model, newest))
+
+
+def _quantize_or_skip(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say; leave it as it is where they do not."""
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:
@@ -187,21 +195,38 @@ def _quantize_or_leave(optimized: PreparedModel, quant: QuantConfig, log: Log) -
         return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
-    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept, twin=found.twin)
 
 
-def _pack(quantized: PreparedModel, folder: Path) -> tuple[bool, tuple[float16.Kept, ...], IntactError | None]:
+@dataclass(frozen=True, slots=True)
+class _KeptQuantized:
+    """A quantized model without its graphs, which lie in files of their own."""
+
+    calibrated: bool
+    kept: tuple[float16.Kept, ...]
+    unquantized: IntactError | None
+    spreads: Mapping[str, Spread] | None
+
+
+def _pack(quantized: PreparedModel, folder: Path) -> _KeptQuantized:
+    twin = quantized.twin
     if quantized.unquantized is None:
         io.save(quantized.model, folder / KEPT)
-    return quantized.calibrated, quantized.kept, quantized.unquantized
+    if twin is not None:
+        io.save(twin.model, folder / TWIN)
+    spreads = None if twin is None else twin.spreads
+    return _KeptQuantized(quantized.calibrated, quantized.kept, quantized.unquantized, spreads)
 
 
-def _unpack(
-    optimized: PreparedModel, found: tuple[bool, tuple[float16.Kept, ...], IntactError | None], folder: Path
-) -> PreparedModel:
-    calibrated, kept, unquantized = found
-    model = optimized.model if unquantized is not None else io.load(folder / KEPT)
-    return replace(optimized, model=model, calibrated=calibrated, kept=kept, unquantized=unquantized)
+def _unpack(optimized: PreparedModel, found: _KeptQuantized, folder: Path) -> PreparedModel:
+    return replace(
+        optimized,
+        model=optimized.model if found.unquantized is not None else io.load(folder / KEPT),
+        calibrated=found.calibrated,
+        kept=found.kept,
+        unquantized=found.unquantized,
+        twin=None if found.spreads is None else quantizing.FloatTwin(io.load(folder / TWIN), found.spreads),
+    )
 
 
 def _kept_in_float(config: BuildConfig, target: Target) -> str:

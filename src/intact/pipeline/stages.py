@@ -118,7 +118,7 @@ def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> 
     input_files.protect(output, config, path)
     target = presets.available(config)
     acceptance.check_settings(config, target)
-    versions(target.backend)
+    versions(target.backend, config.compile.toolchain)
     compiling.check(target.backend, config.compile.ep_options)
 
 

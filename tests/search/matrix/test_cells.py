@@ -115,6 +115,8 @@ def test_a_gate_that_fails_fails_the_cell_and_the_command(zoo, tmp_path):
         ("cpu", {"device": "cpu"}),
         ("qnn", {"device": "qnn"}),
         ("qnn:v75", {"device": "qnn", "arch": "v75"}),
+        ("qnn@2.6.0", {"device": "qnn", "toolchain": "2.6.0"}),
+        ("qnn@2.6.0:SM8650", {"device": "qnn", "toolchain": "2.6.0", "soc": "SM8650"}),
         ("qnn:SM8650", {"device": "qnn", "soc": "SM8650"}),
     ],
 )

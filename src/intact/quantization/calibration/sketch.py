@@ -119,6 +119,14 @@ class Sketch:
         edges = np.stack([lower, upper], axis=1).reshape(-1)
         return float(np.interp(share, ranks, edges))
 
+    def below(self, values: np.ndarray) -> np.ndarray:
+        """How many of all values lie below each of these, interpolated within bins."""
+        lower, upper, counts = self._bins()
+        sums = np.concatenate([[0], np.cumsum(counts)])
+        ranks = np.stack([sums[:-1], sums[1:]], axis=1).reshape(-1)
+        found = np.interp(values, np.stack([lower, upper], axis=1).reshape(-1), ranks)
+        return np.where(values <= self.low, 0, np.where(values > self.high, self.count, found))
+
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""
         return self.remember("bins", self._sorted_bins)

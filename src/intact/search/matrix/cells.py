@@ -81,7 +81,7 @@ class CellJob:
 
 
 def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
-    """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`."""
+    """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75`, `qnn:SM8650` or `qnn@2.6.0:v75`."""
     if not devices or not precisions:
         raise SettingsError("S195", "a matrix needs at least one device and one precision")
     found = [_cell(d, p, config) for d in devices for p in precisions]
@@ -93,9 +93,11 @@ def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig
 
 
 def _cell(device: str, precision: str, config: BuildConfig) -> Cell:
-    name, _, part = device.partition(":")
+    told, _, part = device.partition(":")
     chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
-    chosen = {"precision": precision, "compile": {"device": name, **chip}}
+    name, _, version = (told, "", "") if told.endswith(".toml") else told.partition("@")
+    library = {"toolchain": version} if version else {}
+    chosen = {"precision": precision, "compile": {"device": name, **library, **chip}}
     common, idle = presets.meant(config, precision)
     complete = BuildConfig.from_dict(merge(common.model_dump(mode="json", exclude_unset=True), chosen))
     return Cell(device, precision, complete, idle)
@@ -233,7 +235,7 @@ def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
 
 def _versions(cell: Cell) -> dict[str, str]:
     try:
-        return versions(cell.config.compile.device)
+        return versions(cell.config.compile.device, cell.config.compile.toolchain)
     except NotAvailable as error:
         return {"missing": error.message}  # its build will say so too
 
