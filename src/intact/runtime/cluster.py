@@ -65,7 +65,9 @@ class Cluster:
                 return
             except engines.DEATHS as death:
                 if attempt == ATTEMPTS - 1:
-                    raise self._given_up(str(death)) from death
+                    raise self._given_up(death) from death
+            except self.engine.given_up as death:
+                raise self._given_up(death) from death
 
     def _run(
         self, function: Callable[[Job], Result], jobs: Mapping[int, Job], terms: Terms
@@ -74,8 +76,8 @@ class Cluster:
             pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **self.engine.limits)
             yield from pool(joblib.delayed(_numbered)(number, function, job, terms) for number, job in jobs.items())
 
-    def _given_up(self, why: str) -> ToolchainError:
-        found = f"--cluster {self.engine.name}: workers died {ATTEMPTS} times: {why.partition(chr(10))[0]}"
+    def _given_up(self, death: Exception) -> ToolchainError:
+        found = f"--cluster {self.engine.name}: workers keep dying: {str(death).partition(chr(10))[0]}"
         return ToolchainError("E196", found, fix="look at the memory of the workers, and at their logs")
 
 

@@ -36,6 +36,8 @@ class Engine:
     limits: Mapping[str, Any] = field(default_factory=dict)
     ask: Callable[[Callable[[], Versions]], Mapping[str, Versions]] | None = None
     workers: int | None = None
+    given_up: tuple[type[Exception], ...] = ()
+    """What it raises where a job has killed so many workers that it tries no more."""
 
     def __str__(self) -> str:
         return self.name if self.workers is None else f"{self.name}: {self.workers} workers"
@@ -110,6 +112,8 @@ def _of_client(client: Any, name: str) -> Engine:
             "E198", f"--cluster {name}: the scheduler has no workers", fix=f"dask worker {name} starts some"
         ) from problem
 
+    killed: type[Exception] = importlib.import_module("distributed.scheduler").KilledWorker
+
     def ask(function: Callable[[], Versions]) -> Mapping[str, Versions]:
         try:
             return dict(client.run(function))
@@ -119,7 +123,7 @@ def _of_client(client: Any, name: str) -> Engine:
                 "E199", f"--cluster {name}: a worker cannot run intact: {problem}", fix="install intact on every worker"
             ) from problem
 
-    return Engine(name, {"backend": DASK, "client": client}, ask=ask, workers=len(client.ncores()))
+    return Engine(name, {"backend": DASK, "client": client}, ask=ask, workers=len(client.ncores()), given_up=(killed,))
 
 
 @contextmanager
