@@ -63,8 +63,8 @@ def url_file(source: str) -> UrlFile:
 
 
 def _fsspec(url: str) -> Any:
+    """The package that opens URLs."""
     try:
         return importlib.import_module("fsspec")
     except ImportError as problem:
-        found = f"{url}: fsspec is not installed"
-        raise NotAvailable("E192", found, fix='pip install "intact[cluster]"') from problem
+        raise NotAvailable("E192", f"{url}: fsspec is not installed", fix='pip install "intact[cluster]"') from problem

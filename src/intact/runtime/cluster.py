@@ -77,8 +77,9 @@ class Cluster:
             yield from pool(joblib.delayed(_numbered)(number, function, job, terms) for number, job in jobs.items())
 
     def _given_up(self, death: Exception) -> ToolchainError:
-        found = f"--cluster {self.engine.name}: workers keep dying: {str(death).partition(chr(10))[0]}"
-        return ToolchainError("E196", found, fix="look at the memory of the workers, and at their logs")
+        """The error for jobs that no worker survives."""
+        last, fix = str(death).partition("\n")[0], "look at the memory of the workers, and at their logs"
+        return ToolchainError("E196", f"--cluster {self.engine.name}: workers keep dying: {last}", fix=fix)
 
 
 def _numbered(number: int, function: Callable[[Job], Result], job: Job, terms: Terms) -> tuple[int, Result]:

@@ -77,6 +77,7 @@ def _local(name: str) -> Engine:
 
 @contextmanager
 def _dask(name: str) -> Iterator[Engine]:
+    """A Dask scheduler by its address, or the one that a client in this process has."""
     distributed = _imported(DASK, name)
     # It would log to the terminal what becomes an error of ours, or is mended by giving a job to another worker.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -86,8 +87,8 @@ def _dask(name: str) -> Iterator[Engine]:
     try:
         client = distributed.Client(name, timeout=_SECONDS, set_as_default=False)
     except (OSError, ValueError) as problem:
-        found = f"--cluster {name}: no scheduler answers: {problem}"
-        raise ToolchainError("E198", found, fix="look at its address; dask scheduler starts one") from problem
+        fix = "look at its address; dask scheduler starts one"
+        raise ToolchainError("E198", f"--cluster {name}: no scheduler answers: {problem}", fix=fix) from problem
     try:
         yield _of_client(client, name)
     finally:

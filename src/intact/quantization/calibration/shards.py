@@ -170,6 +170,7 @@ def _files(model: Path, count: int) -> list[Path]:
 
 
 def _unseen(model: Path, why: str) -> ToolchainError:
+    """The error for a worker that cannot read the folder of a pass."""
     return ToolchainError(
         "E194",
         f"worker {worker_terms.name()} does not see what was written for it: {why}",
