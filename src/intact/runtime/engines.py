@@ -22,6 +22,7 @@ PACKAGES = {DASK: "distributed", RAY: "ray.util.joblib"}
 # What is raised here where a worker died; Dask gives its jobs to others without a word.
 DEATHS = (TerminatedWorkerError,)
 _DASK_SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
+_DASK_BACKEND = "dask for intact"
 _SECONDS = 10.0
 
 Versions = Mapping[str, str]
@@ -124,7 +125,23 @@ def _of_client(client: Any, name: str) -> Engine:
                 "E199", f"--cluster {name}: a worker cannot run intact: {problem}", fix="install intact on every worker"
             ) from problem
 
-    return Engine(name, {"backend": DASK, "client": client}, ask=ask, workers=len(client.ncores()), given_up=(killed,))
+    return Engine(
+        name, {"backend": _never_alone(), "client": client}, ask=ask, workers=len(client.ncores()), given_up=(killed,)
+    )
+
+
+def _never_alone() -> str:
+    """A backend of joblib that gives work to Dask if there is one worker, too: joblib would do it all here."""
+    if _DASK_BACKEND not in parallel.BACKENDS:
+        parallel.EXTERNAL_BACKENDS[DASK]()
+        usual: Any = parallel.BACKENDS[DASK]
+
+        class _Backend(usual):  # type: ignore[misc]
+            def effective_n_jobs(self, n_jobs: int) -> int:
+                return max(2, int(super().effective_n_jobs(n_jobs)))
+
+        joblib.register_parallel_backend(_DASK_BACKEND, _Backend)
+    return _DASK_BACKEND
 
 
 @contextmanager
