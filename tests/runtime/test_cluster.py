@@ -83,14 +83,13 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     file = place / "scheduler.json"
     running = [start("scheduler", "--port", "0", "--scheduler-file", str(file))]
-    running += [start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--nworkers", "2")]
+    running += [start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny") for _ in range(2)]
     try:
         yield address(file)
     finally:
         for process in reversed(running):
-            process.terminate()
-        for process in running:
-            process.wait(60)
+            process.kill()
+            process.wait()
 
 
 def address(file: Path) -> str:
