@@ -49,7 +49,7 @@ format: .venv/test
 	$(BIN)/ruff format .
 
 bench: .venv/test
-	for part in rewriting zero_points quantizer accuracy search mixed; do $(BIN)/python bench/$$part.py || failed=1; done; \
+	for part in rewriting zero_points quantizer accuracy search mixed cluster; do $(BIN)/python bench/$$part.py || failed=1; done; \
 		test -z "$$failed"
 
 .venv/bin/python:

@@ -25,6 +25,7 @@ from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
 from intact.data.synthetic import SyntheticSource
 from intact.data.text import SUFFIX, open_text
+from intact.data.url_file import MARK, url_file
 from intact.errors import DataError
 from intact.settings.config import Distribution, ImageConfig
 
@@ -65,9 +66,10 @@ def load(
 ) -> CalibrationAndTest:
     """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
 
-    `source` is an .npz or .npy file, a folder of images, a .txt file for a tokenizer, `module:function`, or None for
-    synthetic inputs. Without `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them,
-    or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first `samples + 16` rows count.
+    `source` is an .npz or .npy file (or its URL, on a cluster), a folder of images, a .txt file for a tokenizer,
+    `module:function`, or None for synthetic inputs. Without `test_source` the last quarter of the rows is held back for
+    the test, 4 to 16 of them, or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first
+    `samples + 16` rows count.
     """
     limit = samples + MOST_HELD_BACK
     specs = input_specs(model)
@@ -85,6 +87,8 @@ def load(
 def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     if is_lent(source):
         return open_lent(source, specs, limit, reading.fixed)
+    if MARK in source:
+        return open_arrays(url_file(source), specs, reading.fixed)
     path = Path(source)
     if path.is_file():
         return _open_file(path, specs, limit, reading)
