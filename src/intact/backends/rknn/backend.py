@@ -96,7 +96,7 @@ class RknnBackend(Backend):
         """The ONNX model that a file was made from, which lies beside it."""
         found = path.with_name(MODEL)
         if not found.is_file():
-            raise ModelError("M165", f"{path}: the model that it was made from ({MODEL}) does not lie beside it")
+            raise ModelError("M171", f"{path}: the model that it was made from ({MODEL}) does not lie beside it")
         return found
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
