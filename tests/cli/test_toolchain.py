@@ -13,7 +13,7 @@ from intact.backends import installed
 from intact.cli import main
 from intact.errors import NotAvailable, SettingsError
 from intact.runtime import installation, toolchains
-from tests.runtime.fake_vendor import recipe
+from tests.runtime.fake_vendor import environment, recipe
 
 
 class FakeBackend:
@@ -45,14 +45,7 @@ def quick(monkeypatch):
 
     def make(made, version, base, advance):
         folder = toolchains.place(made, version)
-        info = (
-            folder
-            / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/fake_vendor-1.dist-info"
-        )
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Name: fake-vendor\nVersion: {version}\n")
-        (folder / "bin").mkdir()
-        toolchains.executable(folder).symlink_to(sys.executable)
+        environment(folder, version)
         (folder / toolchains.RECORD).write_text(json.dumps({"requirements": made.pins(version)}))
         return toolchains.at(made, folder, "a test")
 

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from intact.runtime import toolchains
 from intact.runtime.toolchains import Recipe
 
 CODE = """
@@ -33,6 +34,17 @@ def wheel(folder: Path, version: str) -> Path:
         for name, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(name, text)
     return path
+
+
+def environment(folder: Path, version: str, package: str = "fake-vendor") -> Path:
+    """The files by which a virtual environment with a package is known, without the time that a real one takes."""
+    packages = folder / ("Lib/site-packages" if sys.platform == "win32" else f"lib/python{THIS_PYTHON}/site-packages")
+    info = packages / f"{package.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
+    toolchains.executable(folder).parent.mkdir(exist_ok=True)
+    toolchains.executable(folder).touch()
+    return packages
 
 
 def recipe(**changes: object) -> Recipe:

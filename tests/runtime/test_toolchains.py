@@ -14,7 +14,7 @@ from intact import scratch
 from intact.errors import NotAvailable, ToolchainError
 from intact.events import Silence
 from intact.runtime import installation, process, toolchains
-from tests.runtime.fake_vendor import THIS_PYTHON, recipe, wheel
+from tests.runtime.fake_vendor import THIS_PYTHON, environment, recipe, wheel
 
 JOBS = "tests.runtime.toolchain_jobs"
 
@@ -53,11 +53,7 @@ def quick(monkeypatch, home):
     def run(command, folder, seconds, refusal):
         commands.append(command)
         if "venv" in command:
-            packages = folder / f"lib/python{THIS_PYTHON}/site-packages/fake_vendor-1.0.dist-info"
-            packages.mkdir(parents=True)
-            (packages / "METADATA").write_text("Name: fake-vendor\nVersion: 1.0\n")
-            (folder / "bin").mkdir()
-            (folder / "bin/python").symlink_to(sys.executable)
+            environment(folder, "1.0")
         if any(word in command for word in run.failing):
             raise run.failing.pop()
         return "fake-vendor==1.0\n" if "freeze" in command else ""
@@ -148,14 +144,13 @@ class TestAbsence:
     def test_of_what_a_variable_names_is_told_and_nothing_else_is_taken(self, folder, quick, tmp_path, monkeypatch):
         installation.install(recipe(), "1.0", None, Silence())
         (tmp_path / "empty").mkdir()
-        (tmp_path / "environment/bin").mkdir(parents=True)
-        (tmp_path / "environment/bin/python").symlink_to(sys.executable)
-        (tmp_path / "environment/lib/python3.11/site-packages").mkdir(parents=True)
+        environment(tmp_path / "environment", "1.0", "something-else")
         monkeypatch.setenv("INTACT_TOOLCHAIN_FAKE", str(tmp_path / folder))
         told = refused(toolchains.find, recipe())
         assert told.code == "E161" and str(tmp_path / folder) in told.message and "FAKE" in told.message
         assert ("has no fake-vendor" in told.message) == (folder == "environment")
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="environments do not tell their Python by their folders there")
     def test_of_our_python_in_an_environment_that_stands_beside_ours(self, quick):
         made = installation.install(recipe(), "1.0", None, Silence())
         (made.path / "lib").rename(made.path / "held")
@@ -198,6 +193,7 @@ class TestInstalling:
         made = installation.install(recipe(), "1.0", None, Silence())
         assert toolchains.find(recipe()) == made and not (made.path / "bin/litter").exists()
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks on Windows")
     def test_is_refused_while_another_process_does_it(self, quick, home):
         home.mkdir(parents=True)
         holder = (
@@ -229,6 +225,7 @@ class TestInstalling:
         assert told.code == "E162" and found in told.message and told.allowed == "Python 3.99"
         assert "--python python3.99" in told.fix and not (home / "fake@1.0").exists()
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="its interpreters have no names with versions")
     def test_takes_another_python_of_the_path_where_ours_does_not_fit(self, quick, monkeypatch, tmp_path):
         (tmp_path / "python3.99").write_text("#!/bin/sh\necho 3.99.1\n")
         (tmp_path / "python3.99").chmod(0o755)

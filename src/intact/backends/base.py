@@ -28,7 +28,8 @@ ONNX = ".onnx"
 class Device:
     """A device to compile for and to run on: a backend, its chip where that matters, and options of its toolchain.
 
-    `timeout` is in seconds; toolchains that run in this process ignore it.
+    `timeout` is in seconds; toolchains that run in this process ignore it. `toolchain` is a version of the vendor's
+    library, or a folder, where the usual one is not meant.
     """
 
     backend: str
@@ -37,12 +38,19 @@ class Device:
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
     soc: Soc | None = None
+    toolchain: str | None = None
 
     @classmethod
-    def of(cls, target: Target, timeout: float, ep_options: Mapping[str, str] | None = None) -> Device:
+    def of(
+        cls,
+        target: Target,
+        timeout: float,
+        ep_options: Mapping[str, str] | None = None,
+        toolchain: str | None = None,
+    ) -> Device:
         """The device that a target stands for."""
         soc_id = target.soc.id if target.soc is not None else None
-        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, target.soc)
+        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, target.soc, toolchain)
 
 
 @dataclass(frozen=True, slots=True)

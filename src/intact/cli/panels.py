@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 _PANELS = {
     "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
     "Output": ("output", "overwrite", "config"),
-    "Device": ("device", "arch", "soc", "assume_vnni", "assume_ort", "strict", "ep_option", "io", "timeout"),
+    "Device": (
+        "device",
+        "arch",
+        "soc",
+        "assume_vnni",
+        "assume_ort",
+        "strict",
+        "ep_option",
+        "toolchain",
+        "io",
+        "timeout",
+    ),
     "Precision": ("precision", "effort", "method", "plan", "rescue", "optimize"),
     "Inputs": (
         *("data", "test_data", "samples", "distribution", "seed", "tokenizer"),
@@ -33,6 +44,7 @@ _PANELS = {
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
+    "Long work": ("cluster", "resume"),
     "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}

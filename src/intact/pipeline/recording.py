@@ -51,7 +51,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         source_sha256=prepared.source.sha256,
         source_opset=prepared.source.opset,
         config=config.to_dict(),
-        environment=versions(prepared.target.backend),
+        environment=versions(prepared.target.backend, prepared.config.compile.toolchain),
         calibration_kind=kind,
         calibration_samples=len(calibration) if prepared.calibrated else 0,
         calibration_sha256=calibration.sha256 if prepared.calibrated else None,
@@ -68,6 +68,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         verdict=judged.word,
         verdict_reasons=judged.reasons,
         layers=network.layers_of(built.before.rewritten.model),
+        errors=found.errors,
         source_weight_bytes=io.size_of_weights(prepared.source.model),
         cost=compiled.cost,
     )

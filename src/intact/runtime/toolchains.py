@@ -95,7 +95,8 @@ def require(recipe: Recipe, version: str | None = None) -> Toolchain:
         raise NotAvailable(
             "E160",
             f"the toolchain {label(recipe.name, version)} ({recipe.package}) is not installed",
-            allowed=f"an environment that intact made, or one that {recipe.variable} names",
+            allowed="an environment that intact made"
+            + (f", or one that {recipe.variable} names" if version is None else ", or the folder of another one"),
             fix=recipe.command(version),
         )
     return found

@@ -245,6 +245,11 @@ class CompileConfig(Settings):
         default={},
         description="Options handed to the vendor's provider as they are; for openvino, `device` names the device.",
     )
+    toolchain: str | None = Field(
+        default=None,
+        description="Version of the vendor's toolchain as `intact toolchain list` has it, or the folder of a virtual "
+        "environment; None: the usual one.",
+    )
     io: Literal["float", "quantized"] = Field(default="float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(
         default=1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take."

@@ -60,6 +60,7 @@ class Keywords(TypedDict, total=False):
     optimize: bool
     strict: bool
     ep_option: Mapping[str, str]
+    toolchain: AnyPath
     io: Literal["float", "quantized"]
     timeout: float
     min_sqnr: float

@@ -63,7 +63,7 @@ class RknnBackend(Backend):
             (folder / RKNN, *made_from),
             placed,
             _warnings(placed, on_cpu),
-            f"{rknn_client.PACKAGE} {rknn_client.version()}, simulator of {platform.name}",
+            f"{rknn_client.PACKAGE} {rknn_client.version(device.toolchain)}, simulator of {platform.name}",
             made_from=made_from,
             cost=_cost(found.report, device.soc),
             unforeseen=_unforeseen(placed, on_cpu),
@@ -130,7 +130,7 @@ class RknnSimulator:
 def platform_of(device: Device) -> Platform:
     """The chip of a device as the toolkit names it, with the options of its compiler."""
     assert device.soc is not None, "the table of this backend has a chip for every architecture"
-    return Platform(device.soc.name.lower(), rknn_client.parsed(device.ep_options))
+    return Platform(device.soc.name.lower(), rknn_client.parsed(device.ep_options), device.toolchain)
 
 
 def _named(model: ir.Model) -> ir.Model:

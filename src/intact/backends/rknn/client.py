@@ -18,6 +18,7 @@ from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import SettingsError
 from intact.runtime import pool, process, toolchains
+from intact.runtime.toolchains import Toolchain
 
 PACKAGE = TOOLCHAIN.package
 # The toolkit with torch holds 700 MB before it has a model (seen with rknn-toolkit2 2.5.0).
@@ -41,10 +42,11 @@ OPTIONS: Mapping[str, Callable[[str], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A chip as the toolkit names it, and options of its compiler."""
+    """A chip as the toolkit names it, options of its compiler, and the toolkit itself where it is not the usual one."""
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
+    toolchain: str | None = None
 
 
 class PlatformOrder(TypedDict):
@@ -73,9 +75,14 @@ class CompiledRknn:
     report: CompilerReport
 
 
-def version() -> str:
+def version(asked: str | None = None) -> str:
     """The version of the toolkit in its environment."""
-    return toolchains.require(TOOLCHAIN).version
+    return toolkit(asked).version
+
+
+def toolkit(asked: str | None = None) -> Toolchain:
+    """The toolkit that the setting `toolchain` asks for, or the usual one."""
+    return toolchains.chosen(TOOLCHAIN, asked) or toolchains.require(TOOLCHAIN)
 
 
 def parsed(options: Mapping[str, str]) -> dict[str, object]:
@@ -92,7 +99,7 @@ def parsed(options: Mapping[str, str]) -> dict[str, object]:
 def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout: float) -> CompiledRknn:
     """Compile the ONNX model at `model` and write the result to `rknn`; without `rknn` nothing is written."""
     order: RknnOrder = {**_order(model, platform), "rknn": None if rknn is None else str(rknn.resolve())}
-    with _started("compile_model", order, timeout) as answer:
+    with _started("compile_model", order, platform, timeout) as answer:
         reply = answer()
     report = rknn_log.report(reply.log)
     error = None if reply.result["compiled"] else reply.result["error"] or rknn_log.reason(reply.log)
@@ -112,17 +119,21 @@ def run(
     workers = pool.workers(math.ceil(len(samples) / _LEAST_SAMPLES), size)
     share = max(1, math.ceil(len(samples) / workers))
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
-    jobs = (_running(_order(model, platform), part, outputs, timeout) for part in parts)
+    jobs = (_running(model, part, outputs, platform, timeout) for part in parts)
     return [found for part in pool.in_order(jobs, workers) for found in part]
 
 
 @contextmanager
 def _running(
-    model: PlatformOrder, samples: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[str], timeout: float
+    model: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    outputs: Sequence[str],
+    platform: Platform,
+    timeout: float,
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     with sample_files.sent(samples) as files:
-        order: SimulateOrder = {**model, **files}
-        with _started("run_samples", order, timeout) as answer:
+        order: SimulateOrder = {**_order(model, platform), **files}
+        with _started("run_samples", order, platform, timeout) as answer:
 
             def results() -> list[dict[str, np.ndarray]]:
                 count = answer().result["outputs"]
@@ -133,10 +144,10 @@ def _running(
 
 
 def _started(
-    job: str, order: Mapping[str, object], timeout: float
+    job: str, order: Mapping[str, object], platform: Platform, timeout: float
 ) -> AbstractContextManager[Callable[[], process.Reply]]:
     """A job in the interpreter of the toolkit; its libraries reserve more address space than they ever use."""
-    python = toolchains.require(TOOLCHAIN).python
+    python = toolkit(platform.toolchain).python
     return process.started(f"intact.backends.rknn.job:{job}", order, timeout=timeout, python=python)
 
 
