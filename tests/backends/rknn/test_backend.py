@@ -105,6 +105,16 @@ def test_the_snippet_loads_what_a_build_writes():
     assert any('load_rknn("model.rknn")' in line for line in found.loading)
 
 
+def test_the_program_in_c_names_every_port_with_its_type_and_grid():
+    x = {"name": "x", "dtype": "int8", "scale": 0.5, "zero_point": -3}
+    mask = {"name": "mask", "dtype": "float", "scale": None, "zero_point": None}
+    language, code = BACKEND.native_code([x, mask], [{"name": "y", "dtype": "float", "scale": None}])
+    assert language == "C" and '"model.rknn"' in code and code.count("{") == code.count("}")
+    assert ".index = 0, .type = RKNN_TENSOR_INT8" in code and "x: q = round(real / 0.5) + -3" in code
+    assert ".index = 1, .type = RKNN_TENSOR_FLOAT32" in code and "rknn_inputs_set(context, 2, inputs)" in code
+    assert BACKEND.native_code([{**x, "dtype": "bool"}], []) is None
+
+
 @needs_toolchain
 @pytest.mark.slow
 def test_a_build_is_whole_on_the_npu_with_cycles_and_as_accurate_on_the_simulator(given, tmp_path):

@@ -42,8 +42,7 @@ def run_samples(request: dict[str, Any]) -> dict[str, Any]:
             found = toolkit.inference(inputs=feeds, data_format=["nchw"] * len(feeds))
             count = len(found)
             results.update({f"{row}.{index}": value for index, value in enumerate(found)})
-    # mypy takes the keyword arguments of numpy's stub for its flags.
-    np.savez(request["outputs"], **results)  # type: ignore[arg-type]
+    np.savez(request["outputs"], **results)
     return {"outputs": count}
 
 
