@@ -229,3 +229,9 @@ class Backend(Protocol):
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet | None:
         """Python that deploys a model, all of whose nodes are on the device if `whole`; None where it is not known."""
         return None
+
+    def native_code(
+        self, inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, str] | None:
+        """A language of the vendor's own runtime, and a program in it for these ports of a manifest; None without."""
+        return None

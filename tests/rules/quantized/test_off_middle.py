@@ -10,16 +10,16 @@ from intact.rules.quantized.off_middle import MoveGridOffMiddle, MoveWeightOffMi
 from tests.builder import Net
 from tests.rules.proof.harness import refused
 
-LEVELS = np.int8([[-128, -127, 0, 127]])
+LEVELS, ZERO = np.int8([[-128, -127, 0, 127]]), np.int8(0)
 
 
-def weight(levels=LEVELS, scale=0.5, zero=np.int8(0)):
+def weight(levels=LEVELS, scale=0.5, zero=ZERO):
     net = Net()
     net.op("Mul", "x", net.dequantize(levels, scale, zero), _output="y")
     return net.model({"x": np.zeros((1, 4), np.float32)}, "y")
 
 
-def activation(zero=np.int8(0)):
+def activation(zero=ZERO):
     net = Net()
     net.op("Relu", net.qdq("x", 0.5, zero), _output="y")
     return net.model({"x": np.zeros((1, 4), np.float32)}, "y")
