@@ -20,6 +20,10 @@ from intact.runtime.ort_message import sentence
 STOPPED = "M131"
 """The code of the error where ONNX Runtime has loaded a model, and cannot run it."""
 
+# A session keeps a copy of the weights in the order that its kernels like, which makes runs somewhat faster. With more
+# bytes of weights than this no session of ours does, so that they are read from their files and need no memory.
+LARGEST_COPIED = 1 << 30
+
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
 
@@ -43,6 +47,7 @@ class Session:
 
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
+    Without `prepack`, weights are read where they are; those of a large model in memory always are.
     """
 
     def __init__(
@@ -53,9 +58,12 @@ class Session:
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
+        prepack: bool = True,
     ) -> None:
         model = model_or_path
         options = _options(optimize, threads, inside=outputs is not None)
+        if not prepack or (isinstance(model, ir.Model) and is_large(model)):
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         if not isinstance(model, ir.Model) and outputs is not None:
@@ -128,6 +136,11 @@ class Session:
     def end_profile(self) -> Path:
         """Stop recording; the file, JSON, has the time of every node that ran."""
         return Path(self._session.end_profiling())
+
+
+def is_large(model: ir.Model) -> bool:
+    """True if a copy of the weights of a model takes more memory than it saves time."""
+    return io.size_of_weights(model) > LARGEST_COPIED
 
 
 def use_threads(count: int) -> None:
