@@ -247,6 +247,14 @@ LATENCY = (
     ),
 )
 PLACEMENT = (option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),)
+MEMORY = (
+    option(
+        "max_memory",
+        "Most memory that the build may take, such as 4G: it is refused beforehand if it needs more, and stopped if it "
+        "takes more. [default: no limit]",
+        metavar="SIZE",
+    ),
+)
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),

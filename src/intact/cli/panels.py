@@ -25,6 +25,7 @@ _PANELS = {
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
+    "Memory": ("max_memory",),
     "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}

@@ -19,7 +19,7 @@ from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
-from intact.pipeline import drift, loading, presets
+from intact.pipeline import drift, loading, memory, presets
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
@@ -71,7 +71,8 @@ def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     presets.refuse_auto(asked)
     begun, upgrade = begin(path, asked, log)
     try:
-        return quantize(optimize(begun, log), log)
+        with memory.kept_within(begun.config):
+            return quantize(optimize(begun, log), log)
     finally:
         upgrade.confirm(log)
 
@@ -92,16 +93,20 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, Upgr
     presets.available(asked)
     source, upgrade = loading.start_loading(path, asked, log)
     try:
-        return _with_inputs(source, asked, log), upgrade
+        return _with_inputs(source, asked, log, upgrade.details), upgrade
     except Exception:
         upgrade.confirm(log)  # a wrong upgrade may be why the rest does not fit
         raise
 
 
-def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedModel:
+def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log, details: dict[str, object]) -> PreparedModel:
     config = presets.resolve(asked, quantized=source.quantized)
     target = target_of(config.compile)
     announce(config, target, log.events)
+    need = memory.needed(source.model, config)
+    log.events.note(f"{need}")
+    details["memory_needed_bytes"] = need.total
+    memory.refuse_beyond(need, config)
     warn_of_chip(config, target, log)
     inputs = inputs_for(source.model, config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)

@@ -12,7 +12,17 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, deployment, input_files, mending, preparation, presets, recording, verifying
+from intact.pipeline import (
+    acceptance,
+    deployment,
+    input_files,
+    memory,
+    mending,
+    preparation,
+    presets,
+    recording,
+    verifying,
+)
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
 from intact.pipeline.mending import Mender
 from intact.pipeline.preparation import PreparedModel
@@ -51,6 +61,11 @@ def build(
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
+    with memory.kept_within(quantized.config):
+        return _complete(quantized, output, options, log)
+
+
+def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite(quantized, log)

@@ -68,6 +68,7 @@ class Keywords(TypedDict, total=False):
     max_accuracy_drop: float
     max_latency_ratio: float
     require_npu: float
+    max_memory: str
     task: ExportTask
     sequence_length: int
     dynamic: bool
