@@ -122,7 +122,8 @@ def session(
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
     chosen = model_or_path if known is model else known
-    return ort_cpu.Session(chosen, outputs=outputs, threads=threads, prepack=not ort_cpu.is_large(model))
+    prepack = not ort_cpu.is_large(model) if isinstance(chosen, Path) else None
+    return ort_cpu.Session(chosen, outputs=outputs, threads=threads, prepack=prepack)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:

@@ -19,6 +19,7 @@ from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model.census import census
+from intact.model.garbage_pause import no_collection, tidy
 from intact.pipeline import drift, loading, memory, presets
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
@@ -71,8 +72,12 @@ def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
     presets.refuse_auto(asked)
     begun, upgrade = begin(path, asked, log)
     try:
-        with memory.kept_within(begun.config):
-            return quantize(optimize(begun, log), log)
+        with memory.kept_within(begun.config), no_collection():
+            optimized = optimize(begun, log)
+            tidy(optimized.model)
+            result = quantize(optimized, log)
+            tidy(result.model)
+            return result
     finally:
         upgrade.confirm(log)
 

@@ -12,6 +12,7 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
+from intact.model.garbage_pause import no_collection, tidy
 from intact.pipeline import (
     acceptance,
     deployment,
@@ -61,7 +62,7 @@ def build(
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
-    with memory.kept_within(quantized.config):
+    with memory.kept_within(quantized.config), no_collection():
         return _complete(quantized, output, options, log)
 
 
@@ -69,6 +70,7 @@ def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite(quantized, log)
+    tidy(rewritten.rewritten.model)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
@@ -106,6 +108,7 @@ def _try(
     validated = deployment.validate(rewritten, log)
     compiled = deployment.compile(validated, folder, log)
     deployment.check_loads(compiled, folder, runs_later=options.verify)
+    tidy(rewritten.rewritten.model)
     verified = verifying.verify(compiled, log) if options.verify else _unverified(rewritten.prepared, log)
     return compiled, verified
 

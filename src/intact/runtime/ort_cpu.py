@@ -47,7 +47,8 @@ class Session:
 
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
-    Without `prepack`, weights are read where they are; those of a large model in memory always are.
+    `prepack` says whether kernels may copy weights into an order that they like; those of a large model in memory are
+    read where they are unless it says so.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Session:
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
-        prepack: bool = True,
+        prepack: bool | None = None,
     ) -> None:
         model = model_or_path
         options = _options(optimize, threads, inside=outputs is not None)
-        if not prepack or (isinstance(model, ir.Model) and is_large(model)):
+        if prepack is None:
+            prepack = not (isinstance(model, ir.Model) and is_large(model))
+        if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
@@ -140,7 +143,8 @@ class Session:
 
 def is_large(model: ir.Model) -> bool:
     """True if a copy of the weights of a model takes more memory than it saves time."""
-    return io.size_of_weights(model) > LARGEST_COPIED
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None) > LARGEST_COPIED
 
 
 def use_threads(count: int) -> None:
