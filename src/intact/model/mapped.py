@@ -60,7 +60,7 @@ class _ArrayFile:
     def take(self, array: np.ndarray) -> np.ndarray:
         """Write an array at the end; return it as it is mapped there."""
         # Written, not copied into the map: a full disk then is an error here, not a signal.
-        content, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+        content, done = array.reshape(-1).view(np.uint8).data, 0
         while done < len(content):
             done += os.pwrite(self._file, content[done:], self.used + done)
         found = np.frombuffer(self._map, array.dtype, array.size, self.used).reshape(array.shape)
