@@ -9,6 +9,7 @@ from intact.api.request import requested
 from intact.events import Events
 from intact.reports.junit import document as junit
 from intact.results import Build
+from intact.runtime import cluster as clusters
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
@@ -23,6 +24,8 @@ def build(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    cluster: str | None = None,
+    resume: bool = False,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> Build:
@@ -30,11 +33,15 @@ def build(
 
     `model` is an ONNX file, or `hf` names a Hugging Face model. Settings are keyword arguments by the names of the
     flags of `intact build`, over a `BuildConfig` if one is given; `data` may also be arrays by input name, or a
-    function that gives samples. The folder `output` appears whole or not at all. The result's `verdict` is one word,
-    its `passed` says whether anything forbids deployment::
+    function that gives samples. With `cluster` (tcp://HOST:PORT, ray://HOST:PORT, local or local:N) calibration runs
+    on its workers, with the same result; they have to see the model, the data and the place of `output`. With
+    `resume`, finished stages are kept beside `output` until the build ends well, and one that died goes on from them:
+    with the same model, data, settings and versions. The folder `output` appears whole or not at all. The result's
+    `verdict` is one word, its `passed` says whether anything forbids deployment::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
         assert built.passed, built.verdict_reasons
     """
-    with requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, Path(output), overwrite=overwrite, events=events)
+    place = Path(output)
+    with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
+        return build_any(given.path, given.config, place, overwrite=overwrite, resume=resume, events=events)
