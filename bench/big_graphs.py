@@ -40,7 +40,7 @@ def chain(nodes: int) -> onnx.ModelProto:
     """A long chain of operators without weights to multiply."""
     net, x = _begun("chain")
     for number in range(nodes // 4):
-        x = net.op("Tanh", net.op("Add", x, net.normal((WIDTH,), 0.3)))
+        x = net.op("Sigmoid", net.op("Add", x, net.normal((WIDTH,), 0.3)))
         x = net.op("Mul", net.op("Transpose", x, perm=[0, 2, 1]), net.const(1.5 + number % 3))
     return _ended(net, x)
 

@@ -8,8 +8,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from intact.model.garbage_pause import no_collection
-
 
 def is_flat(model: ir.Model) -> bool:
     """True if all constants of a model are initializers of its one graph, so that `of` can replace them all."""
@@ -28,8 +26,7 @@ def of(model: ir.Model, tensors: Mapping[ir.Value, ir.TensorProtocol], *, descri
         name: _Constant(value, tensors.get(value, value.const_value), described)
         for name, value in model.graph.initializers.items()
     }
-    with no_collection():
-        return ir.serde.serialize_model(_Seen(model, graph=_SeenGraph(model.graph, initializers=constants)))  # type: ignore[arg-type]
+    return ir.serde.serialize_model(_Seen(model, graph=_SeenGraph(model.graph, initializers=constants)))
 
 
 class _Seen:
@@ -59,5 +56,7 @@ class _Constant(_Seen):
     """An initializer with another tensor."""
 
     def __init__(self, value: ir.Value, tensor: ir.TensorProtocol | None, described: bool) -> None:
-        unsaid = {} if described else {"type": None, "shape": None, "metadata_props": {}, "doc_string": None}
+        unsaid: dict[str, object] = (
+            {} if described else {"type": None, "shape": None, "metadata_props": {}, "doc_string": None}
+        )
         super().__init__(value, const_value=tensor, **unsaid)

@@ -25,7 +25,7 @@ from intact.settings.memory_size import bytes_of, gigabytes
 # Measured with bench/scale.py: Python with its libraries in this process and in one that loads the result, a node in
 # all forms that are alive at once, and the rows that calibration runs at once, each with its tensors and a copy.
 PROGRAM = 350_000_000
-NODE = 30_000
+NODE = 40_000
 ACTIVATIONS = 4
 # The numbers on the way from a weight to its integers are two arrays of float64.
 LARGEST_WEIGHT = 6
@@ -57,14 +57,17 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     tensors = list(io.tensors_of(model))
     sizes = [tensor.nbytes for tensor in tensors]
     inside = sum(tensor.nbytes for tensor in tensors if not isinstance(tensor, ir.ExternalTensor))
-    copied = 0 if ort_cpu.is_large(model) else sum(sizes)
     quant = config.quantization
     written = QUANTIZED * int(_share(quant) * sum(sizes))
+    # Calibration copies the weights; verification does so beside all other forms, unless the model is large.
+    calibrates = quant is not None and quant.activation_type != "float"
+    whole = sum(sizes) + written
+    copied = whole if not ort_cpu.is_large(model) else max(sum(sizes) if calibrates else 0, written)
     studied = 0 if quant is None else sum(_moments(tensor.shape.numpy(), quant.effort) for tensor in tensors)
     nodes = sum(1 for _ in query.all_nodes(model))
     return MemoryNeed(
         PROGRAM + NODE * nodes,
-        inside + copied + written + studied + LARGEST_WEIGHT * max(sizes, default=0),
+        inside + copied + studied + LARGEST_WEIGHT * max(sizes, default=0),
         ACTIVATIONS * footprint.activations(model),
     )
 

@@ -20,7 +20,7 @@ from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering
 from intact.model.census import census
-from intact.model.garbage_pause import no_collection, tidy
+from intact.model.garbage_pause import tidy
 from intact.pipeline import drift, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
@@ -87,7 +87,7 @@ def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints |
     begun = replace(begun, checkpoints=checkpoints or Checkpoints())
     begun.checkpoints.under(partial(key_of, begun))
     try:
-        with memory.kept_within(begun.config), no_collection():
+        with memory.kept_within(begun.config):
             optimized = optimize(begun, log)
             tidy(optimized.model)
             result = quantize(optimized, log)

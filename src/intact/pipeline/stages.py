@@ -13,7 +13,7 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
-from intact.model.garbage_pause import no_collection, tidy
+from intact.model.garbage_pause import tidy
 from intact.pipeline import (
     acceptance,
     checkpoints,
@@ -67,7 +67,7 @@ def build(
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
-    with memory.kept_within(quantized.config), no_collection():
+    with memory.kept_within(quantized.config):
         return _complete(quantized, output, options, log)
 
 
