@@ -63,7 +63,8 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     calibrates = quant is not None and quant.activation_type != "float"
     whole = sum(sizes) + written
     copied = whole if not ort_cpu.is_large(model) else max(sum(sizes) if calibrates else 0, written)
-    studied = 0 if quant is None else sum(_moments(tensor.shape.numpy(), quant.effort) for tensor in tensors)
+    effort = "fast" if quant is None else quant.effort
+    studied = sum([_moments(tuple(tensor.shape.numpy()), effort) for tensor in tensors])
     nodes = sum(1 for _ in query.all_nodes(model))
     return MemoryNeed(
         PROGRAM + NODE * nodes,

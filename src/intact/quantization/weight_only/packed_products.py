@@ -118,10 +118,10 @@ def encode(
     if moments is None and len(matrix) > rows:
         starts = range(0, len(matrix), rows)
         parts = [encode(matrix[at : at + rows], dtype, size, symmetric=symmetric, refine=refine) for at in starts]
-        wholes = (
+        levels, scales, zeros = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("levels", "scales", "zero_points")
         )
-        return Weight(*wholes, parts[0].bits)
+        return Weight(levels, scales, zeros, parts[0].bits)
     outputs, inputs = matrix.shape
     padded = np.pad(matrix.astype(np.float64), ((0, 0), (0, -inputs % size)))
     blocks = padded.reshape(-1, size)
