@@ -64,7 +64,7 @@ def test_fewer_bits_and_less_effort_need_less(tmp_path):
 def test_a_limit_below_the_estimate_is_refused_with_the_figure_before_any_work(saved, tmp_path):
     with pytest.raises(SettingsError, match=r"--max-memory 100M: the build needs about 0\.4 GB") as caught:
         build(saved, output=tmp_path / "built", device="cpu", max_memory="100M")
-    assert (caught.value.code, caught.value.status) == ("S210", 2)
+    assert (caught.value.code, caught.value.status) == ("S240", 2)
     assert not (tmp_path / "built").exists()
 
 

@@ -94,7 +94,7 @@ def refuse_beyond(need: MemoryNeed, config: BuildConfig) -> None:
     if config.max_memory is None or need.total <= bytes_of(config.max_memory):
         return
     raise SettingsError(
-        "S210",
+        "S240",
         f"--max-memory {config.max_memory}: the build {need}: {gigabytes(need.graph)} for the program and the graph, "
         f"{gigabytes(need.weights)} for weights, {gigabytes(need.activations)} for activations",
         allowed=f"{gigabytes(need.total)} or more",
