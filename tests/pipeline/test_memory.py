@@ -80,7 +80,7 @@ def test_what_takes_more_than_was_allowed_is_stopped():
     config = BuildConfig.from_dict({"max_memory": "2G"})
     with pytest.raises(ToolchainError, match="needs more than was estimated") as caught, memory.kept_within(config):
         np.ones(3 * 10**9, np.uint8)
-    assert (caught.value.code, caught.value.status) == ("E170", 5)
+    assert (caught.value.code, caught.value.status) == ("E180", 5)
     assert np.ones(10**6).sum() == 10**6
 
 

@@ -128,7 +128,7 @@ def kept_within(config: BuildConfig) -> Iterator[None]:
 
 def _beyond(limit: str) -> ToolchainError:
     return ToolchainError(
-        "E170",
+        "E180",
         f"--max-memory {limit}: the build needs more than was estimated, and was stopped",
         fix="allow more; fewer --samples, or weights outside the model file, need less",
     )
