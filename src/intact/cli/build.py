@@ -14,6 +14,7 @@ from intact.cli.options import (
     GATES,
     HF,
     LATENCY,
+    MEMORY,
     MODEL,
     OUTPUT,
     PLACEMENT,
@@ -32,10 +33,10 @@ MORE = (
     option("verbose", "Print all settings and every stage too.", bool, "-v", "--verbose"),
 )
 CHECKS = (GATES, PLACEMENT, LATENCY)
-SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, MEMORY, *CHECKS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, CLUSTER, RESUME, MORE, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, MEMORY, CONFIG, CLUSTER, RESUME, MORE, TALK)
 def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 

@@ -263,6 +263,14 @@ PLACEMENT = (
         int | None,
     ),
 )
+MEMORY = (
+    option(
+        "max_memory",
+        "Most memory that the build may take, such as 4G: it is refused beforehand if it needs more, and stopped if it "
+        "takes more. [default: no limit]",
+        metavar="SIZE",
+    ),
+)
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),

@@ -44,7 +44,7 @@ _PANELS = {
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
-    "Long work": ("cluster", "resume"),
+    "Long work": ("max_memory", "cluster", "resume"),
     "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}

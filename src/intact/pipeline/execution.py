@@ -124,7 +124,9 @@ def session(
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    return ort_cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
+    chosen = model_or_path if known is model else known
+    prepack = not ort_cpu.is_large(model) if isinstance(chosen, Path) else None
+    return ort_cpu.Session(chosen, outputs=outputs, threads=threads, prepack=prepack)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:

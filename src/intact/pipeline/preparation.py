@@ -20,7 +20,8 @@ from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
 from intact.model.census import census
-from intact.pipeline import drift, input_files, loading, presets
+from intact.model.garbage_pause import tidy
+from intact.pipeline import drift, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
@@ -87,7 +88,12 @@ def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints |
     begun = replace(begun, checkpoints=checkpoints or Checkpoints())
     begun.checkpoints.under(partial(key_of, begun))
     try:
-        return quantize(optimize(begun, log), log)
+        with memory.kept_within(begun.config):
+            optimized = optimize(begun, log)
+            tidy(optimized.model)
+            result = quantize(optimized, log)
+            tidy(result.model)
+            return result
     finally:
         upgrade.confirm(log)
 
@@ -98,7 +104,8 @@ def key_of(begun: PreparedModel) -> Key:
     return {
         "model or file that settings name": input_files.digests(begun.config, begun.source.path),
         "data": [inputs.calibration.sha256, inputs.test.sha256, labels is not None],
-        "setting": begun.config.to_dict(),
+        # A limit on memory decides no byte: whoever was stopped by it goes on with a higher one.
+        "setting": begun.config.model_copy(update={"max_memory": None}).to_dict(),
         "version": {**installed.versions(begun.target.backend), "sources": environment.sources()},
         "number of threads": ort_cpu.threads(),
     }
@@ -120,16 +127,20 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, Upgr
     presets.available(asked)
     source, upgrade = loading.start_loading(path, asked, log)
     try:
-        return _with_inputs(source, asked, log), upgrade
+        return _with_inputs(source, asked, log, upgrade.details), upgrade
     except Exception:
         upgrade.confirm(log)  # a wrong upgrade may be why the rest does not fit
         raise
 
 
-def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedModel:
+def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log, details: dict[str, object]) -> PreparedModel:
     config = presets.resolve(asked, quantized=source.quantized)
     target = target_of(config.compile)
     announce(config, target, log.events)
+    need = memory.needed(source.model, config)
+    log.events.note(f"{need}")
+    details["memory_needed_bytes"] = need.total
+    memory.refuse_beyond(need, config)
     warn_of_chip(config, target, log)
     inputs = inputs_for(source.model, config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)

@@ -13,11 +13,13 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
+from intact.model.garbage_pause import tidy
 from intact.pipeline import (
     acceptance,
     checkpoints,
     deployment,
     input_files,
+    memory,
     mending,
     preparation,
     presets,
@@ -65,9 +67,15 @@ def build(
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
+    with memory.kept_within(quantized.config):
+        return _complete(quantized, output, options, log)
+
+
+def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite_once(quantized, log)
+    tidy(rewritten.rewritten.model)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
@@ -101,6 +109,7 @@ def _try(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Lo
     validated = deployment.validate_once(rewritten, log)
     compiled = deployment.compile_once(validated, folder, log)
     deployment.check_loads(compiled, folder, runs_later=options.verify)
+    tidy(rewritten.rewritten.model)
     if not options.verify:
         return compiled, _unverified(rewritten.prepared, log)
     return compiled, _once("verify", compiled, lambda: verifying.verify(compiled, log))
