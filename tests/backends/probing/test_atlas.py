@@ -125,21 +125,23 @@ def test_the_shipped_regions_are_those_of_the_library_of_the_table_and_name_what
 
 
 @pytest.mark.parametrize(
-    ("answer", "usual", "narrow", "wrong"),
+    ("answer", "usual", "output", "wrong"),
     [
-        (Answer("integer", "", 32.9, 900.0), None, False, True),
-        (Answer("integer", "", 33.0, 900.0), None, False, False),
-        (Answer("integer", "", 20.0, 3.0), None, True, False),
-        (Answer("integer", "", 20.0, 3.1), None, True, True),
-        (Answer("integer", "", 40.0, 9.0), None, True, False),
-        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 35.9, 1.0), False, False),
-        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 36.1, 1.0), False, True),
-        (Answer("integer", "", None), None, False, False),
-        (Answer("integer", "", 12.0, None), None, True, True),
+        (Answer("integer", "", 32.9, 900.0), None, "uint16", True),
+        (Answer("integer", "", 33.0, 900.0), None, "uint16", False),
+        (Answer("integer", "", 20.0, 3.0), None, "uint8", False),
+        (Answer("integer", "", 20.0, 3.1), None, "int8", True),
+        (Answer("integer", "", 40.0, 9.0), None, "uint8", False),
+        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 35.9, 1.0), "uint16", False),
+        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 36.1, 1.0), "int16", True),
+        (Answer("integer", "", 10.0), None, "bool", False),
+        (Answer("integer", "", 9.9), None, "bool", True),
+        (Answer("integer", "", None), None, "uint16", False),
+        (Answer("integer", "", 12.0, None), None, "int8", True),
     ],
 )
-def test_a_result_is_wrong_by_decibels_and_at_8_bits_by_steps_too(answer, usual, narrow, wrong):
-    assert is_wrong(answer, usual, narrow=narrow) is wrong
+def test_a_result_is_wrong_by_decibels_and_at_8_bits_by_steps_too(answer, usual, output, wrong):
+    assert is_wrong(answer, usual, output=output) is wrong
 
 
 def test_a_region_reads_as_a_sentence():

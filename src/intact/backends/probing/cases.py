@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -69,6 +70,11 @@ class Template:
     half: bool = True
     out: tuple[str, ...] = ()
 
+    @property
+    def follows(self) -> int:
+        """The operand that reads the result of an operator before this one: the first activation."""
+        return next((index for index, operand in enumerate(self.operands) if operand.role == "x"), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -76,13 +82,14 @@ class Case:
 
     `grid` says how the output's grid relates to that of the input: `own`, `same`, `shifted` (a zero point where a
     fixed output has none), `narrow` (it ends before the values that a fixed output can have), or `apart` (inputs with
-    different grids).
+    different grids). `drawn_as` is the name of the question whose random numbers it has, where they are not its own.
     """
 
     template: Template
     slots: tuple[str, ...]
     output: str
     grid: str = "own"
+    drawn_as: str = ""
 
     @property
     def name(self) -> str:
@@ -90,10 +97,15 @@ class Case:
         grid = "" if self.grid == "own" else f", {self.grid} grid"
         return f"{self.template.name} ({', '.join(self.slots)}) -> {self.output}{grid}"
 
+    @property
+    def seed(self) -> int:
+        """The seed of its random numbers."""
+        return zlib.crc32((self.drawn_as or self.name).encode())
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators that follow each other: the first operand of each is the result of the one before."""
+    """Operators that follow each other: the first activation that each reads is the result of the one before."""
 
     steps: tuple[Case, ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +48,8 @@ def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
     feeds: dict[str, np.ndarray] = {}
     for number, step in enumerate(asked.steps):
         found = _inputs(step, f"{number}/")
-        feeds |= {name: values for name, values in found.items() if not number or name != f"{number}/input0"}
+        read = f"{number}/input{step.template.follows}" if number else None
+        feeds |= {name: values for name, values in found.items() if name != read}
     return feeds
 
 
@@ -64,7 +64,7 @@ def step_of(asked: Case | Chain) -> float | None:
 
 
 def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(zlib.crc32(case.name.encode()))
+    random = np.random.default_rng(case.seed)
     feeds: dict[str, np.ndarray] = {}
     for index, (operand, slot) in enumerate(zip(case.template.operands, case.slots, strict=True)):
         name = f"{prefix}input{index}"
@@ -110,12 +110,12 @@ def _opset(template: Template) -> int:
 class _CaseWriter:
     """A graph in the making: its nodes, inputs, constants and results, and the grids of its operands.
 
-    The result of `before` takes the place of the first operand; all names begin with `prefix`.
+    The result of `before` takes the place of the first activation; all names begin with `prefix`.
     """
 
     def __init__(self, case: Case, prefix: str = "", before: _CaseWriter | None = None) -> None:
         self.case, self.prefix, self.before = case, prefix, before
-        self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
+        self.random = np.random.default_rng(case.seed)
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.constants: list[ir.Value] = []
@@ -151,8 +151,9 @@ class _CaseWriter:
         slot = _slot(text)
         if slot.constant:
             return self._weight(index, operand, slot)
-        if index == 0 and self.before is not None:
-            self.grids |= dict(enumerate(self.before.result_grids[:1]))
+        if index == self.case.template.follows and self.before is not None:
+            if self.before.result_grids:
+                self.grids[index] = self.before.result_grids[0]
             return self.before.results[0]
         value = self._input(index, operand, ir.DataType.FLOAT16 if text == HALF else ir.DataType.FLOAT)
         if text in ("float", HALF):
