@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from intact.api.request import requested
+from intact.backends import lessons
 from intact.events import Events
 from intact.reports.junit import document as junit
 from intact.results import Build
@@ -23,6 +24,7 @@ def build(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    learn: bool = False,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> Build:
@@ -30,11 +32,14 @@ def build(
 
     `model` is an ONNX file, or `hf` names a Hugging Face model. Settings are keyword arguments by the names of the
     flags of `intact build`, over a `BuildConfig` if one is given; `data` may also be arrays by input name, or a
-    function that gives samples. The folder `output` appears whole or not at all. The result's `verdict` is one word,
+    function that gives samples. With `learn`, forms that earlier builds found for what the compiler gets wrong are
+    taken at once, and what this build finds is kept for later ones, in a file among the user's settings. The folder
+    `output` appears whole or not at all. The result's `verdict` is one word,
     its `passed` says whether anything forbids deployment::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
         assert built.passed, built.verdict_reasons
     """
     with requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, Path(output), overwrite=overwrite, events=events)
+        learnt = lessons.default_place() if learn else None
+        return build_any(given.path, given.config, Path(output), overwrite=overwrite, learnt=learnt, events=events)

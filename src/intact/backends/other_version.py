@@ -67,13 +67,19 @@ class _Answers:
         return None
 
 
+def installed_library(backend: str) -> str | None:
+    """The library of a backend with its version; None where it has none."""
+    library = installed.find(backend).library if installed.is_backend(backend) else None
+    return None if library is None else str(library)
+
+
 def library_drift(backend: str) -> tuple[str, str] | None:
     """The library that a table was probed with and the one that is installed, where they differ."""
-    library = installed.find(backend).library if installed.is_backend(backend) else None
+    library = installed_library(backend)
     probed = shipped(backend) if library is not None else None
-    if library is None or probed is None or probed.library == str(library):
+    if library is None or probed is None or probed.library == library:
         return None
-    return probed.library, str(library)
+    return probed.library, library
 
 
 def of_this_version(
@@ -86,7 +92,7 @@ def of_this_version(
     probed, library = drift
     nodes = {node.name or "": node for node in compute_nodes(model, target)}
     answers = _Answers.read(library, target.arch)
-    keys = {name: _key(node, target) for name, node in nodes.items()}
+    keys = {name: seen_as(node, target) for name, node in nodes.items()}
     told = f"the table of {target.backend} was probed with {probed}; {library} is installed"
     unanswered = [name for name, key in keys.items() if key not in answers.rows]
     kept: str | None = None
@@ -128,8 +134,8 @@ def _corrected(
     return (*stay, *more)
 
 
-def _key(node: ir.Node, target: Target) -> str:
-    """What a library sees of a node: its operator, types, grids in the words of a table, shapes and attributes."""
+def seen_as(node: ir.Node, target: Target) -> str:
+    """A node as a library sees it: its operator, types, grids in the words of a table, shapes and attributes."""
     use = use_of(node, target.clipping)
     values = [*(value for value in node.inputs if value is not None), *node.outputs]
     shapes = "; ".join("x".join(map(str, query.static_shape(value) or ["?"])) for value in values)

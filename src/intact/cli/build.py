@@ -27,6 +27,7 @@ from intact.cli.options import (
 NAME = "build"
 MORE = (
     option("junit", "Write the verdict and the gates as JUnit XML into this file too; it is replaced.", Path | None),
+    option("learn", "Use what earlier builds with --learn found out about the device's compiler, and add to it.", bool),
     option("verbose", "Print all settings and every stage too.", bool, "-v", "--verbose"),
 )
 CHECKS = (GATES, PLACEMENT, LATENCY)
@@ -56,7 +57,8 @@ def run(values: Flags) -> None:
     from intact.scratch import write_text
 
     talk = console.Talk(quiet=values["quiet"])
-    built = build(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
+    places = {"output": values["output"], "overwrite": values["overwrite"]}
+    built = build(**source, config=config, **places, learn=values["learn"], events=talk)
     if (place := values["junit"]) is not None:
         write_text(place, junit(built))
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])

@@ -21,11 +21,26 @@ ENOUGH_DB, ALLOWED_LOSS_DB = 33.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class TakenForm:
+    """A place that got another form: the tensor there, the remedy by its name, and the figures of both forms.
+
+    The old one was wrong `alone`, or only with what is before it.
+    """
+
+    tensor: str
+    remedy: str
+    wrong_db: float | None
+    right_db: float | None
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Mended:
     """A model in a form that its device computes better, and what was done, a sentence for each place."""
 
     model: ir.Model
     done: tuple[str, ...]
+    taken: tuple[TakenForm, ...] = ()
 
 
 # Looks for a form of a rewritten model that a device computes rightly, on some rows; None where it finds none.
@@ -49,6 +64,14 @@ class MendedBuild:
 
     form: RewrittenModel
     done: tuple[str, ...]
+
+
+def recall(rewritten: RewrittenModel, recaller: Mender, log: Log) -> MendedBuild | None:
+    """The form that earlier builds found for what is in a model; None where they learnt nothing about it."""
+    prepared = rewritten.prepared
+    rows = deployment.validation_rows(prepared.inputs)
+    found = recaller(rewritten.rewritten.model, rows, prepared.target, prepared.config.compile)
+    return None if found is None else MendedBuild(deployment.in_other_form(rewritten, found.model, log), found.done)
 
 
 def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:

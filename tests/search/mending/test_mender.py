@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from intact.backends import lessons
 from intact.model import io, normalize, shapes
 from intact.model.node_encodings import encoding_of
 from intact.pipeline import execution, stages
@@ -198,7 +199,8 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
         }
     )
     plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
-    built = build_any(path, config, tmp_path / "mended")
+    learnt = tmp_path / "learnt.json"
+    built = build_any(path, config, tmp_path / "mended", learnt=learnt)
 
     compiled = {
         name: next(a.sqnr_db for a in b.accuracy if a.form == "compiled") for name, b in (("p", plain), ("m", built))
@@ -209,3 +211,9 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     assert "deconvolve" in told.details["done"][0]
     assert [stage.name for stage in built.stages].count("verify") == 1
     assert not built.placement.cpu_nodes
+
+    (lesson,) = lessons.read(learnt)
+    assert "ConvTranspose" in lesson.operator and lesson.wrong_db < 6 < 33 < lesson.right_db
+    again = build_any(path, config, tmp_path / "again", learnt=learnt)
+    assert "mend" not in [stage.name for stage in again.stages]
+    assert again.accuracy == built.accuracy and any("earlier build learnt" in text for text in again.warnings)
