@@ -164,3 +164,14 @@ def test_a_result_is_measured_on_the_numbers_that_are_asked_about():
     last = replace(pair.steps[-1], output="float", drawn_as=pair.steps[-1].name)
     (found,) = ort_cpu.Session(model_of(Chain((*pair.steps[:-1], last))), threads=1).run(inputs_of(pair)).values()
     assert pair.steps[-1].template.own == (pytest.approx(found.min()), pytest.approx(found.max()))
+
+
+def test_a_window_larger_than_what_it_reads_is_no_case():
+    sizes = factor_of(case_of("AveragePool ("), "size 2 of input 0")
+    assert sizes.at(1) is None and sizes.at(2).template.operands[0].shape[2] == 2
+
+
+def test_a_result_whose_range_is_held_keeps_it_whatever_its_values():
+    case = case_of("Softmax: not the last axis")
+    assert fitted(case).template.own == (0, 1)
+    assert "grid of the result" not in [factor.name for factor in factors_of(case)]

@@ -66,9 +66,15 @@ class Template:
     moves: bool = False
     apart: bool = False
     fixed: bool = False
+    held: bool = False
     outs: bool = False
     half: bool = True
     out: tuple[str, ...] = ()
+
+    @property
+    def keeps_range(self) -> bool:
+        """True if the range of the result is that of the operator, whatever the values are."""
+        return self.fixed or self.held
 
     @property
     def follows(self) -> int:

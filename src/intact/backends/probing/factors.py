@@ -64,7 +64,7 @@ def factors_of(case: Case, *, shapes: bool = True) -> Iterator[Factor]:
             yield from _of_grids(case, index, operand)
         for axis in range(len(operand.shape) if shapes else 0):
             yield Factor(f"size {axis} of input {index}", SIZES, _Resized(case, index, axis))
-    if case.grid == "own" and not case.template.fixed and case.output.split()[0] in ON_GRIDS:
+    if case.grid == "own" and not case.template.keeps_range and case.output.split()[0] in ON_GRIDS:
         yield _numbered("grid of the result", [word for word, _ in RESULTS], _Regridded(case))
     if shapes:
         yield Factor("leading dimensions of 1, added or left out", (-1, 1), lambda value: _ranked(case, int(value)))
@@ -121,7 +121,7 @@ def _numbered(name: str, words: Sequence[str], at: Callable[[float], Case | Chai
 def factors_between(chain: Chain) -> Iterator[Factor]:
     """Grids between operators, and the range of each input that meets the result of an operator before."""
     for number, step in enumerate(chain.steps[:-1]):
-        if step.grid == "own" and not step.template.fixed and step.template.own[0] < 0:
+        if step.grid == "own" and not step.template.keeps_range and step.template.own[0] < 0:
             name = f"grid between {step.template.name} and {chain.steps[number + 1].template.name}"
             yield _numbered(name, [word for word, _ in RESULTS[:CHAINED]], _RegriddedBetween(chain, number))
     for number, step in enumerate(chain.steps[1:], 1):
@@ -243,10 +243,10 @@ def _ranked(case: Case, change: int) -> Case | None:
 
 def fitted(case: Case) -> Case | None:
     """The case with the range that its result has before it is rounded; None where ONNX Runtime does not compute it."""
-    found = _measured(unrounded(case))
+    found = _measured(unrounded(case)) if _has_room(case) else None
     if found is None:
         return None
-    return case if case.template.fixed else replace(case, template=replace(case.template, own=found))
+    return case if case.template.keeps_range else replace(case, template=replace(case.template, own=found))
 
 
 def chained(steps: Sequence[Case], parts: Mapping[int, tuple[float, float]] | None = None) -> Chain | None:
@@ -261,7 +261,9 @@ def chained(steps: Sequence[Case], parts: Mapping[int, tuple[float, float]] | No
         if found is None:
             return None
         low, high = (part * end for part, end in zip((parts or {}).get(number, (1.0, 1.0)), found, strict=True))
-        done.append(step if step.template.fixed else replace(step, template=replace(step.template, own=(low, high))))
+        done.append(
+            step if step.template.keeps_range else replace(step, template=replace(step.template, own=(low, high)))
+        )
     return Chain(tuple(done))
 
 
@@ -269,6 +271,17 @@ def unrounded(case: Case) -> Case:
     """The case with the same numbers and its result on no grid."""
     on_grid = case.output.split()[0] in ON_GRIDS
     return Case(case.template, case.slots, "float" if on_grid else case.output, drawn_as=case.drawn_as or case.name)
+
+
+def _has_room(case: Case) -> bool:
+    """True unless a pool has a window that is larger than what it reads, of which ONNX says nothing."""
+    kernel = case.template.attributes.get("kernel_shape")
+    if kernel is None:
+        return True
+    pads = case.template.attributes.get("pads", [0] * (2 * len(kernel)))
+    sizes = case.template.operands[0].shape[2:]
+    whole = [size + pads[i] + pads[i + len(kernel)] for i, size in enumerate(sizes)]
+    return len(sizes) == len(kernel) and all(size >= k for size, k in zip(whole, kernel, strict=True))
 
 
 def _with(case: Case, index: int, operand: CaseOperand) -> Case:
