@@ -14,6 +14,8 @@ from tests.zoo.random_graphs import FEWEST, MOST, random_graph
 
 GRAPHS, ROWS = 200, 16
 DOUBTED = ("suspect", "broken", "failed", "unverified")
+# Less than this is said, and leaves the verdict as it is.
+LITTLE_DB = 3.0
 IN_MAKE_TEST = 1
 
 
@@ -36,7 +38,9 @@ def test_no_random_network_is_wrong_and_called_good(seed, precision, tmp_path):
     built = build_any(tmp_path / "m.onnx", BuildConfig.from_dict(values), tmp_path / "out")
     assert any(row.form == "compiled" for row in built.accuracy)
     missed = mending.shortfall(built.accuracy)
-    assert missed == 0 or built.verdict in DOUBTED, (missed, built.accuracy, built.warnings)
+    said = built.verdict in DOUBTED or any("misses" in text for text in built.warnings)
+    assert missed == 0 or said, (missed, built.accuracy, built.warnings)
+    assert missed < LITTLE_DB or built.verdict in DOUBTED, (missed, built.accuracy, built.verdict)
 
 
 def test_the_networks_differ_and_have_the_operators_of_real_ones():

@@ -58,6 +58,15 @@ def shortfall(accuracy: Sequence[Accuracy]) -> float:
     return max([0.0, *missed])
 
 
+def shortcoming(accuracy: Sequence[Accuracy]) -> tuple[str, ...]:
+    """A sentence about what the compiled form misses; none where it misses nothing."""
+    missed = shortfall(accuracy)
+    if not missed:
+        return ()
+    kept = f"{ALLOWED_LOSS_DB:g} dB less than the quantized one, or {ENOUGH_DB:g} dB"
+    return (f"the compiled form misses {missed:.1f} dB of what a device can keep ({kept})",)
+
+
 @dataclass(frozen=True, slots=True)
 class MendedBuild:
     """A build with its model in a form that its device computes better, and what was done."""

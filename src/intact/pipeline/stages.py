@@ -83,6 +83,7 @@ def _deploy(
             log.back_to(before)
             compiled, verified = _try(rewritten, folder, options, log)
         log.stages.append(told)
+    log.warn(*mending.shortcoming(verified.accuracy))
     return compiled, verifying.placed(compiled, verified, options.finder, log)
 
 

@@ -261,9 +261,8 @@ def chained(steps: Sequence[Case], parts: Mapping[int, tuple[float, float]] | No
         if found is None:
             return None
         low, high = (part * end for part, end in zip((parts or {}).get(number, (1.0, 1.0)), found, strict=True))
-        done.append(
-            step if step.template.keeps_range else replace(step, template=replace(step.template, own=(low, high)))
-        )
+        template = step.template if step.template.keeps_range else replace(step.template, own=(low, high))
+        done.append(replace(step, template=template))
     return Chain(tuple(done))
 
 
