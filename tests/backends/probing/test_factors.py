@@ -175,3 +175,14 @@ def test_a_result_whose_range_is_held_keeps_it_whatever_its_values():
     case = case_of("Softmax: not the last axis")
     assert fitted(case).template.own == (0, 1)
     assert "grid of the result" not in [factor.name for factor in factors_of(case)]
+
+
+def test_a_step_without_an_operator_is_a_grid_right_behind_another_one():
+    chain = chain_of("MaxPool", "MaxPool on its grid", "another grid", "Conv")
+    nodes = [node.op_type for node in model_of(chain).graph]
+    assert nodes.count("MaxPool") == nodes.count("Conv") == 1 and nodes.count("QuantizeLinear") == 4
+    assert "Identity" not in nodes and "" not in nodes
+    cut = next(f for f in factors_between(chain) if f.name == "grid between another grid and Conv").at(0)
+    scales = model_of(cut).graph.initializers
+    assert int(scales["1/result0_zero_point"].const_value.numpy()) == 0
+    assert int(scales["0/input0_zero_point"].const_value.numpy()) > 0

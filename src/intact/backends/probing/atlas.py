@@ -129,7 +129,7 @@ class Atlas:
         spots |= {
             (chain.name, factor.name): [Spot(chain, factor, value) for value in factor.values]
             for chain in chains
-            if self._taken(Spot(chain)) is not None
+            if (answer := self._answer(Spot(chain))) is not None and answer.right
             for factor in factors_between(chain)
         }
         self._ask([spot for row in spots.values() for spot in row], progress)
@@ -172,8 +172,8 @@ class Atlas:
 
     def _usual(self, spot: Spot) -> Answer | None:
         """The answer to the case as it stands, unless that is wrong itself."""
-        answer = self._taken(Spot(spot.asked))
-        return None if answer is None or is_wrong(answer, output=spot.output) else answer
+        answer = self._answer(Spot(spot.asked))
+        return None if answer is None or answer.sqnr_db is None or is_wrong(answer, output=spot.output) else answer
 
     def _wrong(self, spot: Spot) -> Answer | None:
         """The answer to a question, if it is a wrong one; one that is computed in float may be."""
@@ -199,8 +199,8 @@ class Atlas:
 
     def _regions(self, row: Sequence[Spot]) -> Iterator[Region]:
         judged = self._judged(row)
-        usual = self._taken(Spot(row[0].asked))
-        assert usual is not None, "only cases that the library takes are varied"
+        usual = self._answer(Spot(row[0].asked))
+        assert usual is not None, "only what the library computes is varied"
         for wrong, group in itertools.groupby(enumerate(judged), key=lambda item: item[1][2]):
             part = list(group)
             if not wrong:

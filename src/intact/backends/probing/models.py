@@ -103,7 +103,7 @@ class _Grid:
 
 
 def _opset(template: Template) -> int:
-    known = template.domain or upgrade.schema_of(template.op, OPSET) is not None
+    known = template.domain or not template.op or upgrade.schema_of(template.op, OPSET) is not None
     return OPSET if known else OPSET_OF_NEW_OPS
 
 
@@ -133,6 +133,9 @@ class _CaseWriter:
         operands = [self._operand(index, operand) for index, operand in enumerate(template.operands)]
         while operands and operands[-1] is None:
             operands.pop()
+        if not template.op:
+            self.results = [self._regridded(operands[0])]
+            return
         attributes = ir.convenience.convert_attributes(dict(template.attributes))
         name = f"{self.prefix}{PROBED}"
         node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=name)
@@ -181,6 +184,16 @@ class _CaseWriter:
             value = self._pair(value, grid)
             value.dtype = ir.DataType.FLOAT
         return value
+
+    def _regridded(self, value: ir.Value | None) -> ir.Value:
+        """A value on another grid, right behind the one that it is on."""
+        assert value is not None, "what is put on a grid is there"
+        if self.case.output in _OUTPUTS:
+            return value
+        self.result_grids.append(self._output_grid(0, Slot.parse(self.case.output)))
+        result = self._pair(value, self.result_grids[0])
+        result.dtype = ir.DataType.FLOAT
+        return result
 
     def _output_grid(self, index: int, slot: Slot) -> _Grid:
         low, high = self.case.template.own
