@@ -45,6 +45,14 @@ MODELS = {
         "h = ConvTranspose <strides = [2,2], pads = [1,0,0,4]> (b, w)\n",
         ", float[2,3,3,3] w = {" + ", ".join(f"{(i * 7 % 11 - 5) / 10}" for i in range(54)) + "}",
     ),
+    "turn_axes": (
+        "(float[1,2,2,3,4] x) => (float[1,3,3,6,5] y)",
+        "v = DequantizeLinear<axis = 1>(w, k, m)\n"
+        "h = ConvTranspose <strides = [1,2,1], pads = [0,1,0,0,0,0], output_padding = [0,1,0]> (b, v)\n",
+        ", float[3] k = {0.01, 0.02, 0.03}, int8[3] m = {0, 0, 0}, int8[2,3,2,2,2] w = {"
+        + ", ".join(str(i * 7 % 11 - 5) for i in range(48))
+        + "}",
+    ),
     "pad_rows": (
         "(int64[3] x) => (float[3,4] y)",
         "c = DequantizeLinear(table, s, z)\n h = Gather(c, x)\n",
@@ -66,7 +74,7 @@ def model_of(name: str) -> ir.Model:
 def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
-    shape = (1, 2, 5, 6) if name == "crop_outside" else (1, 4)
+    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4)}.get(name, (1, 4))
     rng = np.random.default_rng(0)
     return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact.backends import lessons
 from intact.backends.lessons import Lesson
 from intact.backends.other_version import installed_library, seen_as
-from intact.model import shapes
+from intact.model import edit, shapes
 from intact.pipeline.mending import Mended, TakenForm
 from intact.search.debug.units import Units
 from intact.search.mending import mender
@@ -45,6 +45,7 @@ class Learner:
             site = FaultSite(model.clone(), tensor, _reach(model, tensor, rows))
             told = {remedy.__name__: remedy for remedy in REMEDIES}[lesson.remedy](site)
             if told is not None:
+                edit.prune(site.model)
                 site.model.graph.sort()
                 model = site.model
                 done.append(f"{told}, as an earlier build learnt ({self.place})")

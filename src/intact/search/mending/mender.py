@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import IntactError
+from intact.model import edit
 from intact.pipeline import execution
 from intact.pipeline.mending import Mended, TakenForm
 from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
@@ -91,6 +92,7 @@ def _right_form(comparison: DeviceComparison, wrong: UnitError, seen: Mapping[st
         done = remedy(site)
         if done is None:
             continue
+        edit.prune(site.model)
         site.model.graph.sort()
         try:
             error = comparison.behind_all(wrong.unit, Units(site.model))
