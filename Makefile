@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
+# Where Python is told to keep no compiled modules, each of the processes that tests start would compile all again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench clean
 
 demo: .venv/qnn
@@ -58,7 +61,7 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py
@@ -70,6 +73,12 @@ bench: .venv/test
 # Tests of Hugging Face models run where this is installed, and are skipped elsewhere: torch is large.
 .venv/hf: .venv/test
 	$(BIN)/python -m pip install --quiet --editable ".[hf]" "torch==2.13.0"
+	touch $@
+
+# Tests of Rockchip models run where this is installed, and are skipped elsewhere. The vendor's packages conflict with
+# ours: they go to an environment of their own in the user's cache, where the next checkout finds them.
+.venv/rknn: .venv/test src/intact/backends/rknn/toolchain.py
+	$(BIN)/intact toolchain install rknn
 	touch $@
 
 clean:

@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from intact import late_imports
+
 if TYPE_CHECKING:
     from intact.api.analyze import analyze
     from intact.api.build import build
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from intact.api.rewrite import rewrite
     from intact.api.schema import schema
     from intact.api.targets import list_targets
+    from intact.api.toolchain import install_toolchain, list_toolchains, remove_toolchain
     from intact.api.verify import verify
     from intact.errors import IntactError
     from intact.model.io import load, save
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 # ONNX Runtime reports its use over the network and keeps an id in the temporary folder, unless this is set before it is
 # first imported. Every module of this package comes after these lines, and child processes inherit them.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+late_imports.install()
 
 # One function a command, in the file of its name.
 _COMMANDS = (
@@ -60,6 +64,9 @@ _HOMES = {
     "TensorOverride": "intact.settings.config",
     # The room of tables has the name of the command.
     "list_targets": "intact.api.targets",
+    # Three functions for one command, none of them with its name.
+    **{f"{verb}_toolchain": "intact.api.toolchain" for verb in ("install", "remove")},
+    "list_toolchains": "intact.api.toolchain",
     "load": "intact.model.io",
     "load_target": "intact.targets.registry",
     "save": "intact.model.io",
@@ -85,8 +92,10 @@ __all__ = [
     "export",
     "init",
     "inspect",
+    "install_toolchain",
     "lint",
     "list_targets",
+    "list_toolchains",
     "load",
     "load_target",
     "matrix",
@@ -94,6 +103,7 @@ __all__ = [
     "plan",
     "probe",
     "quantize",
+    "remove_toolchain",
     "report",
     "rewrite",
     "save",

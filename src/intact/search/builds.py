@@ -22,6 +22,7 @@ def build_any(
     output: Path,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     learnt: Path | None = None,
     events: Events | None = None,
 ) -> Build:
@@ -29,6 +30,15 @@ def build_any(
 
     With a file of what builds have `learnt`, that is applied, and what this one learns is added.
     """
+    if config.precision == presets.AUTO and resume:
+        raise SettingsError(
+            "S222",
+            "--resume keeps stages of one build, and --precision auto makes many",
+            fix="leave --resume out; a mix that was found is built again with --plan plan.toml --resume",
+        )
+    if learnt is not None and resume:
+        fix = "leave one of them out"
+        raise SettingsError("S209", "--learn changes what --resume would go on from", fix=fix)
     if config.precision == presets.AUTO:
         if learnt is not None:
             fix = "build with --plan and the plan.toml that auto writes"
@@ -40,5 +50,6 @@ def build_any(
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
         recaller=None if learner is None else learner.recall,
+        resume=resume,
     )
     return stages.build(path, config, output, options, events)

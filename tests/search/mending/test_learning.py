@@ -44,7 +44,7 @@ def rows(size=4):
 
 @pytest.fixture
 def learner(tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "installed_library", lambda backend: LIBRARY)
+    monkeypatch.setattr(learning, "installed_library", lambda backend, toolchain: LIBRARY)
     return Learner(tmp_path / "learnt.json")
 
 
@@ -81,7 +81,7 @@ def test_another_one_does_not(case, learnt, monkeypatch):
     if case == "another architecture":
         target = load_target("qnn", arch="v75")
     if case == "another library":
-        monkeypatch.setattr(learning, "installed_library", lambda backend: "a-library 1.1")
+        monkeypatch.setattr(learning, "installed_library", lambda backend, toolchain: "a-library 1.1")
     assert learnt.recall(model, rows(8 if case == "another shape" else 4), target, CONFIG) is None
 
 

@@ -33,12 +33,13 @@ class Learner:
         """Look for right forms, and keep what the simulator confirmed."""
         found = mender.mend(model, rows, target, config)
         if found is not None:
-            lessons.keep([_lesson(model, taken, target) for taken in found.taken], self.place)
+            library = installed_library(target.backend, config.toolchain) or ""
+            lessons.keep([_lesson(model, taken, target, library) for taken in found.taken], self.place)
         return found
 
     def recall(self, model: ir.Model, rows: Rows, target: Target, config: CompileConfig) -> Mended | None:
         """Apply what was learnt about the installed library to the operators of a model; None where nothing was."""
-        library = installed_library(target.backend)
+        library = installed_library(target.backend, config.toolchain)
         known = [one for one in lessons.read(self.place) if (one.library, one.arch) == (library, target.arch)]
         done = []
         for tensor, lesson in _sites(model, known, target):
@@ -52,11 +53,10 @@ class Learner:
         return Mended(model, tuple(done)) if done else None
 
 
-def _lesson(model: ir.Model, taken: TakenForm, target: Target) -> Lesson:
+def _lesson(model: ir.Model, taken: TakenForm, target: Target, library: str) -> Lesson:
     site = FaultSite(_described(model), taken.tensor)
     operator, behind = _condition(site, target)
     figures = (taken.wrong_db, taken.right_db)
-    library = installed_library(target.backend) or ""
     return Lesson(operator, "" if taken.alone else behind, taken.remedy, *figures, library, target.arch)
 
 
