@@ -47,7 +47,6 @@ def build(
         assert built.passed, built.verdict_reasons
     """
     place, learnt = Path(output), (lessons.default_place() if learn else None)
-    options = {"overwrite": overwrite, "resume": resume}
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         return build_any(
             given.path, given.config, place, overwrite=overwrite, resume=resume, learnt=learnt, events=events

@@ -53,6 +53,11 @@ MODELS = {
         + ", ".join(str(i * 7 % 11 - 5) for i in range(48))
         + "}",
     ),
+    "shrink_window": (
+        "(float[1,2,1,3] x) => (float[1,2,1,3] y)",
+        "h = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)\n",
+        "",
+    ),
     "pad_rows": (
         "(int64[3] x) => (float[3,4] y)",
         "c = DequantizeLinear(table, s, z)\n h = Gather(c, x)\n",
@@ -74,7 +79,9 @@ def model_of(name: str) -> ir.Model:
 def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
-    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4)}.get(name, (1, 4))
+    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), "shrink_window": (1, 2, 1, 3)}.get(
+        name, (1, 4)
+    )
     rng = np.random.default_rng(0)
     return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
 

@@ -105,6 +105,23 @@ def crop_outside(site: FaultSite) -> str | None:
     return f"{node.name} (ConvTranspose) computes what its pads leave out, and a Slice leaves it out"
 
 
+def shrink_window(site: FaultSite) -> str | None:
+    """Let an AveragePool that counts no pads look at nothing else along an axis that has one number only."""
+    node = next((n for n in site.nodes if n.op_type == "AveragePool" and any(query.ints(n, "pads"))), None)
+    shape = None if node is None or node.inputs[0] is None else query.static_shape(node.inputs[0])
+    after = None if node is None else query.static_shape(node.outputs[0])
+    if node is None or shape is None or after is None or query.int_(node, "count_include_pad", 0):
+        return None
+    single = [size == 1 == new for size, new in zip(shape[2:], after[2:], strict=True)]
+    if not any(single) or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
+        return None
+    kernel = [1 if one else size for one, size in zip(single, query.ints(node, "kernel_shape"), strict=True)]
+    pads = [0 if one else pad for one, pad in zip((*single, *single), query.ints(node, "pads"), strict=True)]
+    node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", kernel)
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    return f"{node.name} (AveragePool) has no window along axes of one number"
+
+
 def pad_rows(site: FaultSite, least: int = 32) -> str | None:
     """Read longer rows from a constant table, and cut them behind the Gather."""
     node = next((n for n in site.nodes if n.op_type == "Gather" and n.outputs[0].name == site.tensor), None)
@@ -277,7 +294,7 @@ def other_width(site: FaultSite) -> str | None:
 
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
-    *(crop_outside, turn_axes, pad_rows, widen_more, other_width),
+    *(crop_outside, turn_axes, shrink_window, pad_rows, widen_more, other_width),
 )
 
 
