@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from intact.api.request import requested
+from intact.backends import lessons
 from intact.events import Events
 from intact.reports.junit import document as junit
 from intact.results import Build
@@ -24,6 +25,7 @@ def build(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    learn: bool = False,
     cluster: str | None = None,
     resume: bool = False,
     events: Events | None = None,
@@ -36,12 +38,16 @@ def build(
     function that gives samples. With `cluster` (tcp://HOST:PORT, ray://HOST:PORT, local or local:N) calibration runs
     on its workers, with the same result; they have to see the model, the data and the place of `output`. With
     `resume`, finished stages are kept beside `output` until the build ends well, and one that died goes on from them:
-    with the same model, data, settings and versions. The folder `output` appears whole or not at all. The result's
-    `verdict` is one word, its `passed` says whether anything forbids deployment::
+    with the same model, data, settings and versions. With `learn`, forms that earlier builds found for what the
+    compiler gets wrong are taken at once, and what this build finds is kept for later ones, in a file among the user's
+    settings. The folder `output` appears whole or not at all. The result's `verdict` is one word, its `passed` says
+    whether anything forbids deployment::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
         assert built.passed, built.verdict_reasons
     """
-    place = Path(output)
+    place, learnt = Path(output), (lessons.default_place() if learn else None)
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, place, overwrite=overwrite, resume=resume, events=events)
+        return build_any(
+            given.path, given.config, place, overwrite=overwrite, resume=resume, learnt=learnt, events=events
+        )

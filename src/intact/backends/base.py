@@ -222,6 +222,10 @@ class Backend(Protocol):
         """The ONNX model that says what the inputs and outputs of a deployed file are."""
         return path
 
+    def repro_script(self, device: Device) -> str | None:
+        """Python that shows, without intact, what `device` makes of model.onnx and inputs.npz beside it, if known."""
+        return None
+
     def timer(self, ep_options: Mapping[str, str]) -> Timer | None:
         """The runtime to time a deployed model in; None stands for ONNX Runtime's CPU provider."""
         return None

@@ -30,6 +30,7 @@ from intact.cli.options import (
 NAME = "build"
 MORE = (
     option("junit", "Write the verdict and the gates as JUnit XML into this file too; it is replaced.", Path | None),
+    option("learn", "Use what earlier builds with --learn found out about the device's compiler, and add to it.", bool),
     option("verbose", "Print all settings and every stage too.", bool, "-v", "--verbose"),
 )
 CHECKS = (GATES, PLACEMENT, LATENCY)
@@ -67,6 +68,7 @@ def run(values: Flags) -> None:
         overwrite=values["overwrite"],
         cluster=values["cluster"],
         resume=values["resume"],
+        learn=values["learn"],
         events=talk,
     )
     if (place := values["junit"]) is not None:

@@ -53,6 +53,7 @@ class Flags(TypedDict, total=False):
     fix: bool
     sarif: Path | None
     junit: Path | None
+    learn: bool
     verbose: bool
     severity: str | None
     runs: int | None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # The heading of each option by its name in code, in the order that headings are printed in.
 _PANELS = {
     "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
-    "Output": ("output", "overwrite", "config"),
+    "Output": ("output", "overwrite", "config", "learn"),
     "Device": (
         "device",
         "arch",
