@@ -416,6 +416,12 @@ class Origin:
     images: Mapping[str, object] | None = None
 
 
+# The kind of the artifact that an application loads.
+DEPLOYABLE = "deployable model"
+# Of a file that belongs to it.
+BINARY = "binary of the model"
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A file of the output folder; `path` is relative to it."""

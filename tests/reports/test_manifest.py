@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from intact.reports import manifest
-from intact.results import Accuracy, Application, Artifact, Build, Gate, PlacedNode, Placement, Stage
+from intact.results import DEPLOYABLE, Accuracy, Application, Artifact, Build, Gate, PlacedNode, Placement, Stage
 from intact.settings.config import BuildConfig, QuantConfig
 
 BUILD = Build(
@@ -101,7 +101,7 @@ def test_a_manifest_is_valid_by_its_published_schema_and_pure_json(tmp_path):
     assert read == values()
 
 
-def deployed(folder, content=b"the model", kind=manifest.DEPLOYABLE):
+def deployed(folder, content=b"the model", kind=DEPLOYABLE):
     """A folder with a model of this content, beside the manifest of a build of b"the model"."""
     digest = hashlib.sha256(b"the model").hexdigest()
     manifest.write(values(artifacts=(Artifact("model.onnx", kind, 9, digest),)), folder)

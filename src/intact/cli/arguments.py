@@ -43,13 +43,9 @@ def source(values: Flags) -> GivenModel:
 
 def check_early(values: Flags, config: BuildConfig) -> None:
     """Refuse a folder that is taken, and a chip that the device does not have, before anything else is loaded."""
-    from intact.reports.publish import check_folder
+    from intact.api import early
 
-    check_folder(values["output"], overwrite=values["overwrite"])
-    if config.compile.soc is not None or config.compile.arch is not None:
-        from intact.targets.registry import load_target
-
-        load_target(config.compile.device, soc=config.compile.soc, arch=config.compile.arch)
+    early.check_early(values["output"], config, overwrite=values["overwrite"])
 
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
 from intact.reports.figures import count, quantized_nodes, size, types_in_words
-from intact.reports.manifest import BINARY, DEPLOYABLE
-from intact.results import Accuracy, Analysis, Build, Cost, InspectedModel, QuantizeFigures, Refusal, TaskAccuracy
+from intact.results import (
+    BINARY,
+    DEPLOYABLE,
+    Accuracy,
+    Analysis,
+    Build,
+    Cost,
+    InspectedModel,
+    QuantizeFigures,
+    Refusal,
+    TaskAccuracy,
+)
 from intact.settings.config import BuildConfig
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from intact.pipeline.deployment import PORTABLE, CompiledModel, stamped
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.verifying import Verified
 from intact.reports import html, manifest, network, publish
-from intact.results import Build, Gate, Verdict
+from intact.results import BINARY, DEPLOYABLE, Build, Gate, Verdict
 
 
 def save_portable(quantized: PreparedModel, folder: Path) -> dict[str, str]:
@@ -100,6 +100,6 @@ def _judge(prepared: PreparedModel, found: Verified, gates: Sequence[Gate]) -> V
 
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
     """Say what each file of a compiled model is."""
-    kinds = {file.name: manifest.BINARY for file in compiled.files}
+    kinds = {file.name: BINARY for file in compiled.files}
     kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
-    return kinds | {compiled.path.name: manifest.DEPLOYABLE}
+    return kinds | {compiled.path.name: DEPLOYABLE}

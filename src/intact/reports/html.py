@@ -16,11 +16,11 @@ from intact.backends import installed
 from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
-from intact.reports.manifest import BINARY, DEPLOYABLE
 from intact.reports.native_snippets import native_snippets, systems
 from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
 from intact.reports.stage_words import stage_words
+from intact.results import BINARY, DEPLOYABLE
 from intact.targets.provider_placement import CONVERSIONS
 
 Record = Mapping[str, Any]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from intact.results import (
+    DEPLOYABLE,
     Accuracy,
     Application,
     Artifact,
@@ -33,11 +34,7 @@ from intact.settings.config import BuildConfig
 
 SCHEMA: Literal[2] = 2
 
-# The kind of the artifact that an application loads.
-DEPLOYABLE = "deployable model"
-# Of a file that belongs to it.
-BINARY = "binary of the model"
-# Of what the device does not need, but other tools and other compilations do.
+# The kind of an artifact that the device does not need, but other tools and other compilations do.
 MADE_FROM = "what the deployable model was made from"
 
 

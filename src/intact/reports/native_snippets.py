@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from intact.backends import installed
 from intact.backends.base import NativeProvider
 from intact.numbers.integer_types import limits
-from intact.reports.manifest import BINARY, DEPLOYABLE
+from intact.results import BINARY, DEPLOYABLE
 
 Record = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from intact.reports.manifest import DEPLOYABLE
+from intact.results import DEPLOYABLE
 
 Record = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from intact.reports.figures import MISSING, count, decibels, size
-from intact.reports.manifest import BINARY, DEPLOYABLE
 from intact.reports.pages import page
+from intact.results import BINARY, DEPLOYABLE
 from intact.targets.provider_placement import CONVERSIONS
 
 Record = Mapping[str, Any]
