@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench clean
+.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench docs clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -45,6 +45,10 @@ format: .venv/test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "output/site/index.html"
+
 bench: .venv/test
 	for part in rewriting zero_points quantizer accuracy search mixed; do $(BIN)/python bench/$$part.py || failed=1; done; \
 		test -z "$$failed"
@@ -58,7 +62,7 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test,docs]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py

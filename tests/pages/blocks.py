@@ -1,8 +1,8 @@
 """The fenced blocks of pages, and the commands in them.
 
 A block of `sh` is commands, one a line; in one of `console` lines after `$ ` are commands, and the lines after each are
-what it prints. A block with a title is a file that the page asks its reader to write; one of `python` without a title is
-run. Blocks without a language, and those of other languages, are only shown: they may not look like commands.
+what it prints. A block with a title is a file that the page asks its reader to write; one of `python` without a title
+is run. Blocks without a language, and those of other languages, are only shown: they may not look like commands.
 """
 
 from __future__ import annotations
