@@ -46,7 +46,7 @@ def _flags(context: Any, command: Any) -> Iterator[str]:
     for param in command.params:
         record = param.get_help_record(context)
         if record is not None:
-            words, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
+            words, meaning = (" ".join(text.split()) for text in record)
             row = f"| `{words}` | {_escaped(meaning)} |"
             headings.setdefault(panels._HEADING.get(param.name or "", "Options"), []).append(row)
     for heading, rows in headings.items():
@@ -55,4 +55,4 @@ def _flags(context: Any, command: Any) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     """Help as Markdown: what stands in angle brackets would be taken for a tag, and brackets for a link."""
-    return text.replace("<", "&lt;").replace("[", "\\[").replace("*", "\\*")
+    return text.replace("<", "&lt;").replace("[", "\\[").replace("*", "\\*").replace("|", "&#124;")

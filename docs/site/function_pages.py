@@ -33,10 +33,7 @@ def _entry(name: str, found: object) -> Iterator[str]:
     yield _paragraphs(inspect.getdoc(found) or "") + "\n"
     if isinstance(found, type) and dataclasses.is_dataclass(found):
         yield "\n| field | type |\n| --- | --- |\n"
-        yield from (
-            f"| `{field.name}` | `{str(field.type).replace('|', chr(92) + '|')}` |\n"
-            for field in dataclasses.fields(found)
-        )
+        yield from (f"| `{field.name}` | `{field.type}` |\n" for field in dataclasses.fields(found))
 
 
 def _signature(name: str, function: object) -> str:

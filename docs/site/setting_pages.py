@@ -67,7 +67,7 @@ def _values(field: FieldInfo) -> str:
     choices = re.fullmatch(r"(?:Optional\[)?Literal\[(.*?)\]\]?(?: \| None)?", text)
     if choices is not None:
         return ", ".join(f"`{choice.strip(chr(39))}`" for choice in choices[1].split(", "))
-    return f"`{text.replace('|', chr(92) + '|')}`"
+    return f"`{text}`"
 
 
 def _default(field: FieldInfo) -> str:
