@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2
 
+# Where Python is told to keep no compiled modules, each of the processes that tests start would compile all again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench docs clean
 
 demo: .venv/qnn

@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from intact import late_imports
+
 if TYPE_CHECKING:
     from intact.api.analyze import analyze
     from intact.api.build import build
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 # ONNX Runtime reports its use over the network and keeps an id in the temporary folder, unless this is set before it is
 # first imported. Every module of this package comes after these lines, and child processes inherit them.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+late_imports.install()
 
 # One function a command, in the file of its name.
 _COMMANDS = (

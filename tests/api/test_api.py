@@ -117,7 +117,11 @@ fired: int = sum(rule["count"] for rule in intact.rewrite("q.onnx", output="r.on
 """,
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache")]
+    # The types asked about are ours and pydantic's: reading those of numpy and onnx-ir costs four times as long.
+    others = "numpy.*,onnx_ir.*,onnx.*,onnxruntime.*,rich.*,typer.*,click.*,jinja2.*,joblib.*,PIL.*,torch.*"
+    settings = f"[mypy]\nstrict = true\n[mypy-{others}]\nfollow_imports = skip\n"
+    (tmp_path / "mypy.ini").write_text(settings, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(tmp_path / "cache")]
     package = str(Path(intact.__file__).parents[1])
     done = subprocess.run(
         [*command, "--follow-imports", "silent", "use.py"],

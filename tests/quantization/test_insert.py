@@ -77,3 +77,10 @@ def test_the_model_that_is_given_stays_as_it_is():
     before = ir.to_proto(graph).SerializeToString()
     inserted(graph)
     assert ir.to_proto(graph).SerializeToString() == before
+
+
+def test_readers_in_float_of_what_nobody_quantized_computed_read_the_float():
+    weights = {"w": np.linspace(-1, 1, 16).astype(F).reshape(4, 4), "b": np.ones(4, F)}
+    result = inserted(model("float[2,4] x", "float[2,4] y, float[2,4] z", "y = Gemm(x, w, b) z = Sin(x)", **weights))
+    assert node(result, "y").inputs[0].name == "x_dequantized"
+    assert node(result, "z").inputs[0].name == "x"

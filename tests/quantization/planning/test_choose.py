@@ -79,3 +79,11 @@ def test_a_node_that_nobody_quantized_reads_is_chosen_only_if_it_is_asked_for_by
     for names, nodes in ((None, ["c"]), (("c", "y"), ["c", "y"])):
         found = choose(graph, load_target("cpu"), QuantConfig(nodes=names), {})
         assert [choice.node.name for choice in found] == nodes
+
+
+@pytest.mark.parametrize("weight_type", ["uint8", "int8", "int16", "int4"])
+def test_of_two_signatures_the_one_with_the_wanted_type_of_weights_is_chosen(weight_type):
+    config = QuantConfig(activation_type="uint16", weight_type=weight_type)
+    graph = model("float[1,4,4,4] x", "float[1,4,4,4] y", "y = Conv(x, w)", w=np.ones((4, 4, 1, 1), F))
+    (choice,) = choose(graph, load_target("qnn"), config, {})
+    assert weight_type in choice.signature.input(1).types

@@ -74,3 +74,17 @@ def test_a_float_is_held_to_the_step_of_its_grid_or_of_its_sums(build, grid, sum
     model = net.model(inputs, output)
     value = next(value for value in model.graph.outputs if value.name == output)
     assert (witness.grid_step(value), witness.sum_step(value)) == (grid, sums)
+
+
+def test_an_input_that_takes_the_place_of_a_match_is_compared_as_well():
+    """An input of a model cannot be its output: a copy of it is."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (uint8[2, 8] x) => (float[2, 8] y)
+        <float s = {0.2}, uint8 z = {9}> {
+        a = DequantizeLinear(x, s, z) b = QuantizeLinear(a, s, z) y = DequantizeLinear(b, s, z)
+    }"""
+    model = ir.from_onnx_text(text)
+    shapes.infer_shapes(model)
+    rules = [folding.DropSelfRequantize()]
+    rows = [{"x": np.arange(240, 256, dtype=np.uint8).reshape(2, 8)}]
+    found = exactness.validate(model, rewriter.apply(model.clone(), rules), rules, rows)
+    assert (found.checked, found.identical) == (1, True)

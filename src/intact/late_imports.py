@@ -1,0 +1,37 @@
+"""Packages that are imported when they are first used.
+
+onnx-ir computes with free dimensions by sympy, and imports it always: a quarter of a second in every process of ours,
+none of which computes so. Its module with the formulas and sympy itself are run when something asks for their names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+
+_LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
+
+
+class LateFinder(MetaPathFinder):
+    """Finds some modules where they are, and has them run on first use."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module as Python finds it, to be run late; None leaves it to the other finders."""
+        if fullname not in _LATE:
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and found.loader is not None:
+            found.loader = LazyLoader(found.loader)
+        return found
+
+
+def install() -> None:
+    """Have the modules imported late by whoever imports them after this."""
+    if not any(isinstance(finder, LateFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, LateFinder())
