@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from PIL import Image
 
 from intact.cli import main
 from tests.pages.blocks import ROOT, Block, Command, agrees, blocks, commands
+from tests.pages.interpreter import Interpreter
 
 # What only a shell does; all else runs in this process, for to start another takes longer than most commands do.
 SHELL = ("|", ">", "&&", ";", "$(")
@@ -30,7 +31,6 @@ class Reader:
 
     folder: Path
     exceptions: frozenset[str]
-    names: dict[str, object] = field(default_factory=dict)
 
     def equip(self) -> None:
         """Give the reader the files that pages take for granted."""
@@ -46,15 +46,18 @@ class Reader:
 
     def follow(self, page: str) -> int:
         """Do everything that a page says; return the number of commands that ran."""
-        return sum(self._do(block) for block in blocks(page))
+        found = list(blocks(page))
+        if not any(block.language == "python" and not block.title for block in found):
+            return sum(self._do(block, None) for block in found)
+        with Interpreter(self.folder) as python:
+            return sum(self._do(block, python) for block in found)
 
-    def _do(self, block: Block) -> int:
+    def _do(self, block: Block, python: Interpreter | None) -> int:
         if block.title:
             (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(block.text, f"line {block.line}", "exec"), self.names)
+        elif block.language == "python" and python is not None:
+            python.run(block.text)
         elif block.language in ("sh", "console"):
             asked = [command for command in commands(block) if command.text not in self.exceptions]
             for command in asked:
