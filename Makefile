@@ -49,7 +49,7 @@ format: .venv/test
 	$(BIN)/ruff format .
 
 docs: .venv/test
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "output/site/index.html"
 
 bench: .venv/test
