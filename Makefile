@@ -65,7 +65,7 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,test,docs]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test,docs]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py
@@ -77,6 +77,12 @@ bench: .venv/test
 # Tests of Hugging Face models run where this is installed, and are skipped elsewhere: torch is large.
 .venv/hf: .venv/test
 	$(BIN)/python -m pip install --quiet --editable ".[hf]" "torch==2.13.0"
+	touch $@
+
+# Tests of Rockchip models run where this is installed, and are skipped elsewhere. The vendor's packages conflict with
+# ours: they go to an environment of their own in the user's cache, where the next checkout finds them.
+.venv/rknn: .venv/test src/intact/backends/rknn/toolchain.py
+	$(BIN)/intact toolchain install rknn
 	touch $@
 
 clean:

@@ -12,7 +12,8 @@ import onnx
 import pytest
 from hypothesis import settings
 
-from intact.runtime import host_cpu, loads
+from intact.backends.rknn.toolchain import TOOLCHAIN as RKNN
+from intact.runtime import host_cpu, loads, toolchains
 from tests.zoo import ZOO, data
 
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
@@ -30,6 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             skip = pytest.mark.skip(reason=f"{package} is not installed (extra: {extra})")
             for item in filter(lambda item: item.get_closest_marker(extra) is not None, items):
                 item.add_marker(skip)
+    if toolchains.find(RKNN) is None:
+        skip = pytest.mark.skip(reason=f"{RKNN.package} is not installed ({RKNN.command()}, or make .venv/rknn)")
+        for item in filter(lambda item: item.get_closest_marker("rknn") is not None, items):
+            item.add_marker(skip)
     if host_cpu.adds_pairs_in_16_bits():
         skip = pytest.mark.skip(reason="needs a processor whose kernels for uint8 × int8 do not saturate")
         for item in filter(lambda item: item.get_closest_marker("vnni") is not None, items):

@@ -43,6 +43,13 @@ LINK = re.compile(r"(\]\()([^()\s#]+)((?:#[^()\s]*)?\))")
 FENCE = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: Any) -> Any:
+    """List the pages of docs/targets in the navigation: a new device brings its own."""
+    targets = next(part["Targets"] for part in config.nav if "Targets" in part)
+    targets += sorted(f"targets/{path.name}" for path in (ROOT / "docs/targets").glob("*.md"))
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made here, and the files that pages link to."""
     for place, source in MOVED.items():

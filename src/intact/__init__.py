@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from intact.api.rewrite import rewrite
     from intact.api.schema import schema
     from intact.api.targets import list_targets
+    from intact.api.toolchain import install_toolchain, list_toolchains, remove_toolchain
     from intact.api.verify import verify
     from intact.errors import IntactError
     from intact.model.io import load, save
@@ -63,6 +64,9 @@ _HOMES = {
     "TensorOverride": "intact.settings.config",
     # The room of tables has the name of the command.
     "list_targets": "intact.api.targets",
+    # Three functions for one command, none of them with its name.
+    **{f"{verb}_toolchain": "intact.api.toolchain" for verb in ("install", "remove")},
+    "list_toolchains": "intact.api.toolchain",
     "load": "intact.model.io",
     "load_target": "intact.targets.registry",
     "save": "intact.model.io",
@@ -88,8 +92,10 @@ __all__ = [
     "export",
     "init",
     "inspect",
+    "install_toolchain",
     "lint",
     "list_targets",
+    "list_toolchains",
     "load",
     "load_target",
     "matrix",
@@ -97,6 +103,7 @@ __all__ = [
     "plan",
     "probe",
     "quantize",
+    "remove_toolchain",
     "report",
     "rewrite",
     "save",

@@ -19,8 +19,9 @@ and three digits. Codes are stable: they are never reused for something else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 class IntactError(Exception):
@@ -45,6 +46,10 @@ class IntactError(Exception):
         self.files: dict[str, str] = {}
         super().__init__(self.text())
 
+    def __reduce__(self) -> tuple[Callable[..., IntactError], tuple[type[IntactError], dict[str, Any]]]:
+        """Make the same error in another process: its words alone would not tell its parts."""
+        return _again, (type(self), self.__dict__)
+
     def text(self) -> str:
         """The whole error as it is printed, without the leading `error[...]`."""
         lines = [self.message]
@@ -59,6 +64,13 @@ class IntactError(Exception):
         """Tell the files that the command was about, by their kind, wherever the words do not name them."""
         self.files = {**files, **self.files}
         self.args = (self.text(),)
+
+
+def _again(kind: type[IntactError], parts: dict[str, Any]) -> IntactError:
+    error = kind(parts["code"], parts["message"])
+    error.__dict__.update(parts)
+    error.args = (error.text(),)
+    return error
 
 
 @contextmanager

@@ -145,12 +145,29 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …)."""
+    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …).
+
+    `cycles` are the compiler's own estimate, where it gives one.
+    """
 
     kind: str
     kernel: str
     precision: str
     nodes: tuple[str, ...]
+    cycles: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of a compiled model as its compiler estimates it; nothing of it was measured.
+
+    `milliseconds` are the cycles at the clock of the chip, where that is known.
+    """
+
+    cycles: int
+    weight_bytes: int | None = None
+    activation_bytes: int | None = None
+    milliseconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +205,31 @@ class MappedLayer:
     reads: tuple[int, ...] = ()
     scale: float | None = None
     zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerError:
+    """The error of a tensor that a QuantizeLinear puts on a grid, as SQNR in dB; None is none at all.
+
+    `own_db` is what its node adds, fed with the float model's tensors and put on its grid; `accumulated_db` is the
+    error of the tensor in the whole model. The grid holds `low` to `high`; calibration saw `seen_low` to `seen_high`,
+    and the grid cuts off the share `cut_off` of that. `histogram` has a height for each of equal bins between the two,
+    as a digit or letter: 0 for no value, then 1–9, a–z, A–Z in equal steps of the logarithm of the count.
+    """
+
+    node: str
+    op: str
+    tensor: str
+    quantizer: str
+    dtype: str
+    own_db: float | None
+    accumulated_db: float | None
+    low: float
+    high: float
+    seen_low: float | None = None
+    seen_high: float | None = None
+    cut_off: float | None = None
+    histogram: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +515,9 @@ class Build(Glimpse):
     verdict: Word = "unverified"
     verdict_reasons: tuple[str, ...] = ()
     layers: tuple[MappedLayer, ...] = ()
+    errors: tuple[LayerError, ...] = ()
     source_weight_bytes: int | None = None
+    cost: Cost | None = None
 
     @property
     def judged(self) -> Verdict:

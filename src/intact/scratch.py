@@ -54,6 +54,21 @@ def draft(target: Path) -> Iterator[Path]:
         _close(lock)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on a folder, or on a file, which is made where it is not there; False if another process holds it.
+
+    Folders have no locks on Windows: True.
+    """
+    is_folder = path.is_dir()
+    flags = os.O_RDONLY if is_folder else os.O_CREAT | os.O_RDWR
+    lock = None if is_folder and sys.platform == "win32" else os.open(path, flags, 0o666)
+    try:
+        yield lock is None or _try_lock(lock) is not False
+    finally:
+        _close(lock)
+
+
 def write_text(target: Path, text: str) -> None:
     """Write a file that appears whole, or not at all; halves of characters in it, as names may hold, as escapes."""
     try:

@@ -20,7 +20,15 @@ COMMANDS = (
     *("analyze", "build", "compile", "convert", "debug", "doctor", "encodings", "explain", "export", "init"),
     *("inspect", "lint", "matrix", "perf", "plan", "probe", "quantize", "report", "rewrite", "schema", "verify"),
 )
-FUNCTIONS = (*COMMANDS, "list_targets", "load", "save", "load_target", "validate")
+FUNCTIONS = (
+    *COMMANDS,
+    *("install_toolchain", "list_toolchains", "remove_toolchain"),
+    "list_targets",
+    "load",
+    "save",
+    "load_target",
+    "validate",
+)
 SIGNATURES = Path(__file__).with_name("signatures.txt")
 CLI = sorted((Path(intact.__file__).parent / "cli").glob("*.py"))
 # What the command line may use besides the API: itself, errors and values to show, and how numbers look.

@@ -41,7 +41,7 @@ def library(monkeypatch, tmp_path):
     class Fake:
         asked, refused, error = 0, {}, None
 
-        def place(self, model, target, *, timeout):
+        def place(self, model, target, *, timeout, toolchain=None):
             self.asked += 1
             if self.error:
                 raise self.error
@@ -51,7 +51,9 @@ def library(monkeypatch, tmp_path):
 
     fake = Fake()
     monkeypatch.setattr(other_version, "place_live", fake.place)
-    monkeypatch.setattr(other_version, "library_drift", lambda backend: (answers.shipped(backend).library, NEW))
+    monkeypatch.setattr(
+        other_version, "library_drift", lambda backend, toolchain=None: (answers.shipped(backend).library, NEW)
+    )
     return fake
 
 
@@ -60,7 +62,7 @@ def judged(model):
 
 
 def test_the_version_of_the_table_is_not_asked(model, monkeypatch):
-    monkeypatch.setattr(other_version, "library_drift", lambda backend: None)
+    monkeypatch.setattr(other_version, "library_drift", lambda backend, toolchain=None: None)
     found = validate(model, TARGET, strict=False)
     assert [violation.node for violation in found] == ["h"]
     assert other_version.of_this_version(model, TARGET, found, timeout=10) == other_version.VersionFacts(found)
@@ -68,7 +70,7 @@ def test_the_version_of_the_table_is_not_asked(model, monkeypatch):
 
 def test_another_version_is_noticed(monkeypatch):
     library = type("Library", (), {"__str__": lambda self: NEW})()
-    backend = type("Backend", (), {"library": library})()
+    backend = type("Backend", (), {"library": library, "toolchain": None})()
     monkeypatch.setattr(other_version.installed, "find", lambda name: backend)
     monkeypatch.setattr(other_version, "shipped", lambda name: answers.Probed("onnxruntime-qnn 2.7.0", {}))
     assert other_version.library_drift("qnn") == ("onnxruntime-qnn 2.7.0", NEW)

@@ -42,7 +42,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(run, monkeyp
 
 
 def test_a_device_without_its_packages_is_missing_and_not_broken(run, monkeypatch):
-    def refuse(name):
+    def refuse(name, asked=None):
         raise NotAvailable("E120", "vendor-package is not installed", fix="pip install 'intact[vendor]'")
 
     monkeypatch.setattr(installed, "versions", refuse)

@@ -29,6 +29,7 @@ DEAR = {
     "docs/howto/performance.md",
     "docs/howto/precision.md",
     "docs/rewriting.md",
+    "docs/scale.md",
     "docs/tutorial.md",
     "docs/zero_points.md",
     "examples/digits_cnn/README.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -86,3 +87,10 @@ def test_simulators_that_share_samples_give_what_one_gives(tmp_path, monkeypatch
     alone = qnn_client.run(tmp_path / "q.onnx", samples, qnn_client.Chip(73), timeout=120)
     assert len(shared) == 5
     assert all(np.array_equal(a[name], b[name]) for a, b in zip(shared, alone, strict=True) for name in b)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody may choose a core")
+@pytest.mark.parametrize(("ours", "workers", "expected"), [({3, 5}, 2, [3, 5]), ({3, 5, 6}, 2, [None, None])])
+def test_simulators_keep_to_a_core_each_only_where_they_take_all(monkeypatch, ours, workers, expected):
+    monkeypatch.setattr(qnn_client.os, "sched_getaffinity", lambda _: ours)
+    assert qnn_client._cores(workers) == expected

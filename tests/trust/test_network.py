@@ -71,6 +71,7 @@ COMMANDS = [
     "schema",
     "doctor",
     "targets",
+    "toolchain list",
     "init -o {out}.toml",
     "report {built} -o {out}.html",
     "encodings export {quantized} -o {out}.json",
@@ -78,7 +79,7 @@ COMMANDS = [
 ]
 EVERY_DAY = {"build {model} --device cpu", "quantize", "perf", "schema", "verify", "matrix"}
 NEEDS_THE_NETWORK = {"export"}
-"""It fetches a model of Hugging Face, which is what it is for."""
+"""It fetches a model of Hugging Face, which is what it is for; so does `toolchain install`, with pip, for packages."""
 
 
 def case(command: str) -> object:

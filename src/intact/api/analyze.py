@@ -63,7 +63,7 @@ def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None)
     quantized, target = _quantized(path, config, events or Silence())
     model = families.rewrite(quantized, target).model
     shapes.infer_shapes(model)
-    return analysis.analyze(model, target, live=live, timeout=config.compile.timeout)
+    return analysis.analyze(model, target, config.compile if live else None)
 
 
 def _quantized(path: Path, config: BuildConfig, events: Events) -> tuple[ir.Model, Target]:

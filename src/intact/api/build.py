@@ -10,6 +10,7 @@ from intact.api.request import requested
 from intact.events import Events
 from intact.reports.junit import document as junit
 from intact.results import Build
+from intact.runtime import cluster as clusters
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
@@ -24,6 +25,8 @@ def build(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    cluster: str | None = None,
+    resume: bool = False,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> Build:
@@ -31,7 +34,11 @@ def build(
 
     `model` is an ONNX file, or `hf` names a Hugging Face model. The folder `output` appears whole or not at all; one
     that holds something is replaced with `overwrite=True` only. In a notebook the cell shows progress; `events` is for
-    a watcher of one's own. Whatever cannot be built raises `IntactError`, with a code that `intact.explain` knows::
+    a watcher of one's own. With `cluster` (tcp://HOST:PORT, ray://HOST:PORT, local or local:N) calibration runs on its
+    workers, with the same result; they have to see the model, the data and the place of `output`. With `resume`,
+    finished stages are kept beside `output` until the build ends well, and one that died goes on from them: with the
+    same model, data, settings and versions. Whatever cannot be built raises `IntactError`, with a code that
+    `intact.explain` knows::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
         assert built.passed, built.verdict_reasons
@@ -41,14 +48,14 @@ def build(
     one. What is left out follows the preset of the precision:
 
     - device: `cpu`, `qnn`, `openvino`, `dml` or a table (`intact.list_targets()`); arch="v75" or soc="SM8650" names the
-      chip; assume_vnni, assume_ort, strict, ep_option, io, timeout.
+      chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout.
     - precision: `uint8`, `int8`, `w8a16`, `int16`, `w4a16`, `w8`, `w4`, `fp16`, `fp32`, or `auto` with a goal; effort:
       `fast`, `normal` or `high`; method, plan, rescue, optimize.
     - data: real inputs, as arrays by input name with samples on axis 0, an .npz, a folder of images, a text file, or a
       function that gives samples; test_data, samples, distribution, seed, tokenizer, state, and for images image_size,
       image_mean, image_std, image_order, image_layout. A quarter of `data` is held back to verify on.
     - gates, which decide `passed`: min_sqnr (dB), min_cosine, labels with max_accuracy_drop (percentage points),
-      max_latency_ratio, require_npu (percent).
+      max_latency_ratio, require_npu (percent), max_cycles.
     - shapes and inputs: dim={"batch": 1} fixes a free dimension, set={"rate": 16000} makes an input a constant.
     - quantization in detail: weight_type, activation_type, per_channel, block_size, accuracy_level, weight_symmetric,
       activation_symmetric, op_type, exclude_op_type, node, exclude_node, encodings, calibrate_missing.
@@ -58,5 +65,6 @@ def build(
     it, with the lines that run the model.
     """
     events = watched(events)
-    with requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, Path(output), overwrite=overwrite, events=events)
+    place = Path(output)
+    with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
+        return build_any(given.path, given.config, place, overwrite=overwrite, resume=resume, events=events)

@@ -12,6 +12,7 @@ from intact import environment
 from intact.backends import first_operator, installed
 from intact.errors import IntactError
 from intact.events import Events, Silence
+from intact.runtime import installation, toolchains
 
 State = Literal["ok", "missing", "broken"]
 # `torch<3,>=2.9; extra == 'hf'`, as the metadata of a package says it.
@@ -46,11 +47,12 @@ class Health:
 
 def doctor(*, events: Events | None = None) -> Health:
     """Look at versions and extras, and run one operator on every device, vendors' code in child processes."""
-    watcher, names = events or Silence(), installed.names()
+    watcher = events or Silence()
+    looked = [(name, version) for name in installed.names() for version in (None, *_other_versions(name))]
     devices = []
-    with watcher.stage("devices", len(names)) as advance:
-        for name in names:
-            devices.append(_device(name))
+    with watcher.stage("devices", len(looked)) as advance:
+        for name, version in looked:
+            devices.append(_device(name, version))
             advance()
     return Health(environment.versions(), tuple(_extras()), tuple(devices))
 
@@ -76,12 +78,29 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _device(name: str) -> Checked:
+def _other_versions(name: str) -> list[str]:
+    """Versions of a device's toolchain that are installed in environments of their own, beside the usual one."""
+    recipe = installed.find(name).toolchain
+    return [] if recipe is None else [one for one in installation.versions(recipe) if one != recipe.version]
+
+
+def _device(name: str, version: str | None = None) -> Checked:
+    called = toolchains.label(name, version)
     try:
-        installed.versions(name)
+        installed.versions(name, version)
     except IntactError as error:
-        return Checked(name, "missing", error.message, error.fix or "")
-    tried = first_operator.run_one_operator(name)
+        return Checked(called, "missing", error.message, error.fix or "")
+    tried = first_operator.run_one_operator(name, version)
     if tried.outcome in ("runs", "prepared"):
-        return Checked(name, "ok", tried.detail)
-    return Checked(name, "broken", tried.detail, installed.find(name).install or "pip install --force-reinstall intact")
+        return Checked(called, "ok", tried.detail)
+    return Checked(called, "broken", tried.detail, _remedy(name, version))
+
+
+def _remedy(name: str, version: str | None) -> str:
+    """The command that installs a device's library again."""
+    backend = installed.find(name)
+    recipe = backend.toolchain
+    if recipe is not None and (version is not None or not recipe.beside):
+        called = toolchains.label(name, version)
+        return f"intact toolchain remove {called}; {recipe.command(version)}"
+    return backend.install or "pip install --force-reinstall intact"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import SettingsError
+from intact.model.ordinary_file import check_ordinary
 
 if TYPE_CHECKING:
     from intact.settings.config import BuildConfig
@@ -26,3 +27,9 @@ def path_of(model: AnyPath | None, config: BuildConfig | None = None) -> Path:
     if config is not None and config.export is not None:
         raise SettingsError("S149", "settings of an export have no effect on an ONNX file", fix="give --hf, or no such")
     return Path(model)
+
+
+def check_there(*models: Path) -> None:
+    """Refuse paths at which there is no file, before anything is loaded."""
+    for model in models:
+        check_ordinary(model)

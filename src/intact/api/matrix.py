@@ -35,7 +35,8 @@ def matrix(
 ) -> list[Outcome]:
     """Build every pair of a device and a precision into its folder of `output`, side by side.
 
-    A device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`. A cell that fails does not stop the others.
+    A device is `cpu`, `qnn`, `qnn:v75`, `qnn:SM8650`, or `qnn@2.6.0` with another version of its toolchain. A cell
+    that fails does not stop the others.
     """
     with scratch.folder("inputs") as folder:
         held = {name: _as_file(name, settings.get(name), Path(folder)) for name in ("data", "test_data")}

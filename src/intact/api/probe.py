@@ -14,6 +14,7 @@ from intact.backends.probing.cases import cases
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.errors import SettingsError
 from intact.events import Events, Silence
+from intact.runtime import cluster as clusters
 from intact.settings.keywords import AnyPath
 from intact.targets.registry import known_archs, load_target
 
@@ -38,6 +39,7 @@ def probe(
     numeric: bool = False,
     output: AnyPath | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     events: Events | None = None,
 ) -> ProbeReport:
     """Ask the vendor's library about every operator and type, and write its answers with its version.
@@ -47,27 +49,46 @@ def probe(
     architecture is explored, the others are asked at the edges. The output is the list of wrong regions; all answers
     are beside it.
 
-    An interrupted run goes on where it stopped: answers of the same version in the file are kept.
+    An interrupted run goes on where it stopped: answers of the same version in the file are kept. On a `cluster` its
+    workers ask, each the library that is installed there, which has to be the same.
     """
+    with clusters.used(cluster, events=events):
+        return _probe(ProbeRequest(device, op, arch, numeric, output, workers), events or Silence())
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """The arguments of one call of `probe`."""
+
+    device: str
+    op: Sequence[str] | None
+    arch: Sequence[str] | None
+    numeric: bool
+    output: AnyPath | None
+    workers: int | None
+
+
+def _probe(asks: ProbeRequest, events: Events) -> ProbeReport:
+    device, op, output, workers = asks.device, asks.op, asks.output, asks.workers or probing.WORKERS
     library, asked = probing.library_of(device), cases(list(op) if op else None)
     if not asked:
         raise SettingsError("S192", f"--op {', '.join(op or ())}: no case asks about it")
-    numbers = None if arch is None else [load_target(device, arch=name).arch for name in arch]
+    numbers = None if asks.arch is None else [load_target(device, arch=name).arch for name in asks.arch]
     archs = None if numbers is None else [number for number in numbers if number is not None]
-    if numeric:
+    if asks.numeric:
         first = load_target(device).arch or NO_ARCH
         place = Path(output) if output is not None else Path(f"{device}-{library.version()}-wrong.json")
-        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), op, workers or probing.WORKERS)
-        return _numeric(order, place, events or Silence())
+        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), op, workers)
+        return _numeric(order, place, events)
     place = Path(output) if output is not None else Path(f"{device}-{library.version()}.json")
-    (events or Silence()).note(f"asking {library} about {len(asked)} cases; the answers go to {place}")
+    events.note(f"asking {library} about {len(asked)} cases; the answers go to {place}")
     known = Probed.read(place) if place.exists() else None
 
     def progress(done: int, total: int, so_far: Probed) -> None:
         so_far.write(place)
-        (events or Silence()).note(f"{done} of {total} questions answered")
+        events.note(f"{done} of {total} questions answered")
 
-    found = probing.probe(device, asked, archs, known=known, progress=progress, workers=workers or probing.WORKERS)
+    found = probing.probe(device, asked, archs, known=known, progress=progress, workers=workers)
     found.write(place)
     counts = Counter(answer.verdict for row in found.answers.values() for answer in row.values())
     return ProbeReport(found.library, place, dict(sorted(counts.items())))

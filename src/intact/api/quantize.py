@@ -12,8 +12,9 @@ from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
-from intact.pipeline import model_files, preparation
+from intact.pipeline import checkpoints, model_files, preparation
 from intact.results import QuantizeFigures
+from intact.runtime import cluster as clusters
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
@@ -52,24 +53,27 @@ def quantize(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    cluster: str | None = None,
+    resume: bool = False,
     events: Events | None = None,
     **settings: Unpack[Keywords],
 ) -> QuantizedFile:
-    """Quantize a float model into the file `output`, with the stages that `build` would use."""
+    """Quantize a float model into the file `output`, with the stages of `build`, its `cluster` and its `resume`."""
     place = Path(output)
     events = watched(events)
-    with requested(model, hf, config, settings, events) as given:
+    with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
-        prepared = preparation.prepare(given.path, given.config, log)
-        if prepared.config.quantization is None:
-            reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
-            raise SettingsError(
-                "S114", f"{given.path}: nothing to do: {reason}", fix="use intact build or intact compile"
-            )
-        if prepared.unquantized is not None:
-            raise prepared.unquantized
-        model_files.write_model(prepared.model, place, given.path, log)
+        with checkpoints.kept(place if resume else None, log) as kept:
+            prepared = preparation.prepare(given.path, given.config, log, kept)
+            if prepared.config.quantization is None:
+                reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
+                raise SettingsError(
+                    "S114", f"{given.path}: nothing to do: {reason}", fix="use intact build or intact compile"
+                )
+            if prepared.unquantized is not None:
+                raise prepared.unquantized
+            model_files.write_model(prepared.model, place, given.path, log)
     figures = next(stage for stage in log.stages if stage.name == "quantize").details
     count = cast("QuantizeFigures", figures)["nodes_quantized"]
     return QuantizedFile(place, prepared.target.name, prepared.config, count, tuple(log.warnings), figures)

@@ -109,7 +109,7 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
     first = replace(execution.runner(reference, config.compile, 1), form="original")
     states = execution.states_of(config.states, described, inputs.test, first)
-    at_once = 1 if states else execution.ROWS_AT_ONCE
+    at_once = 1 if states else None
     first, *others = (execution.runner(path, config.compile, at_once) for path in (reference, *candidates))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")

@@ -16,8 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import NotAvailable
-from intact.results import Placement
-from intact.targets.spec import Target
+from intact.results import Cost, PlacedNode, Placement
+from intact.runtime.toolchains import Recipe
+from intact.targets.spec import Soc, Target
 
 Arrays = Mapping[str, np.ndarray]
 ONNX = ".onnx"
@@ -27,7 +28,8 @@ ONNX = ".onnx"
 class Device:
     """A device to compile for and to run on: a backend, its chip where that matters, and options of its toolchain.
 
-    `timeout` is in seconds; toolchains that run in this process ignore it.
+    `timeout` is in seconds; toolchains that run in this process ignore it. `toolchain` is a version of the vendor's
+    library, or a folder, where the usual one is not meant.
     """
 
     backend: str
@@ -35,12 +37,20 @@ class Device:
     arch: int | None = None
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    soc: Soc | None = None
+    toolchain: str | None = None
 
     @classmethod
-    def of(cls, target: Target, timeout: float, ep_options: Mapping[str, str] | None = None) -> Device:
+    def of(
+        cls,
+        target: Target,
+        timeout: float,
+        ep_options: Mapping[str, str] | None = None,
+        toolchain: str | None = None,
+    ) -> Device:
         """The device that a target stands for."""
         soc_id = target.soc.id if target.soc is not None else None
-        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {})
+        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, target.soc, toolchain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,8 @@ class Compiled:
 
     `runs` is True if this machine can run it, on the device or on a simulator of it; `loaded`, if compiling has loaded
     it as the device will. `made_from` are those of the files that the compiler read: the device does not need them,
-    other tools do.
+    other tools do. `cost` is the compiler's own estimate, where it gives one. `unforeseen` are nodes that the compiler
+    left to the CPU by itself although the table has them on the NPU: a strict build refuses them.
     """
 
     path: Path
@@ -60,6 +71,8 @@ class Compiled:
     runs: bool = True
     made_from: tuple[Path, ...] = ()
     loaded: bool = False
+    cost: Cost | None = None
+    unforeseen: tuple[PlacedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +165,9 @@ class Backend(Protocol):
     `title` names the device in reports. `table` is the path of its table, with the answers of its library, if any,
     in a folder `probed` beside it. `packages` are the distributions that it needs beyond intact's own, and `install`
     is how to get them. `suffix` is that of the file to deploy. `untimed` says why its latency cannot be measured here;
-    None where it can. `simulator` and `library` are there where the vendor has one, `native` where ONNX
-    Runtime runs what is deployed.
+    None where it can. `estimates` says that its compiler tells the cycles of what it makes. `simulator` and `library`
+    are there where the vendor has one, `native` where ONNX Runtime runs what is deployed, `toolchain` where the
+    vendor's packages live, or may live in other versions, in an environment of their own.
     """
 
     title: str
@@ -162,9 +176,11 @@ class Backend(Protocol):
     install: str | None = None
     suffix: str = ONNX
     untimed: str | None = "it is not timed here"
+    estimates: bool = False
     simulator: Simulator | None = None
     library: Library | None = None
     native: NativeProvider | None = None
+    toolchain: Recipe | None = None
 
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Write what is deployed into `folder`; `on_cpu` names nodes that stay on the CPU, each with the reason."""

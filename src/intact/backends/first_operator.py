@@ -32,10 +32,13 @@ class TriedOperator:
     detail: str
 
 
-def run_one_operator(backend: str) -> TriedOperator:
-    """Compile and run one operator for a backend; a vendor's code runs in a child process, whose death is an answer."""
+def run_one_operator(backend: str, toolchain: str | None = None) -> TriedOperator:
+    """Compile and run one operator for a backend; a vendor's code runs in a child process, whose death is an answer.
+
+    `toolchain` is a version of the vendor's library other than the usual one.
+    """
     case = _case()
-    device = Device.of(load_target(backend), TIMEOUT)
+    device = Device.of(load_target(backend), TIMEOUT, toolchain=toolchain)
     try:
         with scratch.folder("trial") as folder:
             found = installed.find(backend).compile(model_of(case), device, folder, {})

@@ -11,7 +11,9 @@ import onnx_ir as ir
 
 from intact import environment
 from intact.backends.base import ONNX, Backend
-from intact.errors import NotAvailable
+from intact.errors import NotAvailable, SettingsError
+from intact.runtime import toolchains
+from intact.runtime.toolchains import Toolchain
 from intact.settings import devices
 
 
@@ -43,12 +45,36 @@ def every() -> Iterator[tuple[str, Backend]]:
         yield name, find(name)
 
 
-def versions(name: str) -> dict[str, str]:
-    """Versions of what takes part in a build for a device; a table alone needs nothing beyond intact."""
+def versions(name: str, asked: str | None = None) -> dict[str, str]:
+    """Versions of what takes part in a build for a device; a table alone needs nothing beyond intact.
+
+    `asked` is the setting `toolchain`.
+    """
     if not is_backend(name):
         return environment.versions()
-    found = find(name)
-    return environment.versions(found.packages, install=found.install)
+    found, chain = find(name), toolchain(name, asked)
+    if found.toolchain is None or chain is None:
+        return environment.versions(found.packages, install=found.install)
+    own = found.toolchain.package
+    others = [package for package in found.packages if package != own]
+    return {**environment.versions(others, install=found.install), own: chain.version}
+
+
+def toolchain(name: str, asked: str | None = None) -> Toolchain | None:
+    """The toolchain of a device in an environment of its own; None where its packages are beside ours.
+
+    `asked` is the setting `toolchain`: a version, or a folder.
+    """
+    recipe = find(name).toolchain
+    if recipe is None:
+        if asked is not None:
+            having = ", ".join(other for other, backend in every() if backend.toolchain is not None)
+            raise SettingsError(
+                "S213", f"toolchain {asked}: {name} has none in an environment of its own", allowed=having
+            )
+        return None
+    found = toolchains.chosen(recipe, asked)
+    return found if found is not None or recipe.beside else toolchains.require(recipe)
 
 
 def title(name: str) -> str:

@@ -67,32 +67,34 @@ class _Answers:
         return None
 
 
-def library_drift(backend: str) -> tuple[str, str] | None:
-    """The library that a table was probed with and the one that is installed, where they differ."""
+def library_drift(backend: str, toolchain: str | None = None) -> tuple[str, str] | None:
+    """The library that a table was probed with and the one that is installed, or chosen, where they differ."""
     library = installed.find(backend).library if installed.is_backend(backend) else None
     probed = shipped(backend) if library is not None else None
-    if library is None or probed is None or probed.library == str(library):
+    if library is None or probed is None:
         return None
-    return probed.library, str(library)
+    chain = installed.toolchain(backend, toolchain)
+    here = str(library) if chain is None else f"{library.package} {chain.version}"
+    return None if probed.library == here else (probed.library, here)
 
 
 def of_this_version(
-    model: ir.Model, target: Target, violations: Sequence[Violation], *, timeout: float
+    model: ir.Model, target: Target, violations: Sequence[Violation], *, timeout: float, toolchain: str | None = None
 ) -> VersionFacts:
-    """The violations of a model whose nodes have names, as the installed library sees them."""
-    drift = library_drift(target.backend)
+    """The violations of a model whose nodes have names, as the installed library, or the chosen one, sees them."""
+    drift = library_drift(target.backend, toolchain)
     if drift is None:
         return VersionFacts(tuple(violations))
     probed, library = drift
     nodes = {node.name or "": node for node in compute_nodes(model, target)}
     answers = _Answers.read(library, target.arch)
     keys = {name: _key(node, target) for name, node in nodes.items()}
-    told = f"the table of {target.backend} was probed with {probed}; {library} is installed"
+    told = f"the table of {target.backend} was probed with {probed}; {library} is what compiles"
     unanswered = [name for name, key in keys.items() if key not in answers.rows]
     kept: str | None = None
     if unanswered:
         try:
-            placed = place_live(model, target, timeout=timeout)
+            placed = place_live(model, target, timeout=timeout, toolchain=toolchain)
         except IntactError as error:
             note = f"{told} and cannot be asked ({error.message.splitlines()[0]}): the table is used as it is"
             return VersionFacts(tuple(violations), (note,))

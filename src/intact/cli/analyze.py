@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, Flags, option, takes
+from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, QUANT, TALK, TARGET, TOOLCHAIN, Flags, option, takes
 
 if TYPE_CHECKING:
     from intact.results import Analysis
 
 NAME = "analyze"
-SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
+SETTINGS = (HF, TARGET, QUANT, DATA, TOOLCHAIN, DIMS)
 SOME_ON_CPU, NONE_ON_NPU = 1, 4
 EVERY_DEVICE = "all"
 LIVE = (option("live", "Ask the vendor's library, not the table.", bool),)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, LIVE, DIMS, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, LIVE, TOOLCHAIN, DIMS, CONFIG, TALK)
 def run(values: Flags) -> None:
     """Show which nodes a device takes, which it does not, why, and what would help.
 

@@ -20,16 +20,36 @@ class GivenModel(TypedDict):
 
 
 def model_path(values: Flags) -> Path:
-    """The model that a command is about, given as its argument or by --onnx."""
+    """The model file that a command is about, given as its argument or by --onnx."""
     from intact.api.given_model import one_of
 
-    return one_of(values["model"], values["onnx"])
+    return there(one_of(values["model"], values["onnx"]))[0]
+
+
+def there(*models: Path | None) -> list[Path]:
+    """The paths of models that were given, if there are files: a wrong path is told before anything is loaded."""
+    from intact.api.given_model import check_there
+
+    given = [model for model in models if model is not None]
+    check_there(*given)
+    return given
 
 
 def source(values: Flags) -> GivenModel:
     """The model that a command is about, which may be one of Hugging Face."""
     given = values["model"] is not None or values["onnx"] is not None
     return {"model": model_path(values) if given or values["hf"] is None else None, "hf": values["hf"]}
+
+
+def check_early(values: Flags, config: BuildConfig) -> None:
+    """Refuse a folder that is taken, and a chip that the device does not have, before anything else is loaded."""
+    from intact.reports.publish import check_folder
+
+    check_folder(values["output"], overwrite=values["overwrite"])
+    if config.compile.soc is not None or config.compile.arch is not None:
+        from intact.targets.registry import load_target
+
+        load_target(config.compile.device, soc=config.compile.soc, arch=config.compile.arch)
 
 
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:

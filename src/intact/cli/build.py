@@ -6,6 +6,7 @@ from pathlib import Path
 
 from intact.cli import arguments
 from intact.cli.options import (
+    CLUSTER,
     COMPILE,
     CONFIG,
     DATA,
@@ -17,6 +18,7 @@ from intact.cli.options import (
     OUTPUT,
     PLACEMENT,
     QUANT,
+    RESUME,
     TALK,
     TARGET,
     Flags,
@@ -33,7 +35,7 @@ CHECKS = (GATES, PLACEMENT, LATENCY)
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, MORE, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, CLUSTER, RESUME, MORE, TALK)
 def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
@@ -50,13 +52,22 @@ def run(values: Flags) -> None:
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    arguments.check_early(values, config)
     # What is heavy comes after that: a mistake in the settings is told at once.
     from intact.api.build import build, junit
     from intact.cli import console, summary
     from intact.scratch import write_text
 
     talk = console.Talk(quiet=values["quiet"])
-    built = build(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
+    built = build(
+        **source,
+        config=config,
+        output=values["output"],
+        overwrite=values["overwrite"],
+        cluster=values["cluster"],
+        resume=values["resume"],
+        events=talk,
+    )
     if (place := values["junit"]) is not None:
         write_text(place, junit(built))
     summary.show(built, values["output"], as_json=values["as_json"], quiet=values["quiet"])

@@ -16,6 +16,7 @@ def run(values: Flags) -> None:
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    arguments.check_early(values, config)
     from intact.api.compile import compile
     from intact.cli import console, summary
 

@@ -18,12 +18,12 @@ def run(values: Flags) -> None:
 
     Example: intact convert model.qdq.onnx --to qlinear -o model.onnx
     """
-    config = arguments.settings(values, *SETTINGS)
+    config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
     from intact.api.convert import convert
     from intact.cli import console, summary
 
     result = convert(
-        arguments.model_path(values),
+        path,
         to=values["to"],
         config=config,
         output=values["output"],

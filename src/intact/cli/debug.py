@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Flags, Option, option, takes
+from intact.cli.options import CLUSTER, COMPILE, DIMS, IMAGES, TALK, TARGET, TEXT, Flags, Option, option, takes
 
 if TYPE_CHECKING:
     from intact.search.debug import findings
@@ -43,7 +43,7 @@ LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "timeout"))
 SETTINGS = (INPUTS, CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 
-@takes(FILES, INPUTS, CHIP, OUTPUT, DIMS, IMAGES, TEXT, LIMITS, TALK)
+@takes(FILES, INPUTS, CHIP, OUTPUT, DIMS, IMAGES, TEXT, LIMITS, CLUSTER, TALK)
 def run(values: Flags) -> None:
     """Find the first tensor at which two models part ways, and rank layers by the error that each adds alone.
 
@@ -61,6 +61,7 @@ def run(values: Flags) -> None:
     Example: intact debug model.onnx output/model.qdq.onnx --data inputs.npz -o repro/
     """
     config = arguments.settings(values, *SETTINGS)
+    arguments.there(values["reference"], values["candidate"])
     from intact.api.debug import debug
     from intact.cli import console
 
@@ -70,6 +71,7 @@ def run(values: Flags) -> None:
         output=values.get("output"),
         overwrite=values["overwrite"],
         config=config,
+        cluster=values["cluster"],
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intact.cli import log_lines
+from intact.cli import arguments, log_lines
 
 NAME = "encodings"
 THEY_DIFFER = 1
@@ -41,6 +41,7 @@ def export(
 
     Example: intact encodings export output/model.qdq.onnx --format aimet -o encodings.json
     """
+    arguments.there(model)
     from intact.api.encodings import encodings
     from intact.cli import console
 
@@ -63,6 +64,7 @@ def diff(
     """
     from dataclasses import asdict
 
+    arguments.there(a, b)
     from intact.api.encodings import encoding_differences
     from intact.cli import console
 

@@ -16,10 +16,11 @@ def run(values: Flags) -> None:
     """
     from dataclasses import asdict
 
+    path = arguments.model_path(values)
     from intact.api.inspect import inspect
     from intact.cli import console, summary
 
-    facts = inspect(arguments.model_path(values))
+    facts = inspect(path)
     if values["as_json"]:
         console.print_json(asdict(facts))
     else:

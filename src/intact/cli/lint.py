@@ -31,15 +31,17 @@ def run(values: Flags) -> None:
 
     Example: intact lint model.onnx --fix -o fixed.onnx
     """
-    from intact.api.lint import lint
-    from intact.cli import console
     from intact.errors import SettingsError
-    from intact.scratch import write_text
 
     if values["fix"] != (values.get("output") is not None):
         raise SettingsError("S181", "--fix and -o go together", fix="intact lint model.onnx --fix -o fixed.onnx")
+    path = arguments.model_path(values)
+    from intact.api.lint import lint
+    from intact.cli import console
+    from intact.scratch import write_text
+
     chosen = _severity(values["severity"])
-    report = lint(arguments.model_path(values), output=values.get("output"), overwrite=values["overwrite"])
+    report = lint(path, output=values.get("output"), overwrite=values["overwrite"])
     if (place := values.get("sarif")) is not None:
         write_text(place, report.to_sarif())
     if values["as_json"]:

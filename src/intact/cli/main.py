@@ -40,6 +40,7 @@ from intact.cli import (
     rewrite,
     schema,
     targets,
+    toolchain,
     verify,
 )
 from intact.cli.panels import PanelCommand, PanelGroup
@@ -102,6 +103,12 @@ app.add_typer(
     name=encodings.NAME,
     short_help="Export encodings, and compare them.",
     rich_help_panel="One step at a time",
+)
+app.add_typer(
+    toolchain.app,
+    name=toolchain.NAME,
+    short_help="Install, list and remove vendors' toolchains.",
+    rich_help_panel="This machine",
 )
 
 

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from intact.cli import arguments
-from intact.cli.options import COMPILE, CONFIG, DATA, DIMS, GATES, MODEL, PLACEMENT, QUANT, TALK, Flags, option, takes
+from intact.cli.options import (
+    CLUSTER,
+    COMPILE,
+    CONFIG,
+    DATA,
+    DIMS,
+    GATES,
+    MODEL,
+    PLACEMENT,
+    QUANT,
+    TALK,
+    Flags,
+    option,
+    takes,
+)
 
 if TYPE_CHECKING:
     from intact.search.matrix.cells import Outcome
@@ -18,14 +32,18 @@ if TYPE_CHECKING:
 NAME = "matrix"
 SOME_FAILED = 1
 CELLS = (
-    option("devices", "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, …", str),
+    option(
+        "devices",
+        "Separated by commas: cpu, qnn, qnn:v75, qnn:SM8650, qnn@2.6.0 (a toolchain that is installed), …",
+        str,
+    ),
     option("precisions", "Separated by commas: uint8, w8a16, …", str),
     option("output", "A folder; each build gets one in it.", Path, "-o", "--output"),
 )
 POOL = (
     option("workers", "Builds at a time. [default: one a core]", int | None, min=1),
     option("threads", "Threads of each build. [default: the cores, shared out]", int | None, min=1),
-    option("cluster", "A backend of joblib, such as dask or ray, in place of processes here."),
+    *CLUSTER,
 )
 # Each of these is set by the cells.
 QUANTIZER = tuple(one for one in QUANT if one.name != "precision")
@@ -43,11 +61,11 @@ def run(values: Flags) -> None:
 
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
-    config = arguments.settings(values, *SETTINGS)
+    config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
     from intact.api.matrix import matrix
     from intact.cli import console
 
-    path, output = arguments.model_path(values), values["output"]
+    output = values["output"]
     outcomes = matrix(
         path,
         devices=_listed(values["devices"]),

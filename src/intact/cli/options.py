@@ -59,6 +59,7 @@ class Flags(TypedDict, total=False):
     threads: int | None
     workers: int | None
     cluster: str | None
+    resume: bool
     as_json: bool
     quiet: bool
     log_json: bool
@@ -197,6 +198,13 @@ QUANT = (
         "--optimize/--no-optimize",
     ),
 )
+TOOLCHAIN = (
+    option(
+        "toolchain",
+        "Version of the vendor's toolchain, as `intact toolchain list` has it, or the folder of an environment. "
+        "[default: the usual one]",
+    ),
+)
 COMPILE = (
     option(
         "strict",
@@ -210,6 +218,7 @@ COMPILE = (
         "device. [default: device=CPU]",
         list[str] | None,
     ),
+    *TOOLCHAIN,
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
     option("timeout", "Seconds that one call of the vendor's toolchain may take.", float | None),
 )
@@ -246,10 +255,32 @@ LATENCY = (
         float | None,
     ),
 )
-PLACEMENT = (option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),)
+PLACEMENT = (
+    option("require_npu", "Gate: least percent of compute nodes on the NPU.", float | None),
+    option(
+        "max_cycles",
+        "Gate: most cycles of an inference, as the vendor's compiler estimates them; for devices whose compiler does.",
+        int | None,
+    ),
+)
 OUTPUT = (
     option("output", "Where the result goes.", Path, "-o", "--output"),
     option("overwrite", "Replace what is there.", bool),
+)
+CLUSTER = (
+    option(
+        "cluster",
+        "Share out what splits (calibration, searches, simulators) to a cluster, with the same result: tcp://HOST:8786 "
+        "of a Dask scheduler, ray://HOST:PORT, or local (local:N) for processes here.",
+        metavar="ADDRESS",
+    ),
+)
+RESUME = (
+    option(
+        "resume",
+        "Keep finished stages beside the output until the work ends well, and go on from those of a run that died.",
+        bool,
+    ),
 )
 TALK = (
     option("as_json", "Print the result as JSON on stdout; logs go to stderr.", bool, "--json"),

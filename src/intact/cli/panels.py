@@ -13,18 +13,38 @@ if TYPE_CHECKING:
 _PANELS = {
     "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
     "Output": ("output", "overwrite", "config"),
-    "Device": ("device", "arch", "soc", "assume_vnni", "assume_ort", "strict", "ep_option", "io", "timeout"),
+    "Device": (
+        "device",
+        "arch",
+        "soc",
+        "assume_vnni",
+        "assume_ort",
+        "strict",
+        "ep_option",
+        "toolchain",
+        "io",
+        "timeout",
+    ),
     "Precision": ("precision", "effort", "method", "plan", "rescue", "optimize"),
     "Inputs": (
         *("data", "test_data", "samples", "distribution", "seed", "tokenizer"),
         *("image_size", "image_mean", "image_std", "image_order", "image_layout", "state"),
     ),
-    "Gates": ("min_sqnr", "min_cosine", "labels", "max_accuracy_drop", "max_latency_ratio", "require_npu"),
+    "Gates": (
+        "min_sqnr",
+        "min_cosine",
+        "labels",
+        "max_accuracy_drop",
+        "max_latency_ratio",
+        "require_npu",
+        "max_cycles",
+    ),
     "Quantization in detail": (
         *("weight_type", "activation_type", "per_channel", "block_size", "accuracy_level", "weight_symmetric"),
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
+    "Long work": ("cluster", "resume"),
     "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}

@@ -44,6 +44,7 @@ def run(values: Flags) -> None:
     config = arguments.settings(values, HOW, *SETTINGS)
     if config.max_latency_ratio is not None and len(values["models"]) < 2:
         raise SettingsError("S145", "--max-latency-ratio: one model has no ratio", fix="give two or more models")
+    arguments.there(*values["models"])
     from intact.api.perf import perf
     from intact.cli import comparison, console
 

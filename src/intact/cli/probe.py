@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from intact.cli.options import TALK, Flags, option, takes
+from intact.cli.options import CLUSTER, TALK, Flags, option, takes
 
 NAME = "probe"
 PROBE = (
@@ -18,7 +18,7 @@ PROBE = (
 )
 
 
-@takes(PROBE, TALK)
+@takes(PROBE, CLUSTER, TALK)
 def run(values: Flags) -> None:
     """Ask the vendor's library about every operator and type, and write its answers with its version.
 
@@ -39,6 +39,7 @@ def run(values: Flags) -> None:
         numeric=bool(values["numeric"]),
         output=values["output"],
         workers=values["workers"],
+        cluster=values["cluster"],
         events=console.Talk(quiet=values["quiet"] or values["as_json"]),
     )
     if values["as_json"]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from intact.cli import arguments
-from intact.cli.options import CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, TALK, TARGET, Flags, takes
+from intact.cli.options import CLUSTER, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, RESUME, TALK, TARGET, Flags, takes
 
 NAME = "quantize"
 SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, CLUSTER, RESUME, TALK)
 def run(values: Flags) -> None:
     """Quantize a float model for a device, and save it as ONNX with Q/DQ nodes.
 
@@ -21,7 +21,15 @@ def run(values: Flags) -> None:
     from intact.reports.figures import count
 
     talk = console.Talk(quiet=values["quiet"])
-    result = quantize(**source, config=config, output=values["output"], overwrite=values["overwrite"], events=talk)
+    result = quantize(
+        **source,
+        config=config,
+        output=values["output"],
+        overwrite=values["overwrite"],
+        cluster=values["cluster"],
+        resume=values["resume"],
+        events=talk,
+    )
     if values["as_json"]:
         console.print_json(result.to_dict())
     elif not values["quiet"]:

@@ -30,12 +30,12 @@ def run(values: Flags) -> None:
 
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
-    config = arguments.settings(values, *SETTINGS)
+    config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
     from intact.api.rewrite import rewrite
     from intact.cli import console, summary
 
     result = rewrite(
-        arguments.model_path(values),
+        path,
         config=config,
         output=values["output"],
         rules="exact" if values["exact"] is True else "near",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
 from intact.reports.figures import count, quantized_nodes, size, types_in_words
-from intact.results import Accuracy, Analysis, Build, InspectedModel, QuantizeFigures, Refusal, TaskAccuracy
+from intact.results import Accuracy, Analysis, Build, Cost, InspectedModel, QuantizeFigures, Refusal, TaskAccuracy
 from intact.settings.config import BuildConfig
 
 if TYPE_CHECKING:
@@ -149,7 +149,15 @@ def _placed(built: Build) -> str:
     )
     where = f"on the {built.placement.place}, {count(built.placement.partitions, 'partition')}"
     text = f"{len(on)} of {count(len(on) + len(off), 'compute node')} {where}" + _layers(built)
+    text += "" if built.cost is None else f"\n{_estimated(built.cost)}"
     return text + "".join(f"\n  on the CPU: {node.name} ({node.op}): {node.reason}" for node in off)
+
+
+def _estimated(cost: Cost) -> str:
+    time = "" if cost.milliseconds is None else f", about {cost.milliseconds:.3g} ms at the chip's clock"
+    sizes = {"weights": cost.weight_bytes, "activations": cost.activation_bytes}
+    memory = [f"{size / 1024:.0f} KB of {what}" for what, size in sizes.items() if size is not None]
+    return f"the compiler estimates {', '.join([f'{cost.cycles} cycles{time}', *memory])}"
 
 
 def _layers(built: Build) -> str:

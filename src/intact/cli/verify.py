@@ -47,10 +47,10 @@ def run(values: Flags) -> None:
     Example: intact verify model.onnx output/model.qdq.onnx output/model.onnx --data inputs.npz --min-sqnr 30
     """
     config = arguments.settings(values, *SETTINGS)
+    reference, *candidates = arguments.there(*_models(values))
     from intact.api.verify import verify
     from intact.cli import comparison, console
 
-    reference, *candidates = _models(values)
     if not candidates and reference.suffix.lower() == ".json":
         _show_integrity(reference, values)
         return

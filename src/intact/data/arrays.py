@@ -18,6 +18,7 @@ All inputs must come to the same number of samples.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,6 +43,9 @@ class ArrayRows(Protocol):
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         """Rows `start` to `stop`, `size` at a time."""
 
+    def elsewhere(self) -> ArrayRows | None:
+        """The same rows for a process in another folder; None where they are in the memory of this one."""
+
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
@@ -59,6 +63,9 @@ class InMemory:
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         return (self.array[row : row + size] for row in range(start, stop, size))
+
+    def elsewhere(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,14 @@ class ArraySource(Source):
         columns = (self._samples(name, start, stop) for name in names)
         for values in zip(*columns, strict=True):
             yield dict(zip(names, values, strict=True))
+
+    def elsewhere(self) -> Source | None:
+        found = {name: rows for name, array in self._arrays.items() if (rows := array.elsewhere()) is not None}
+        if len(found) < len(self._arrays):
+            return None
+        result = copy.copy(self)
+        result._arrays = found
+        return result
 
     def _samples(self, name: str, start: int, stop: int) -> Iterator[np.ndarray]:
         form = self._layouts[name]

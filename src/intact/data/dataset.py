@@ -30,6 +30,10 @@ class Source(ABC):
     def read(self, start: int, stop: int) -> Iterator[Feeds]:
         """The samples from `start` up to `stop`."""
 
+    def elsewhere(self) -> Source | None:
+        """The same samples for a process in another folder; None where they are in the memory of this one."""
+        return None
+
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """The figures of each of these samples, after a check of all its values."""
         for row, feed in enumerate(self.read(start, stop), start):

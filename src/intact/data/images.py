@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -84,6 +84,9 @@ class ImageRows:
     def blocks(self, start: int, stop: int, size: int) -> Iterator[np.ndarray]:
         for row in range(start, stop, size):
             yield np.stack([_decoded(path, self.preparation) for path in self.files[row : row + size]])
+
+    def elsewhere(self) -> ImageRows:
+        return replace(self, files=tuple(path.resolve() for path in self.files))
 
 
 def open_images(folder: Path, specs: tuple[InputSpec, ...], settings: ImageConfig) -> ArraySource:

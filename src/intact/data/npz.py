@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO
@@ -59,6 +59,9 @@ class StoredArray:
                 buffer = bytearray(size * row_bytes)
                 _fill(stream, buffer, self.path, row)
                 yield np.frombuffer(buffer, self.dtype).reshape(size, *self.shape[1:])
+
+    def elsewhere(self) -> StoredArray:
+        return replace(self, path=self.path.resolve())
 
 
 def is_array_file(path: Path) -> bool:

@@ -64,6 +64,9 @@ class SyntheticSource(Source):
         self._inputs = [_Input(spec, known[spec.name], _fixed(spec, self._assumed)) for spec in specs]
         self.warnings = tuple(self._notes())
 
+    def elsewhere(self) -> SyntheticSource:
+        return self
+
     def _running(self, model: ir.Model) -> _Assumed:
         """The first sizes that the model runs with; the very first if it runs with none."""
         if all(given.shape == given.spec.shape != () for given in self._inputs):

@@ -71,6 +71,9 @@ class Rule:
     creates: tuple[OpKey, ...] = ()
     """Op types that the rule brings into a graph that may not have had them, for a target that lacks one."""
 
+    replaces: tuple[OpKey, ...] = ()
+    """Op types that the rule takes out of a graph, for a target with an NPU that lacks all of them."""
+
     is_local: ClassVar[bool] = False
     """True if `check` asks about the match and what comes just before it only, so that no other change matters."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import query
+from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding, round_to_grid
 
@@ -76,6 +76,46 @@ def unrounded(model: ir.Model, tensors: Collection[str] | None = None) -> ir.Mod
             for user, index in node.outputs[0].uses():
                 user.replace_input_with(index, quantize.inputs[0])
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class LayersApart:
+    """A quantized model in which every layer reads graph inputs in the place of tensors on grids.
+
+    `feeds` are these inputs, each with the computed tensor that it stands for. `results` are the outputs: each is a
+    tensor as its grid leaves it, by the name of the grid's QuantizeLinear.
+    """
+
+    model: ir.Model
+    feeds: dict[str, str]
+    results: dict[str, str]
+
+
+def layers_apart(model: ir.Model, known: Collection[str]) -> LayersApart:
+    """A copy of a quantized model whose layers depend on these tensors from outside, and not on each other."""
+    result = model.clone()
+    names = edit.Names(result)
+    inputs: dict[str, ir.Value] = {}
+    seen: dict[str, ir.Value] = {}
+    grids = [(node, _writer(node), base_of(node.outputs[0])) for node in result.graph if _reads_grid(node)]
+    for node, quantize, base in grids:
+        assert quantize is not None, "a grid has a writer"
+        behind, name = node.outputs[0], base.name or ""
+        seen.setdefault(quantize.name or "", behind)
+        if name not in known:
+            continue
+        if name not in inputs:
+            scale = quantize.inputs[1]
+            assert scale is not None and scale.dtype is not None, "the scale of a grid is a constant"
+            dtype = ir.TensorType(scale.dtype)
+            inputs[name] = ir.Value(name=names.take(f"{name}_float"), shape=base.shape, type=dtype)
+        for user, index in list(behind.uses()):
+            user.replace_input_with(index, inputs[name])
+    result.graph.inputs.extend(inputs.values())
+    result.graph.outputs[:] = list(seen.values())
+    edit.prune(result)
+    feeds = {value.name or "": name for name, value in inputs.items()}
+    return LayersApart(result, feeds, {name: value.name or "" for name, value in seen.items()})
 
 
 def _puts_on_grid(node: ir.Node) -> bool:

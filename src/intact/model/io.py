@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +20,9 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from intact import scratch
-from intact.errors import ModelError, SettingsError, about
+from intact.errors import ModelError, about
 from intact.model import context_binaries, external, normalize, proto_check, schema_check, sniff, upgrade
+from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -38,8 +38,6 @@ CHUNK = 1 << 22
 
 REPEATED = "repeated_constants"
 """The key in `meta` of a loaded model for the names of constants that its file defines more than once."""
-
-MODEL_FILE = "an ONNX model file (.onnx)"
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -144,8 +142,8 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of the bytes of one file, read in pieces."""
-    _check_ordinary(Path(path))
-    with _reading(Path(path)), open(path, "rb") as file:
+    check_ordinary(Path(path))
+    with reading(Path(path)), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -161,18 +159,8 @@ def _parse(file: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_ordinary(file: Path) -> os.stat_result:
-    """Refuse what may never end, such as a pipe or a device, before it is opened."""
-    with _reading(file):
-        status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
-        raise SettingsError("S130", f"{file} is {kind}", allowed=MODEL_FILE)
-    return status
-
-
 def _read(file: Path) -> bytes:
-    status = _check_ordinary(file)
+    status = check_ordinary(file)
     if status.st_size > PROTOBUF_LIMIT:
         raise ModelError(
             "M105",
@@ -180,7 +168,7 @@ def _read(file: Path) -> bytes:
             allowed=f"up to {PROTOBUF_LIMIT} bytes, with the weights outside",
             fix="save the model with external data",
         )
-    with _reading(file):
+    with reading(file):
         content = file.read_bytes()
     if not content:
         raise ModelError("M102", f"{file} is empty", allowed=MODEL_FILE, fix="copy or download it again")
@@ -415,18 +403,6 @@ def _renamed_when_done(target: Path) -> Iterator[BinaryIO]:
     """A new file beside `target` that takes its name when the block ends, and is gone when the block fails."""
     with scratch.draft(target) as draft, open(draft, "wb") as file:
         yield file
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as problem:
-        # A path with a zero byte is a ValueError.
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise SettingsError(
-            "S130", f"cannot read {file}: {reason}", allowed=MODEL_FILE, fix="check the path and the rights"
-        ) from problem
 
 
 @contextmanager

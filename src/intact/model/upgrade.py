@@ -82,7 +82,7 @@ def keep_kernels(model: ir.Model, from_opset: int) -> None:
     ONNX Runtime has another AveragePool from opset 19 on: between Q and DQ its ties go to other integers.
     """
     nodes = (node for node in query.all_nodes(model) if node.domain == "")
-    if changes_kernels(model, from_opset) and all(_is_in(node, LAST_POOL) for node in nodes):
+    if changes_kernels(model, from_opset) and all(is_in(node, LAST_POOL) for node in nodes):
         model.opset_imports[""] = LAST_POOL
 
 
@@ -92,7 +92,7 @@ def changes_kernels(model: ir.Model, from_opset: int) -> bool:
     return from_opset <= LAST_POOL and any(pools)
 
 
-def _is_in(node: ir.Node, opset: int) -> bool:
+def is_in(node: ir.Node, opset: int) -> bool:
     """True if `opset` has the op with these attributes and types, in the same meaning."""
     schema, rule = schema_of(node.op_type, opset), opset_rules.RULES.get(node.op_type)
     if schema is None or schema.deprecated or (rule is not None and rule.below > opset):

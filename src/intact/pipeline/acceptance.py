@@ -11,7 +11,7 @@ from intact.backends import installed
 from intact.errors import SettingsError
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
-from intact.results import Accuracy, Gate, Placement, TaskAccuracy
+from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 from intact.verification import gates, remedies
@@ -19,7 +19,7 @@ from intact.verification import gates, remedies
 # Gates that need the model to be run.
 MEASURED = ("min_sqnr", "min_cosine", "max_accuracy_drop", "max_latency_ratio")
 # All gates that a build may have.
-GATES = (*MEASURED, "require_npu")
+GATES = (*MEASURED, "require_npu", "max_cycles")
 ROWS_TO_TIME = 8
 
 
@@ -27,6 +27,11 @@ def check_settings(config: BuildConfig, target: Target) -> None:
     """Refuse gates that cannot be checked, before any work is done."""
     if config.require_npu is not None and not target.npu:
         raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
+    if config.max_cycles is not None and not installed.find(target.backend).estimates:
+        able = ", ".join(name for name, backend in installed.every() if backend.estimates)
+        raise SettingsError(
+            "S214", f"--max-cycles {config.max_cycles}: no compiler of {target.name} estimates cycles", allowed=able
+        )
     check_labels(config)
     why = installed.find(target.backend).untimed if config.max_latency_ratio is not None else None
     if why is not None:
@@ -75,6 +80,7 @@ def check(
     task: tuple[TaskAccuracy, ...],
     placement: Placement | None = None,
     *,
+    cost: Cost | None = None,
     calibration: str | None = None,
     target: Target | None = None,
 ) -> tuple[Gate, ...]:
@@ -93,5 +99,7 @@ def check(
         checked.append(gates.task_gate(original, forms, config.max_accuracy_drop))
     if config.require_npu is not None and placement is not None:
         checked.append(gates.placement_gate(placement, config.require_npu))
+    if config.max_cycles is not None and cost is not None:
+        checked.append(gates.cycles_gate(cost, config.max_cycles))
     takes = () if target is None else target.precisions
     return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)

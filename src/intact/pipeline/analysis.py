@@ -5,20 +5,21 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.backends.live import place_live
-from intact.results import Analysis, NodeFacts
+from intact.results import Analysis, NodeFacts, Placement
+from intact.settings.config import CompileConfig
 from intact.targets.placement import in_float, place
 from intact.targets.spec import Target
 
 
-def analyze(model: ir.Model, target: Target, *, live: bool = False, timeout: float = 1800.0) -> Analysis:
-    """Place the compute nodes of a quantized model on `target`: by its table, or if `live` by its library."""
-    placement = place_live(model, target, timeout=timeout) if live else place(model, target)
+def analyze(model: ir.Model, target: Target, live: CompileConfig | None = None) -> Analysis:
+    """Place the compute nodes of a quantized model on `target`: by its table, or as `live` says by its library."""
+    placement = place(model, target) if live is None else _by_library(model, target, live)
     total = len(placement.npu_nodes) + len(placement.cpu_nodes)
     return Analysis(
         target=target.name,
         soc=target.soc.name if target.soc is not None else None,
         has_npu=target.npu,
-        method="library" if live else "table",
+        method="table" if live is None else "library",
         compute_nodes=total,
         npu_percent=round(100 * len(placement.npu_nodes) / total, 2) if total else 0.0,
         partitions=placement.partitions,
@@ -26,3 +27,7 @@ def analyze(model: ir.Model, target: Target, *, live: bool = False, timeout: flo
         cpu_nodes=placement.cpu_nodes,
         float_nodes=tuple(NodeFacts(node.name, node.op) for node in in_float(model, target)),
     )
+
+
+def _by_library(model: ir.Model, target: Target, settings: CompileConfig) -> Placement:
+    return place_live(model, target, timeout=settings.timeout, toolchain=settings.toolchain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
-from intact.pipeline.preparation import PreparedModel
+from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
 from intact.quantization import boundary, float16
-from intact.results import RequantizedWeight, RewriteCheck
+from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads
@@ -82,6 +83,22 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log))
 
 
+def rewrite_once(quantized: PreparedModel, log: Log) -> RewrittenModel:
+    """`rewrite`, unless the result is there already."""
+
+    def unpack(found: tuple[Application, ...], folder: Path) -> RewrittenModel:
+        rewritten = unpack_rewritten(found, folder)
+        # Its warnings are among those that were kept.
+        return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, Log()))
+
+    return quantized.checkpoints.stage(
+        "rewrite",
+        lambda: rewrite(quantized, log),
+        lambda result, folder: pack_rewritten(result.rewritten, folder),
+        unpack,
+    )
+
+
 def in_other_form(rewritten: RewrittenModel, model: ir.Model, log: Log) -> RewrittenModel:
     """The same build with another form of its rewritten model."""
     return replace(
@@ -112,9 +129,11 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
             raise validation.Violations(unheld, target)
-        timeout = prepared.config.compile.timeout
+        settings = prepared.config.compile
         by_table = validation.validate(described, target, strict=False)
-        facts = other_version.of_this_version(described, target, by_table, timeout=timeout)
+        facts = other_version.of_this_version(
+            described, target, by_table, timeout=settings.timeout, toolchain=settings.toolchain
+        )
         log.warn(*facts.notes)
         if facts.violations and strict:
             raise validation.Violations(facts.violations, target)
@@ -125,6 +144,46 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
     return ValidatedModel(rewritten, off)
 
 
+def validate_once(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
+    """`validate`, unless the result is there already."""
+    return rewritten.prepared.checkpoints.stage(
+        "validate",
+        lambda: validate(rewritten, log),
+        lambda result, _: dict(result.on_cpu),
+        lambda on_cpu, _: ValidatedModel(rewritten, on_cpu),
+    )
+
+
+def compile_once(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
+    """`compile`, unless the files are there already: then they are copied."""
+
+    def pack(result: CompiledModel, kept: Path) -> compiling.Compiled:
+        return _moved(result.compiled, kept)
+
+    def unpack(found: compiling.Compiled, kept: Path) -> CompiledModel:
+        there = replace(found, path=kept / found.path.name, files=_in(kept, found.files))
+        return CompiledModel(validated.before, _moved(replace(there, made_from=_in(kept, found.made_from)), folder))
+
+    checkpoints = validated.before.prepared.checkpoints
+    return checkpoints.stage("compile", lambda: compile(validated, folder, log), pack, unpack)
+
+
+def _moved(compiled: compiling.Compiled, folder: Path) -> compiling.Compiled:
+    """A compiled model, copied into another folder."""
+    for file in {compiled.path, *compiled.files, *compiled.made_from}:
+        shutil.copyfile(file, folder / file.name)
+    return replace(
+        compiled,
+        path=folder / compiled.path.name,
+        files=_in(folder, compiled.files),
+        made_from=_in(folder, compiled.made_from),
+    )
+
+
+def _in(folder: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(folder / file.name for file in files)
+
+
 def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
     """Let the vendor's toolchain compile a model into a folder."""
     rewritten = validated.before
@@ -132,8 +191,17 @@ def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
     with log.stage("compile") as (_, details):
         compiled = compiling.compile(stamped(rewritten.deployed.model), device, folder, on_cpu=validated.on_cpu)
         details["runtime"] = compiled.runtime
+    if compiled.unforeseen and rewritten.prepared.config.strict:
+        raise validation.Violations([_left_alone(node) for node in compiled.unforeseen], rewritten.prepared.target)
     log.warn(*compiled.warnings)
     return CompiledModel(rewritten, compiled)
+
+
+def _left_alone(node: PlacedNode) -> Violation:
+    """The violation of a node that a compiler put on the CPU by itself."""
+    requirement, fix = "the compiler has to compute it on the NPU", "replace it by operators that the NPU computes"
+    fix = f"{fix}; --no-strict leaves this node on the CPU"
+    return Violation(node.name, node.op, requirement, node.reason, "the compiler's own placement", fix, "T128")
 
 
 def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> None:

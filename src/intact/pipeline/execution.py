@@ -31,12 +31,14 @@ Outputs = Mapping[str, np.ndarray]
 
 PLAIN = "onnxruntime, no optimizations"
 
-# Rows that are in memory at a time; a pool of simulators shares them.
-ROWS_AT_ONCE = 64
+# Rows that are in memory at a time; a pool of simulators shares them. Of small ones there are more, as many as fit:
+# a simulator that starts anew for every few of them spends more time on starting than on running.
+LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
+BYTES_AT_ONCE = 16 << 20
 
 
-def runner(path: Path, config: CompileConfig, at_once: int = ROWS_AT_ONCE) -> Runner:
-    """Choose where a model file runs, and how many rows of it at once. This is the one place that does.
+def runner(path: Path, config: CompileConfig, at_once: int | None = None) -> Runner:
+    """Choose where a model file runs, and how many rows of it at once, if not as many as fit. Nothing else does.
 
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
     backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
@@ -54,7 +56,7 @@ def runner(path: Path, config: CompileConfig, at_once: int = ROWS_AT_ONCE) -> Ru
     return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config, at_once))
 
 
-def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, at_once: int) -> Runner:
+def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, at_once: int | None) -> Runner:
     made = CompileConfig.from_dict(built["config"]["compile"])
     for name, asked, found in (("arch", config.arch, made.arch), ("soc", config.soc, made.soc)):
         if asked is not None and found is not None and asked.lower() != found.lower():
@@ -146,12 +148,18 @@ def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outp
 
 
 def stream_compiled(
-    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, at_once: int = ROWS_AT_ONCE
+    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, at_once: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of a compiled model for each row, on its device or a simulator of it, a block of rows at a time."""
     waiting = iter(rows)
-    while block := list(islice(waiting, at_once)):
-        yield from run_compiled(path, block, target, config)
+    while block := list(islice(waiting, at_once or LEAST_AT_ONCE)):
+        more = 0 if at_once is not None else _rows_that_fit(block[0]) - len(block)
+        yield from run_compiled(path, [*block, *islice(waiting, max(0, more))], target, config)
+
+
+def _rows_that_fit(row: data.Feeds) -> int:
+    size = sum(array.nbytes for array in row.values())
+    return min(MOST_AT_ONCE, BYTES_AT_ONCE // max(1, size))
 
 
 def states_of(
@@ -174,4 +182,4 @@ def run_compiled(
 
 def device_of(target: Target, config: CompileConfig) -> compiling.Device:
     """The device to compile for and to run on, as the target's table and the settings say."""
-    return compiling.Device.of(target, config.timeout, config.ep_options)
+    return compiling.Device.of(target, config.timeout, config.ep_options, config.toolchain)

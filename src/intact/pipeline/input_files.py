@@ -18,6 +18,17 @@ def protect(output: Path, config: BuildConfig | None, *models: Path) -> None:
     publish.refuse_inputs(output, [*(file for model in models for file in _files_of(model)), *settings])
 
 
+def digests(config: BuildConfig, model: Path) -> dict[str, str]:
+    """The digest of each file that decides a build: the model with its weights, and those that settings name.
+
+    Inputs have digests of their own, sample by sample.
+    """
+    quant = config.quantization
+    named = [config.labels, *(() if quant is None else (quant.plan, quant.encodings)), config.compile.device]
+    files = [*_files_of(model), *(Path(name) for name in named if name is not None)]
+    return {str(number): io.sha256_of(file) for number, file in enumerate(files) if file.is_file()}
+
+
 def _named_by(config: BuildConfig) -> tuple[Path, ...]:
     quant = config.quantization
     own = (config.test_path, config.labels, config.tokenizer)

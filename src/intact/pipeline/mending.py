@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx_ir as ir
 
 from intact.errors import IntactError
 from intact.events import Log
+from intact.model import io
 from intact.pipeline import deployment
 from intact.pipeline.deployment import CompiledModel, Outputs, RewrittenModel
+from intact.pipeline.preparation import KEPT
 from intact.results import Accuracy
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
@@ -63,6 +66,23 @@ def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
             log.warn(f"a form that the device computes better could not be looked for: {error}")
         details["done"] = [] if found is None else list(found.done)
     return None if found is None else MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done)
+
+
+def mend_once(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
+    """`mend`, unless it has been looked for already."""
+
+    def pack(found: MendedBuild | None, folder: Path) -> tuple[str, ...] | None:
+        if found is None:
+            return None
+        io.save(found.form.rewritten.model, folder / KEPT)
+        return found.done
+
+    def unpack(done: tuple[str, ...] | None, folder: Path) -> MendedBuild | None:
+        if done is None:
+            return None
+        return MendedBuild(deployment.in_other_form(built.before, io.load(folder / KEPT), Log()), done)
+
+    return built.prepared.checkpoints.stage("mend", lambda: mend(built, mender, log), pack, unpack)
 
 
 def _db(found: float | None) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 
-from intact import data
+from intact import data, environment
 from intact.backends import installed
 from intact.data import examination
 from intact.data.labels import Labels, load_labels
@@ -18,14 +18,18 @@ from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
+from intact.model import io, lowering
 from intact.model.census import census
-from intact.pipeline import drift, loading, presets
+from intact.pipeline import drift, input_files, loading, presets
+from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
+from intact.quantization.calibration.spread import Spread
 from intact.results import Application
 from intact.rules.float import optimization
 from intact.rules.float.settle import Settled, settle_masks
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -34,12 +38,16 @@ from intact.targets.spec import Target
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
 
 
+# The files of models among the finished stages of a build: of what a stage made, and of its float twin.
+KEPT, TWIN = "model.onnx", "twin.onnx"
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
     """A model on its way from its file to a target, with all that was settled so far.
 
     `model` is what the last stage made of it: loaded, optimized, or quantized. `unquantized` says why nothing of it
-    could be quantized, so that it stays as it is.
+    could be quantized, so that it stays as it is. A model that got grids here has the float one that they are in.
     """
 
     source: LoadedModel
@@ -52,6 +60,8 @@ class PreparedModel:
     kept: tuple[float16.Kept, ...] = ()
     labels: Labels | None = None
     unquantized: IntactError | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    twin: quantizing.FloatTwin | None = None
 
     @property
     def is_quantized(self) -> bool:
@@ -66,14 +76,31 @@ class PreparedModel:
         return self.source.quantized is not None if quant is None else quant.has_grids and self.is_quantized
 
 
-def prepare(path: Path, asked: BuildConfig, log: Log) -> PreparedModel:
-    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common."""
+def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints | None = None) -> PreparedModel:
+    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common.
+
+    What `checkpoints` have of a model, data and settings that are still the same is not done again.
+    """
     presets.refuse_auto(asked)
     begun, upgrade = begin(path, asked, log)
+    begun = replace(begun, checkpoints=checkpoints or Checkpoints())
+    begun.checkpoints.under(partial(key_of, begun))
     try:
         return quantize(optimize(begun, log), log)
     finally:
         upgrade.confirm(log)
+
+
+def key_of(begun: PreparedModel) -> Key:
+    """All that decides the bytes of a build."""
+    inputs, labels = begun.inputs, begun.labels
+    return {
+        "model or file that settings name": input_files.digests(begun.config, begun.source.path),
+        "data": [inputs.calibration.sha256, inputs.test.sha256, labels is not None],
+        "setting": begun.config.to_dict(),
+        "version": {**installed.versions(begun.target.backend), "sources": environment.sources()},
+        "number of threads": ort_cpu.threads(),
+    }
 
 
 def prepare_unseen(path: Path, asked: BuildConfig, log: Log) -> tuple[ir.Model, Target]:
@@ -113,10 +140,26 @@ def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
     if not begun.config.optimize:
         log.skip("optimize", "--no-optimize leaves the model as it is")
         return begun
-    with log.stage("optimize") as (_, details):
-        optimized = optimize_for(begun.source.model, begun.target, begun.config.quantization)
-        details["rewrites"] = len(optimized.applications)
+
+    def run() -> Rewritten:
+        with log.stage("optimize") as (_, details):
+            optimized = optimize_for(begun.source.model, begun.target, begun.config.quantization)
+            details["rewrites"] = len(optimized.applications)
+        return optimized
+
+    optimized = begun.checkpoints.stage("optimize", run, pack_rewritten, unpack_rewritten)
     return replace(begun, model=optimized.model, optimizations=optimized.applications)
+
+
+def pack_rewritten(rewritten: Rewritten, folder: Path) -> tuple[Application, ...]:
+    """Keep a model after rewriting in a folder, and return what was done."""
+    io.save(rewritten.model, folder / KEPT)
+    return rewritten.applications
+
+
+def unpack_rewritten(applications: tuple[Application, ...], folder: Path) -> Rewritten:
+    """The model that `pack_rewritten` kept."""
+    return Rewritten(io.load(folder / KEPT), applications)
 
 
 def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> Rewritten:
@@ -127,11 +170,23 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
+    """Quantize the model as its settings say, in an opset that the target's toolchain reads."""
+    result, newest = _quantize_or_skip(optimized, log), optimized.target.opset
+    return result if newest is None else replace(result, model=lowering.lowered(result.model, newest))
+
+
+def _quantize_or_skip(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say; leave it as it is where they do not."""
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:
         log.skip("quantize", str(source.quantized or _kept_in_float(optimized.config, optimized.target)))
         return optimized if source.quantized is None else replace(optimized, model=source.model)
+    return optimized.checkpoints.stage(
+        "quantize", partial(_quantize_or_leave, optimized, quant, log), _pack, partial(_unpack, optimized)
+    )
+
+
+def _quantize_or_leave(optimized: PreparedModel, quant: QuantConfig, log: Log) -> PreparedModel:
     try:
         found = _quantize(optimized, quant, log)
     except (TargetError, ModelError) as nothing:
@@ -140,7 +195,38 @@ def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
         return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
     calibrated = quant.activation_type != "float"
-    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept)
+    return replace(optimized, model=found.model, calibrated=calibrated, kept=found.kept, twin=found.twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptQuantized:
+    """A quantized model without its graphs, which lie in files of their own."""
+
+    calibrated: bool
+    kept: tuple[float16.Kept, ...]
+    unquantized: IntactError | None
+    spreads: Mapping[str, Spread] | None
+
+
+def _pack(quantized: PreparedModel, folder: Path) -> _KeptQuantized:
+    twin = quantized.twin
+    if quantized.unquantized is None:
+        io.save(quantized.model, folder / KEPT)
+    if twin is not None:
+        io.save(twin.model, folder / TWIN)
+    spreads = None if twin is None else twin.spreads
+    return _KeptQuantized(quantized.calibrated, quantized.kept, quantized.unquantized, spreads)
+
+
+def _unpack(optimized: PreparedModel, found: _KeptQuantized, folder: Path) -> PreparedModel:
+    return replace(
+        optimized,
+        model=optimized.model if found.unquantized is not None else io.load(folder / KEPT),
+        calibrated=found.calibrated,
+        kept=found.kept,
+        unquantized=found.unquantized,
+        twin=None if found.spreads is None else quantizing.FloatTwin(io.load(folder / TWIN), found.spreads),
+    )
 
 
 def _kept_in_float(config: BuildConfig, target: Target) -> str:

@@ -15,6 +15,7 @@ from intact.targets.spec import Target
 
 DEFAULT_PRECISION = "uint8"
 AUTO = "auto"
+HALF = "fp16"
 
 
 class Preset(TypedDict):
@@ -65,7 +66,7 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
         return _with_plan(config, Path(config.quantization.plan))
     precision = config.precision or DEFAULT_PRECISION
     check_available(target, precision)
-    preset = PRECISIONS[precision]
+    preset = None if precision == HALF and target.halves_alone else PRECISIONS[precision]
     if preset is None:
         _refuse_quantization(config, f"--precision {precision} quantizes nothing")
         _refuse_integer_io(config, f"--precision {precision}")

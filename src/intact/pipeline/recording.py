@@ -36,7 +36,13 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
     config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
     kind = calibration.kind if prepared.calibrated else "none"
     checked = acceptance.check(
-        config, found.accuracy, found.task, compiled.placement, calibration=kind, target=prepared.target
+        config,
+        found.accuracy,
+        found.task,
+        compiled.placement,
+        cost=compiled.cost,
+        calibration=kind,
+        target=prepared.target,
     )
     gates = checked if found.latency is None else (*checked, found.latency)
     judged = _judge(prepared, found, gates)
@@ -45,7 +51,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         source_sha256=prepared.source.sha256,
         source_opset=prepared.source.opset,
         config=config.to_dict(),
-        environment=versions(prepared.target.backend),
+        environment=versions(prepared.target.backend, prepared.config.compile.toolchain),
         calibration_kind=kind,
         calibration_samples=len(calibration) if prepared.calibrated else 0,
         calibration_sha256=calibration.sha256 if prepared.calibrated else None,
@@ -62,7 +68,9 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         verdict=judged.word,
         verdict_reasons=judged.reasons,
         layers=network.layers_of(built.before.rewritten.model),
+        errors=found.errors,
         source_weight_bytes=io.size_of_weights(prepared.source.model),
+        cost=compiled.cost,
     )
     write_down(result, folder)
     return result

@@ -5,6 +5,7 @@ Each stage is a function from a value to a value; this file alone knows which fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,21 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
-from intact.pipeline import acceptance, deployment, input_files, mending, preparation, presets, recording, verifying
+from intact.pipeline import (
+    acceptance,
+    checkpoints,
+    deployment,
+    input_files,
+    mending,
+    preparation,
+    presets,
+    recording,
+    verifying,
+)
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
 from intact.pipeline.mending import Mender
 from intact.pipeline.preparation import PreparedModel
-from intact.pipeline.verifying import Finder
+from intact.pipeline.verifying import Finder, Verified
 from intact.reports import publish
 from intact.results import Build
 from intact.settings.config import BuildConfig
@@ -34,6 +45,8 @@ class BuildOptions:
     verify: bool = True
     finder: Finder | None = None
     mender: Mender | None = None
+    resume: bool = False
+    """Keep finished stages beside the output until the build ends well, and go on from those that are there."""
 
 
 def build(
@@ -46,28 +59,27 @@ def build(
     options = options or BuildOptions()
     check(path, config, output, overwrite=options.overwrite)
     log = Log(events or Silence())
-    return complete(preparation.prepare(path, config, log), output, options, log)
+    with checkpoints.kept(output if options.resume else None, log) as kept:
+        return complete(preparation.prepare(path, config, log, kept), output, options, log)
 
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
-    rewritten = deployment.rewrite(quantized, log)
+    rewritten = deployment.rewrite_once(quantized, log)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
         return recording.finish(compiled, verified, portable, folder, log)
 
 
-def _deploy(
-    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
-) -> tuple[CompiledModel, verifying.Verified]:
+def _deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
     """Validate, compile and verify a model; one that the compiler gets wrong in another form, if one is better."""
     before = log.mark()
     compiled, verified = _try(rewritten, folder, options, log)
     missed = mending.shortfall(verified.accuracy)
-    found = mending.mend(compiled, options.mender, log) if missed and options.mender is not None else None
+    found = mending.mend_once(compiled, options.mender, log) if missed and options.mender is not None else None
     if found is not None:
         told = log.stages.pop()
         log.back_to(before)
@@ -82,17 +94,22 @@ def _deploy(
             log.back_to(before)
             compiled, verified = _try(rewritten, folder, options, log)
         log.stages.append(told)
-    return compiled, verifying.placed(compiled, verified, options.finder, log)
+    return compiled, _once("debug", compiled, lambda: verifying.placed(compiled, verified, options.finder, log))
 
 
-def _try(
-    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
-) -> tuple[CompiledModel, verifying.Verified]:
-    validated = deployment.validate(rewritten, log)
-    compiled = deployment.compile(validated, folder, log)
+def _try(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
+    validated = deployment.validate_once(rewritten, log)
+    compiled = deployment.compile_once(validated, folder, log)
     deployment.check_loads(compiled, folder, runs_later=options.verify)
-    verified = verifying.verify(compiled, log) if options.verify else _unverified(rewritten.prepared, log)
-    return compiled, verified
+    if not options.verify:
+        return compiled, _unverified(rewritten.prepared, log)
+    return compiled, _once("verify", compiled, lambda: verifying.verify(compiled, log))
+
+
+def _once(name: str, compiled: CompiledModel, run: Callable[[], Verified]) -> Verified:
+    """Figures of a stage at the end, unless they are there already."""
+    found: Verified = compiled.prepared.checkpoints.stage(name, run, lambda one, _: one, lambda one, _: one)
+    return found
 
 
 def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> None:
@@ -101,7 +118,7 @@ def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> 
     input_files.protect(output, config, path)
     target = presets.available(config)
     acceptance.check_settings(config, target)
-    versions(target.backend)
+    versions(target.backend, config.compile.toolchain)
     compiling.check(target.backend, config.compile.ep_options)
 
 
@@ -116,5 +133,5 @@ def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) 
         return recording.finish(adopted, verified, {}, folder, log)
 
 
-def _unverified(quantized: PreparedModel, log: Log) -> verifying.Verified:
+def _unverified(quantized: PreparedModel, log: Log) -> Verified:
     return verifying.unverified(quantized, "compile does not verify; see intact verify", log)

@@ -13,15 +13,16 @@ import onnx_ir as ir
 from intact import data
 from intact.errors import IntactError
 from intact.events import Log
-from intact.model import randomness
-from intact.model.activation_grids import unrounded
+from intact.model import query, randomness
+from intact.model.activation_grids import layers_apart, unrounded
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
 from intact.pipeline.preparation import PreparedModel
-from intact.results import Accuracy, Form, Gate, TaskAccuracy
+from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 from intact.verification import clipped as clipping
+from intact.verification import layer_errors
 from intact.verification.compare import Runner, compare, measure
 from intact.verification.sequences import chained
 
@@ -43,6 +44,7 @@ class Verified:
     unrun: str | None = None
     parted: str | None = None
     doubts: tuple[str, ...] = ()
+    errors: tuple[LayerError, ...] = ()
 
 
 def verify(built: CompiledModel, log: Log) -> Verified:
@@ -59,7 +61,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         details.update({"states": states} if states else {})
         runners = [chained(runner, states) for runner in (original, *_runners(built, in_turn=bool(states)))]
         first, others = measure(rows, _counted(runners[0], advance), runners[1:], prepared.labels)
-        clipped = _tell_clipping(prepared, log) if prepared.calibrated else []
+        clipped, errors = _look_inside(prepared, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, clipped)
     for name, output in states.items():
@@ -71,6 +73,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         _latency(built, log),
         None if compiled.runs else f"{prepared.target.name} is not on this machine",
         doubts=doubts,
+        errors=errors,
     )
 
 
@@ -100,10 +103,10 @@ def _runners(built: CompiledModel, *, in_turn: bool) -> list[Runner]:
     if rewritten.applications or not (built.compiled.runs or forms):
         forms.append(("rewritten", rewritten.model))
     runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
-    return [*runners, _deployed(built, 1 if in_turn else execution.ROWS_AT_ONCE)] if built.compiled.runs else runners
+    return [*runners, _deployed(built, 1 if in_turn else None)] if built.compiled.runs else runners
 
 
-def _deployed(built: CompiledModel, at_once: int) -> Runner:
+def _deployed(built: CompiledModel, at_once: int | None) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
@@ -143,15 +146,44 @@ def placed(built: CompiledModel, found: Verified, finder: Finder | None, log: Lo
     return replace(found, parted=parted)
 
 
-def _tell_clipping(prepared: PreparedModel, log: Log) -> list[clipping.Clipped]:
-    """Warn where held-back rows leave the grids that calibration chose: other figures show only that they are bad."""
+def _look_inside(prepared: PreparedModel, log: Log) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
+    """The error of every tensor on a grid; warn where held-back rows leave the grids that calibration chose."""
     grids = clipping.watched(prepared.model)
-    rows = islice(prepared.inputs.test, VALIDATION_ROWS)
-    found = clipping.clipped(grids, execution.inside(prepared.model, list(grids), rows)) if grids else []
+    if not grids:
+        return [], ()
+    errors = [layer_errors.GridErrors(grid) for grid in grids.values()]
+    rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
+    with log.events.stage("compare the layers", len(rows)) as advance:
+        inside = execution.inside(prepared.model, list(grids), rows)
+        watched = layer_errors.compared(errors, _right_tensors(prepared, errors, rows), inside)
+        found = clipping.clipped(grids, _told(watched, advance))
     if found:
         more = f" (and {len(found) - 1} more tensors)" if len(found) > 1 else ""
         log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
-    return found
+    return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
+
+
+def _right_tensors(
+    prepared: PreparedModel, errors: Sequence[layer_errors.GridErrors], rows: Sequence[data.Feeds]
+) -> Iterator[Outputs]:
+    """The tensors of the float model for the first rows; the layers of the quantized one are compared with them."""
+    if prepared.twin is None:
+        return
+    known = query.values(prepared.twin.model).keys() & {one.grid.base for one in errors}
+    apart = layers_apart(prepared.model, known)
+    names = list(apart.feeds.values())
+    opened = execution.session(apart.model)
+    first = rows[: layer_errors.ROWS]
+    for row, right in zip(first, execution.inside(prepared.twin.model, names, first), strict=True):
+        alone = opened.run({**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}})
+        layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
+        yield right
+
+
+def _told(rows: Iterable[Outputs], advance: Callable[[], None]) -> Iterator[Outputs]:
+    for row in rows:
+        yield row
+        advance()
 
 
 def clipping_doubts(prepared: PreparedModel, clipped: Sequence[clipping.Clipped]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from intact.quantization import blocks, encodings, float16
 from intact.quantization.calibration.observe import Rows, idle_nodes, observe
 from intact.quantization.calibration.resolve import check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.calibration.spread import Spread, spreads
 from intact.quantization.improve import improve
 from intact.quantization.improve.effort import DEPTHS, Effort
 from intact.quantization.improve.migrate import describe, migrate
@@ -40,10 +41,18 @@ ASSUMED = Range(-1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
+class FloatTwin:
+    """The float model that grids were put into, whose tensors have the same names, and their spreads by name."""
+
+    model: ir.Model
+    spreads: Mapping[str, Spread]
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizedModel:
     """A model in fewer bits, the plan that it follows, what was decided on the way, and where the time went.
 
-    `kept` are the nodes that stay in float32 where the others are in half precision.
+    `kept` are the nodes that stay in float32 where the others are in half precision; a model with grids has a `twin`.
     """
 
     model: ir.Model
@@ -52,6 +61,7 @@ class QuantizedModel:
     warnings: tuple[str, ...]
     seconds: Mapping[Phase, float]
     kept: tuple[float16.Kept, ...] = ()
+    twin: FloatTwin | None = None
 
 
 def quantize(
@@ -103,7 +113,7 @@ def quantize(
         if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
             seen |= observe(model, given.plan, rows)
             stopwatch.lap("calibration")
-    blocked = blocks.split(model, given.plan, target, config)
+    blocked, plain = blocks.split(model, given.plan, target, config), model
     notes += blocked.notes
     if free and config.effort != "fast":
         effort = Effort(DEPTHS[config.effort], run_seconds, events, stopwatch)
@@ -117,7 +127,8 @@ def quantize(
     result = insert(model, given.plan, resolved)
     stopwatch.lap("qdq_insertion")
     warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen), *_idle(idle))
-    return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds)
+    twin = FloatTwin(plain, spreads(given.plan, seen, resolved.tensors))
+    return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds, twin=twin)
 
 
 def quantize_unseen(model: ir.Model, target: Target, config: QuantConfig) -> ir.Model:

@@ -1,17 +1,19 @@
-"""The curve of accuracy against cost that mixed precision was chosen from, as places in a drawing."""
+"""The curve of accuracy against cost that mixed precision was chosen from, as places in a drawing, in per cent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from intact.reports.figures import NO_SIGNAL_DB
 
 Record = Mapping[str, Any]
 
-WIDTH, HEIGHT = 640, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 34
 _TICKS = 5
+# The share of an axis that stays free beyond the outermost points.
+_MARGIN = 0.06
+_HEIGHTS = ("predicted_db", "measured_db", "compiled_db")
 
 
 def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
@@ -20,60 +22,73 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
         return None
     points = [_shown(point) for point in search["points"]]
     chosen = points[search["chosen"]]
-    heights = [db for point in points for db in (point["predicted_db"], point["measured_db"], point["compiled_db"])]
-    levels = [db for db in (*heights, goal) if db is not None]
-    across = _Axis([point["cost"] for point in points], _LEFT, WIDTH - _RIGHT)
-    up = _Axis(levels, HEIGHT - _BOTTOM, _TOP)
+    tried = [point for point in points if point["measured_db"] is not None or point["compiled_db"] is not None]
+    near = _near(points, [*tried, chosen])
+    across = _Axis([point["cost"] for point in near])
+    levels = [point[key] for point in near for key in _HEIGHTS if point[key] is not None]
+    up = _Axis(levels if goal is None else [*levels, goal])
     return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": _LEFT,
-        "right": WIDTH - _RIGHT,
-        "bottom": HEIGHT - _BOTTOM,
-        "line": " ".join(f"{across.at(p['cost'])},{up.at(p['predicted_db'])}" for p in points),
-        "measured": _dots(points, "measured_db", across, up),
-        "compiled": _dots(points, "compiled_db", across, up),
+        "line": " ".join(f"{across.at(p['cost'])},{100 - up.at(p['predicted_db']):.1f}" for p in _front(near)),
+        "measured": _dots(tried, "measured_db", across, up),
+        "compiled": _dots(tried, "compiled_db", across, up),
         "chosen": (across.at(chosen["cost"]), up.at(_best_known(chosen))),
         "goal": None if goal is None else up.at(goal),
         "x_ticks": [(across.at(value), f"{value:.2f}") for value in across.ticks()],
         "y_ticks": [(up.at(value), f"{value:.0f}") for value in up.ticks()],
         "point": chosen,
+        "db": _best_known(chosen),
         "uniform": sorted(search["uniform"].items(), key=lambda item: float(item[1])),
-        "rows": [point for point in points if point["measured_db"] is not None or point["compiled_db"] is not None],
+        "rows": tried,
         "worst": search["worst"],
         "source": search["cost_source"],
     }
 
 
+def _near(points: Sequence[dict[str, Any]], wanted: Sequence[Record]) -> list[dict[str, Any]]:
+    """The points between the cheapest and the dearest of those that matter, and the next ones: they have the room."""
+    costs = [point["cost"] for point in wanted]
+    below = max((point["cost"] for point in points if point["cost"] < min(costs)), default=min(costs))
+    above = min((point["cost"] for point in points if point["cost"] > max(costs)), default=max(costs))
+    return [point for point in points if below <= point["cost"] <= above and point["predicted_db"] is not None]
+
+
+def _front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points that are expected to be better than every cheaper one."""
+    best = accumulate((point["predicted_db"] for point in points), max)
+    return [point for point, most in zip(points, best, strict=True) if point["predicted_db"] == most]
+
+
 def _shown(point: Record) -> dict[str, Any]:
     """A point without figures that stand for no signal at all: they would flatten the rest."""
-    found = {key: point[key] for key in ("predicted_db", "measured_db", "compiled_db")}
+    found = {key: point[key] for key in _HEIGHTS}
     return dict(point) | {key: None if db is None or db < NO_SIGNAL_DB else db for key, db in found.items()}
 
 
 def _best_known(point: Record) -> float:
-    known = [point[key] for key in ("compiled_db", "measured_db", "predicted_db") if point[key] is not None]
-    return float(known[0])
+    known = [point[key] for key in reversed(_HEIGHTS) if point[key] is not None]
+    return float(known[0]) if known else 0.0
 
 
-def _dots(points: Sequence[Record], key: str, across: _Axis, up: _Axis) -> list[tuple[float, float]]:
-    return [(across.at(point["cost"]), up.at(point[key])) for point in points if point[key] is not None]
+def _dots(points: Sequence[Record], key: str, across: _Axis, up: _Axis) -> list[tuple[float, float, str]]:
+    shown = [point for point in points if point[key] is not None]
+    return [(across.at(p["cost"]), up.at(p[key]), f"cost {p['cost']:.3f}, {p[key]:.2f} dB") for p in shown]
 
 
 class _Axis:
-    """A range of values laid over a range of the drawing; a single value lies in the middle."""
+    """A range of values, with a margin, laid over 0 to 100; a single value lies in the middle."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        self.low, self.high = min(values), max(values)
-        if self.low == self.high:
-            self.low, self.high = self.low - 0.5, self.high + 0.5
-        self.start, self.end = start, end
+    def __init__(self, values: Sequence[float]) -> None:
+        self._ends = min(values), max(values)
+        if self._ends[0] == self._ends[1]:
+            self._ends = self._ends[0] - 0.5, self._ends[1] + 0.5
+        margin = _MARGIN * (self._ends[1] - self._ends[0])
+        self._low, self._high = self._ends[0] - margin, self._ends[1] + margin
 
     def at(self, value: float) -> float:
         """The place of a value."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
+        return round(100 * (value - self._low) / (self._high - self._low), 1)
 
     def ticks(self) -> list[float]:
         """Values at equal distances, from end to end."""
-        return [self.low + (self.high - self.low) * step / (_TICKS - 1) for step in range(_TICKS)]
+        low, high = self._ends
+        return [low + (high - low) * step / (_TICKS - 1) for step in range(_TICKS)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from intact.backends import installed
-from intact.reports import layer_map, snippet
+from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
 from intact.reports.manifest import BINARY, DEPLOYABLE
@@ -74,8 +74,8 @@ def write(manifest: dict[str, Any], folder: Path) -> Path:
 
 def render(manifest: Record) -> str:
     """The report as a self-contained page; the same manifest gives the same text."""
-    script = "layer_map.js" if manifest.get("layers") else None
-    return page("template.html.j2", script, m=manifest, **view(manifest))
+    scripts = {"layer_map.js": manifest.get("layers"), "error_bars.js": manifest.get("errors")}
+    return page("template.html.j2", *(name for name, needed in scripts.items() if needed), m=manifest, **view(manifest))
 
 
 def view(manifest: Record) -> dict[str, Any]:
@@ -97,8 +97,10 @@ def view(manifest: Record) -> dict[str, Any]:
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
+        "latency": next((gate["value"] for gate in manifest["gates"] if gate["name"] == "max_latency_ratio"), None),
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "map": layer_map.drawing(manifest),
+        "errors": error_bars.drawing(manifest),
         "next": next_steps(manifest),
         "sizes": _sizes(manifest),
         "native": native_snippets(manifest),

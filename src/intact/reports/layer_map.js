@@ -28,6 +28,7 @@
     said.textContent = [
       names[i],
       data.grid && "grid of its result: " + data.grid,
+      data.error && "error that it adds: " + data.error,
       data.reason && "why: " + data.reason,
       reads[i].length ? "reads " + list(reads[i]) : "reads the inputs of the model",
       readers[i].length ? "read by " + list(readers[i]) : "",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from intact.reports import error_bars
 from intact.reports.figures import count
 
 Record = Mapping[str, Any]
@@ -31,7 +32,8 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
         return None
     columns = max(_LEAST_COLUMNS, math.ceil(math.sqrt(_SHAPE * len(layers))))
     places = _places(manifest["placement"])
-    tiles = [_tile(layer, number, columns, places) for number, layer in enumerate(layers)]
+    errors = error_bars.by_layer(manifest.get("errors") or [])
+    tiles = [_tile(layer, number, columns, places) | _error(layer, errors) for number, layer in enumerate(layers)]
     return {
         "count": count(len(tiles), "layer"),
         "columns": columns,
@@ -40,6 +42,7 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
         "tiles": tiles,
         "places": _legend((tile["place"], tile["place_style"]) for tile in tiles),
         "types": _legend((tile["type"], tile["type_style"]) for tile in tiles),
+        "errors": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if errors else [],
     }
 
 
@@ -68,6 +71,14 @@ def _tile(layer: Record, number: int, columns: int, places: Mapping[str, tuple[s
         "grid": grid,
         "reads": " ".join(map(str, layer["reads"])),
     }
+
+
+def _error(layer: Record, errors: Mapping[str, Record]) -> dict[str, str]:
+    """The error that a layer adds, in words, with the style and the name of its size."""
+    error = errors.get(layer["name"])
+    style, name = error_bars.UNMEASURED if error is None else error_bars.band(error["own_db"])
+    words = "" if error is None else error_bars.shown(error["own_db"])
+    return {"error": words, "error_style": style, "error_band": name}
 
 
 def _types(layer: Record) -> str:

@@ -18,7 +18,9 @@ from intact.results import (
     Application,
     Artifact,
     Build,
+    Cost,
     Gate,
+    LayerError,
     MappedLayer,
     Origin,
     Placement,
@@ -104,6 +106,8 @@ class Manifest(ManifestPart):
     rewrites: list[Application]
     placement: Placement
     layers: list[MappedLayer] = Field([], description="The nodes of the deployed model that compute, in order.")
+    cost: Cost | None = Field(None, description="The compiler's own estimate, where it gives one; nothing is measured.")
+    errors: list[LayerError] = Field([], description="The error of every tensor on a grid, in the order of the model.")
     io: list[ManifestPort]
     accuracy: list[Accuracy]
     task_accuracy: list[TaskAccuracy] = []
@@ -146,6 +150,8 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "rewrites": [dataclasses.asdict(application) for application in build.rewrites],
         "placement": dataclasses.asdict(build.placement),
         "layers": [dataclasses.asdict(layer) for layer in build.layers],
+        "cost": None if build.cost is None else dataclasses.asdict(build.cost),
+        "errors": [dataclasses.asdict(error) for error in build.errors],
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],
         "task_accuracy": [dataclasses.asdict(row) for row in build.task_accuracy],

@@ -24,14 +24,15 @@ _FILTERS = {
 }
 
 
-def page(template: str, script: str | None = None, **values: object) -> str:
-    """A template filled in: names in a model may be hostile, so that all but style and script are escaped.
+def page(template: str, *scripts: str, **values: object) -> str:
+    """A template filled in: names in a model may be hostile, so that all but style and scripts are escaped.
 
-    The page's policy lets only the `script` of that very digest run.
+    The page's policy lets only the `scripts` of those very digests run.
     """
-    code = None if script is None else text_of(script)
-    values["script"] = None if code is None else Markup(code)
-    values["policy"] = POLICY if code is None else f"{POLICY}; script-src '{_digest(code)}'"
+    codes = [text_of(script) for script in scripts]
+    values["scripts"] = [Markup(code) for code in codes]
+    allowed = " ".join(f"'{_digest(code)}'" for code in codes)
+    values["policy"] = f"{POLICY}; script-src {allowed}" if codes else POLICY
     return _compiled(template).render(style=Markup(text_of("style.css")), **values) + "\n"
 
 

@@ -13,7 +13,8 @@ Details = Mapping[str, Any]
 def stage_words(name: str, details: Details) -> str:
     """What a stage did, in a few words; nothing where its figures say nothing."""
     tell = _WORDS.get(name)
-    return "" if tell is None else ", ".join(part for part in tell(details) if part)
+    told = [] if tell is None else [part for part in tell(details) if part]
+    return ", ".join([*told, *(["resumed"] if details.get("resumed") else [])])
 
 
 def _load(details: Details) -> list[str]:

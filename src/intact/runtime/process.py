@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +23,10 @@ from intact.errors import IntactError, ToolchainError
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
 LATE = "E103"
 DEATHS = ("E102", LATE, "E104")
+
+_WORKER = Path(__file__).with_name("worker.py")
+# Settings of our interpreter that would lead another one to our packages.
+_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
@@ -59,27 +64,59 @@ class Reply:
     log: str
 
 
-def call(job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None) -> Reply:
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that a job runs in: its executable, and what it imports from.
+
+    Without `ahead` it is another one than ours and sees nothing of our packages: the file of the job is loaded by its
+    path, and imports the standard library and what is installed there. With `ahead` it is one like ours, which
+    imports what we would, after those folders.
+    """
+
+    executable: Path
+    ahead: tuple[Path, ...] = ()
+
+
+def call(
+    job: str,
+    request: Mapping[str, object],
+    *,
+    timeout: float,
+    memory_limit: int | None = None,
+    python: Interpreter | None = None,
+) -> Reply:
     """Run `job` ("package.module:function") on `request` in a child process and return its answer.
 
     The job takes and returns a dictionary of JSON values; larger things travel as files whose paths are in it.
     It gets `timeout` seconds and, except on Windows, `memory_limit` bytes of address space. An IntactError that
     it raises is raised here; any other end without an answer is a ToolchainError with the vendor's last words.
+    `python` is another interpreter than the one of this process, such as that of a toolchain.
     """
-    with started(job, request, timeout=timeout, memory_limit=memory_limit) as reply:
+    with started(job, request, timeout=timeout, memory_limit=memory_limit, python=python) as reply:
         return reply()
 
 
 @contextmanager
 def started(
-    job: str, request: Mapping[str, object], *, timeout: float, memory_limit: int | None = None
+    job: str,
+    request: Mapping[str, object],
+    *,
+    timeout: float,
+    memory_limit: int | None = None,
+    python: Interpreter | None = None,
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with scratch.folder("job") as folder:
-        order = {"job": job, "request": dict(request), "memory_limit": memory_limit}
+        alone = python is not None and not python.ahead
+        order = {
+            "job": job,
+            "file": _file_of(job) if alone else None,
+            "request": dict(request),
+            "memory_limit": memory_limit,
+        }
         (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
         deadline = time.monotonic() + timeout
-        process = _start(folder)
+        process = _start(folder, python or Interpreter(Path(sys.executable)), _environment(python))
 
         def reply() -> Reply:
             status = _wait(process, deadline)
@@ -113,18 +150,24 @@ def default_memory_limit() -> int | None:
     return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path, python: Interpreter, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
-            # -P: whatever lies in the working directory is not importable.
-            [sys.executable, "-P", "-m", "intact.runtime.worker", str(folder)],
+            [str(python.executable), str(_WORKER), str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(),
+            env=environment,
             start_new_session=True,
         )
+
+
+def _file_of(job: str) -> str:
+    """The file that holds a job; only the packages around it are imported, not the file."""
+    spec = importlib.util.find_spec(job.partition(":")[0])
+    assert spec is not None and spec.origin is not None, f"{job}: no file holds it"
+    return spec.origin
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
@@ -137,10 +180,18 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
         _kill_group(process)
 
 
-def _environment() -> dict[str, str]:
-    """Our environment, with the import path of this very process: the child imports what we would."""
-    path = [entry for entry in sys.path if os.path.isabs(entry)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"}
+def _environment(python: Interpreter | None) -> dict[str, str]:
+    """Our environment, with what the child imports from: what we would, or, in an interpreter alone, its own packages.
+
+    Whatever lies beside the worker or in the working directory is not importable.
+    """
+    settings = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
+    if python is not None and not python.ahead:
+        inherited = {name: value for name, value in os.environ.items() if name not in _OUR_PYTHON}
+        return {**inherited, **settings, "PYTHONNOUSERSITE": "1"}
+    first = [] if python is None else [str(entry) for entry in python.ahead]
+    path = [*first, *(entry for entry in sys.path if os.path.isabs(entry))]
+    return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

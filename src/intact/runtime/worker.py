@@ -1,29 +1,31 @@
-"""The child side of `runtime.process`: `python -m intact.runtime.worker FOLDER`.
+"""The child side of `runtime.process`: `python worker.py FOLDER`.
 
 FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Nobody reads
-standard output: the vendor may print what it likes.
+standard output: the vendor may print what it likes. This file imports nothing of ours, so that the interpreter of a
+toolchain, which need not be as new as ours and has none of our packages, can run it as it stands.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import json
 import os
 import signal
 import sys
 import traceback
 from pathlib import Path
-
-from intact.errors import IntactError
+from typing import Any
 
 
 def main(folder: Path) -> None:
     """Carry out the order in `folder`."""
     _die_with_parent()
+    _forget_own_folder()
     order = json.loads((folder / "order.json").read_text(encoding="utf-8"))
     _limit_memory(order["memory_limit"])
-    answer = json.dumps(_answer(order["job"], order["request"]))
+    answer = json.dumps(_answer(order))
     (folder / "answer.part").write_text(answer, encoding="utf-8")
     (folder / "answer.part").rename(folder / "answer.json")
     sys.stdout.flush()
@@ -32,16 +34,39 @@ def main(folder: Path) -> None:
     os._exit(0)
 
 
-def _answer(job: str, request: dict[str, object]) -> dict[str, object]:
-    module, _, function = job.partition(":")
+def _answer(order: dict[str, Any]) -> dict[str, object]:
     try:
-        return {"result": getattr(importlib.import_module(module), function)(request)}
-    except IntactError as error:
-        fields = ("code", "message", "allowed", "source", "fix")
-        return {"refusal": {"kind": type(error).__name__, **{field: getattr(error, field) for field in fields}}}
+        return {"result": _job(order)(order["request"])}
     except Exception as error:
+        if _is_ours(error):
+            fields = ("code", "message", "allowed", "source", "fix")
+            return {"refusal": {"kind": type(error).__name__, **{field: getattr(error, field) for field in fields}}}
         traceback.print_exc()
         return {"failure": f"{type(error).__name__}: {error}"}
+
+
+def _job(order: dict[str, Any]) -> Any:
+    """The function of an order: of a module, or of the `file` that is all that there is of ours in this interpreter."""
+    module, _, function = order["job"].partition(":")
+    if order["file"] is None:
+        return getattr(importlib.import_module(module), function)
+    spec = importlib.util.spec_from_file_location(module.rpartition(".")[2], order["file"])
+    assert spec is not None and spec.loader is not None, f"{order['file']} is no Python file"
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return getattr(loaded, function)
+
+
+def _is_ours(error: Exception) -> bool:
+    """True for an IntactError: no job can raise one without having imported its class."""
+    errors = sys.modules.get("intact.errors")
+    return errors is not None and isinstance(error, errors.IntactError)
+
+
+def _forget_own_folder() -> None:
+    """Import nothing from beside this file: interpreters before 3.11 have no switch for that."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != here]
 
 
 def _limit_memory(limit: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from intact.errors import SettingsError
 from intact.events import Events
 from intact.pipeline import presets, stages
 from intact.pipeline.stages import BuildOptions
@@ -15,10 +16,22 @@ from intact.settings.config import BuildConfig
 
 
 def build_any(
-    path: Path, config: BuildConfig, output: Path, *, overwrite: bool = False, events: Events | None = None
+    path: Path,
+    config: BuildConfig,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    events: Events | None = None,
 ) -> Build:
     """Build the model at `path` into the folder `output`; a compiled form that goes wrong names the place."""
+    if config.precision == presets.AUTO and resume:
+        raise SettingsError(
+            "S222",
+            "--resume keeps stages of one build, and --precision auto makes many",
+            fix="leave --resume out; a mix that was found is built again with --plan plan.toml --resume",
+        )
     if config.precision == presets.AUTO:
         return cheapest.build(path, config, output, overwrite=overwrite, events=events)
-    options = BuildOptions(overwrite=overwrite, finder=first_on_device, mender=mend)
+    options = BuildOptions(overwrite=overwrite, finder=first_on_device, mender=mend, resume=resume)
     return stages.build(path, config, output, options, events)

@@ -245,6 +245,11 @@ class CompileConfig(Settings):
         default={},
         description="Options handed to the vendor's provider as they are; for openvino, `device` names the device.",
     )
+    toolchain: str | None = Field(
+        default=None,
+        description="Version of the vendor's toolchain as `intact toolchain list` has it, or the folder of a virtual "
+        "environment; None: the usual one.",
+    )
     io: Literal["float", "quantized"] = Field(default="float", description="Types of the graph's inputs and outputs.")
     timeout: float = Field(
         default=1800.0, gt=0, description="Seconds that one call of the vendor's toolchain may take."
@@ -313,6 +318,9 @@ class BuildConfig(Settings):
     )
     require_npu: float | None = Field(
         default=None, gt=0, le=100, description="Gate: least share of compute nodes on the NPU, in percent."
+    )
+    max_cycles: int | None = Field(
+        default=None, gt=0, description="Gate: most cycles of an inference, as the vendor's compiler estimates them."
     )
     strict: bool = Field(
         default=True, description="Refuse a model with nodes that the NPU does not take; False: warn only."

@@ -60,6 +60,7 @@ class Keywords(TypedDict, total=False):
     optimize: bool
     strict: bool
     ep_option: Mapping[str, str]
+    toolchain: AnyPath
     io: Literal["float", "quantized"]
     timeout: float
     min_sqnr: float
@@ -68,6 +69,7 @@ class Keywords(TypedDict, total=False):
     max_accuracy_drop: float
     max_latency_ratio: float
     require_npu: float
+    max_cycles: int
     task: ExportTask
     sequence_length: int
     dynamic: bool

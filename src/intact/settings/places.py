@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # Names that are not those of their settings, or whose settings lie in a part of the configuration.
-_COMPILE = ("device", "arch", "soc", "assume_vnni", "assume_ort", "io", "timeout")
+_COMPILE = ("device", "arch", "soc", "assume_vnni", "assume_ort", "toolchain", "io", "timeout")
 _QUANT = (
     *("samples", "distribution", "seed", "method", "plan", "effort", "rescue", "weight_type", "activation_type"),
     *("per_channel", "block_size", "accuracy_level", "weight_symmetric", "activation_symmetric", "encodings"),
@@ -31,7 +31,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
         name: (name,)
         for name in (
             *("precision", "tokenizer", "optimize", "strict", "labels", "min_sqnr", "min_cosine"),
-            *("max_accuracy_drop", "max_latency_ratio", "require_npu"),
+            *("max_accuracy_drop", "max_latency_ratio", "require_npu", "max_cycles"),
         )
     },
 }

@@ -61,6 +61,9 @@ def load_target(
         packing=_packing(table.weight_only, origin),
         costs=_costs(table.cost, origin),
         ort_fuses=table.target.ort_fuses,
+        opset=table.target.opset,
+        by_chip=table.target.by_chip,
+        halves_alone=table.target.halves_alone,
     )
 
 
@@ -251,7 +254,7 @@ def _from_arch(first: int | None, arch: int | None) -> bool:
 
 def _socs(table: TargetTable) -> list[Soc]:
     rows = [] if table.soc is None else table.soc.rows
-    return [Soc(row.name, row.id, row.arch, row.vtcm_mb, row.sold_as) for row in rows]
+    return [Soc(row.name, row.id, row.arch, row.vtcm_mb, row.sold_as, row.clock_mhz) for row in rows]
 
 
 def _soc(table: TargetTable, soc: str, name: str) -> Soc:

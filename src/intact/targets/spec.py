@@ -155,13 +155,17 @@ def _is_about(rule: Requirement, check: str, dtype: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Soc:
-    """A chip: its name, the vendor's number for it, its NPU architecture, fast memory, and name in shops."""
+    """A chip: its name, the vendor's number for it, its NPU architecture, fast memory, and name in shops.
+
+    `clock_mhz` is that of its NPU, where a compiler counts in cycles of it.
+    """
 
     name: str
     id: int
     arch: int
-    vtcm_mb: int
+    vtcm_mb: int = 0
     sold_as: str = ""
+    clock_mhz: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +248,10 @@ class Target:
     `halves` says that what is written in float32 is computed in half precision; `packing` is about weights of few
     bits beside float activations; `costs` is what mixed precision weighs accuracy against. `ort_fuses` says that
     ONNX Runtime's CPU provider fuses and runs what is deployed, so that what it would fuse wrongly is repaired first.
-    `runs_float` says that a model of which nothing is quantized is of use there.
+    `runs_float` says that a model of which nothing is quantized is of use there. `opset` is the newest that the
+    toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
+    their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
+    float32 by itself, and knows fewer operators in a model that is written in it.
     """
 
     backend: str
@@ -262,6 +269,9 @@ class Target:
     costs: Costs | None = None
     ort_fuses: bool = False
     runs_float: bool = False
+    opset: int | None = None
+    by_chip: bool = False
+    halves_alone: bool = False
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""
@@ -278,7 +288,9 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The target as it is written in messages: `qnn/v73`, `cpu`."""
+        """The target as it is written in messages: `qnn/v73`, `rknn/rk3588`, `cpu`."""
+        if self.by_chip and self.soc is not None:
+            return f"{self.backend}/{self.soc.name.lower()}"
         return self.backend if self.arch is None else f"{self.backend}/v{self.arch}"
 
     def signatures(self, spec: OpSpec) -> tuple[Signature, ...]:

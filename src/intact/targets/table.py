@@ -108,6 +108,9 @@ class TargetSection(TableSection):
     archs: list[int] = []
     halves_from: int | None = None
     ort_fuses: bool = False
+    opset: int | None = None
+    by_chip: bool = False
+    halves_alone: bool = False
 
 
 class SignatureRow(TableSection):
@@ -230,8 +233,9 @@ class SocRow(TableSection):
     name: str
     id: int
     arch: int
-    vtcm_mb: int
+    vtcm_mb: int = 0
     sold_as: str = ""
+    clock_mhz: int | None = None
 
 
 class SocSection(TableSection):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from intact.results import Accuracy, Gate, Placement, TaskAccuracy
+from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
 from intact.targets.provider_placement import compute_nodes
 
 
@@ -52,6 +52,12 @@ def placement_gate(placement: Placement, least: float) -> Gate:
     named = "".join(f"\n  {node.name} ({node.op}): {node.reason}" for node in off)
     detail = f"{len(on)} of {len(on) + len(off)} compute nodes are on the NPU"
     return Gate("require_npu", least, percent, percent >= least, f"{detail}; on the CPU:{named}" if off else detail)
+
+
+def cycles_gate(cost: Cost, most: int) -> Gate:
+    """An inference takes at most `most` cycles, by the estimate of the vendor's compiler."""
+    detail = f"the compiler estimates {cost.cycles} cycles an inference"
+    return Gate("max_cycles", most, cost.cycles, cost.cycles <= most, detail)
 
 
 def _where(row: Accuracy | TaskAccuracy) -> str:

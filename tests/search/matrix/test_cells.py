@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from intact.cli.main import app
 from intact.errors import NotAvailable, OutputError, SettingsError
 from intact.pipeline import presets
+from intact.runtime import engines
 from intact.search.matrix import cells as matrix
 from intact.settings.config import BuildConfig
 
@@ -114,6 +115,8 @@ def test_a_gate_that_fails_fails_the_cell_and_the_command(zoo, tmp_path):
         ("cpu", {"device": "cpu"}),
         ("qnn", {"device": "qnn"}),
         ("qnn:v75", {"device": "qnn", "arch": "v75"}),
+        ("qnn@2.6.0", {"device": "qnn", "toolchain": "2.6.0"}),
+        ("qnn@2.6.0:SM8650", {"device": "qnn", "toolchain": "2.6.0", "soc": "SM8650"}),
         ("qnn:SM8650", {"device": "qnn", "soc": "SM8650"}),
     ],
 )
@@ -138,9 +141,9 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_is_built(zoo, tmp_p
 
 
 def test_a_cluster_that_is_not_installed_says_what_to_install(zoo, tmp_path, monkeypatch):
-    monkeypatch.setitem(matrix.CLUSTERS, "dask", "no_such_package.at_all")
+    monkeypatch.setitem(engines.PACKAGES, "dask", "no_such_package.at_all")
     cells = matrix.cells(["cpu"], ["uint8"], config(zoo))
-    with pytest.raises(NotAvailable, match="pip install no_such_package"):
+    with pytest.raises(NotAvailable, match=r"no_such_package is not installed[\s\S]*intact\[cluster\]"):
         matrix.run(zoo.model("residual_cnn"), cells, tmp_path / "out", matrix.Where(cluster="dask"))
 
 

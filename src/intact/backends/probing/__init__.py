@@ -19,7 +19,7 @@ from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import io
-from intact.runtime import process
+from intact.runtime import cluster, process, worker_terms
 from intact.targets.registry import known_archs, load_target
 
 # One child answers this many questions: enough to make its start cheap, few enough to lose little with it.
@@ -72,13 +72,47 @@ def probe(
     ]
     batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
     total, done = len(questions), 0
-    pool = joblib.Parallel(n_jobs=workers, prefer="threads", return_as="generator_unordered")
-    for batch in pool(joblib.delayed(ask)(library, batch) for batch in batches):
+    for _, batch in ask_batches(library, batches, workers):
         for question, answer in batch:
             answers.setdefault(question.case.name, {})[question.arch] = answer
         done += len(batch)
         progress(done, total, Probed(asked, answers))
     return Probed(asked, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeBatch:
+    """Questions for a library, which is known by its name and version wherever they are asked."""
+
+    library: Library
+    asked: str
+    questions: Sequence[Question]
+
+
+def ask_batches(
+    library: Library, batches: Sequence[Sequence[Question]], workers: int
+) -> Iterator[tuple[int, list[tuple[Question, Answer]]]]:
+    """The answers to each batch with its number, as they come, from a cluster or from `workers` children here."""
+    jobs = [ProbeBatch(library, str(library), batch) for batch in batches]
+    elsewhere = cluster.current()
+    if elsewhere is not None:
+        yield from elsewhere.as_done(ask_batch, jobs)
+        return
+    pool = joblib.Parallel(n_jobs=workers, prefer="threads", return_as="generator_unordered")
+    yield from pool(joblib.delayed(_numbered)(number, job) for number, job in enumerate(jobs))
+
+
+def _numbered(number: int, job: ProbeBatch) -> tuple[int, list[tuple[Question, Answer]]]:
+    return number, ask_batch(job)
+
+
+def ask_batch(job: ProbeBatch) -> list[tuple[Question, Answer]]:
+    """Ask in whatever process this is; refuse a library of another version, whose answers would pass for this one's."""
+    if str(job.library) != job.asked:
+        raise ToolchainError(
+            "E193", f"worker {worker_terms.name()} has {job.library}, here is {job.asked}", fix="install the same there"
+        )
+    return ask(job.library, job.questions)
 
 
 def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:

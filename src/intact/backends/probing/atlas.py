@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import joblib
-
 from intact.backends import probing
 from intact.backends.probing import Question, subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
@@ -142,17 +140,13 @@ class Atlas:
         built = ((spot, item) for spot in new if (item := spot.built()) is not None)
         asked = [(spot.name, Question(item, self.arch, self.soc_id, numeric=True)) for spot, item in built]
         batches = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
-        pool = joblib.Parallel(n_jobs=self.workers, prefer="threads", return_as="generator_unordered")
+        questions = [[question for _, question in batch] for batch in batches]
         done = 0
-        for batch in pool(joblib.delayed(self._answers)(part) for part in batches):
-            for name, answer in batch:
+        for number, found in probing.ask_batches(self.library, questions, self.workers):
+            for (name, _), (_, answer) in zip(batches[number], found, strict=True):
                 self.answers.setdefault(name, {})[self.arch] = answer
-            done += len(batch)
+            done += len(found)
             progress(done, len(asked), self.probed)
-
-    def _answers(self, asked: Sequence[tuple[str, Question]]) -> list[tuple[str, Answer]]:
-        found = probing.ask(self.library, [question for _, question in asked])
-        return [(name, answer) for (name, _), (_, answer) in zip(asked, found, strict=True)]
 
     def _answer(self, spot: Spot) -> Answer | None:
         return self.answers.get(spot.name, {}).get(self.arch)

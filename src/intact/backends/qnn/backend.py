@@ -14,6 +14,7 @@ from intact.backends.base import Backend, Compiled, Device, Library, NativeProvi
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn import placing
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
+from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.errors import TargetError
 from intact.model import io, normalize
 from intact.results import PlacedNode, Placement
@@ -42,6 +43,7 @@ class QnnBackend(Backend):
     table = Path(__file__).with_name("table.toml")
     packages = (qnn_client.PACKAGE,)
     install = qnn_client.INSTALL
+    toolchain = TOOLCHAIN
     # Documented: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider, and addQnn of its Java API.
     native = NativeProvider("QNN", {"backend_type": "htp"}, "addQnn")
     untimed = "the time of the simulator is not latency"
@@ -122,7 +124,7 @@ class QnnSimulator:
 
 def chip_of(device: Device) -> Chip:
     """The chip of a device, with the options of its provider."""
-    return Chip(device.arch, device.soc_id, device.ep_options)
+    return Chip(device.arch, device.soc_id, device.ep_options, device.toolchain)
 
 
 def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
@@ -210,7 +212,7 @@ def _arch(chip: Chip) -> str:
 
 
 def _runtime(chip: Chip) -> str:
-    return f"{qnn_client.PACKAGE} {qnn_client.version()}, simulator of {_arch(chip)}"
+    return f"{qnn_client.PACKAGE} {qnn_client.version(chip)}, simulator of {_arch(chip)}"
 
 
 BACKEND = QnnBackend()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,13 +19,15 @@ import numpy as np
 
 from intact.backends import sample_files
 from intact.backends.qnn import log as qnn_log
+from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
-from intact.runtime import pinning, pool, process
+from intact.runtime import pinning, pool, process, toolchains
+from intact.runtime.toolchains import Toolchain
 from intact.targets.provider_placement import AssignedNodes
 
 PROVIDER = "QNNExecutionProvider"
-PACKAGE = "onnxruntime-qnn"
+PACKAGE = TOOLCHAIN.package
 INSTALL = "pip install 'intact[qnn]'"
 
 # A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
@@ -31,16 +35,25 @@ INSTALL = "pip install 'intact[qnn]'"
 _BYTES_OF_A_SIMULATOR = 512 << 20
 _BYTES_FOR_EACH_OF_THE_BINARY = 4
 # A simulator starts in half a second; with more samples than this, what it returns is the larger cost.
-_MOST_SAMPLES = 64
+_MOST_SAMPLES = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip to compile for or simulate: an architecture (73 is V73), its id, and options of the provider."""
+    """A chip to compile for or simulate: an architecture (73 is V73), its id, and options of the provider.
+
+    `toolchain` is another version of the library than the one beside intact, or a folder that holds it.
+    """
 
     arch: int | None = None
     soc_id: int | None = None
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    toolchain: str | None = None
+
+    @property
+    def library(self) -> Toolchain | None:
+        """The library in an environment of its own; None for the one beside intact."""
+        return toolchains.chosen(TOOLCHAIN, self.toolchain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +98,15 @@ class LoadOrder(ChipOrder):
     model: str
 
 
-class RunOrder(LoadOrder, SamplesOrder):
-    """An order to run a model on samples."""
+class SimulatorOrder(LoadOrder):
+    """An order to load a model as ONNX Runtime optimizes it, or as it stands; on one core, where it names one."""
 
     optimize: bool
+    core: int | None
+
+
+class RunOrder(SimulatorOrder, SamplesOrder):
+    """An order to run a model on samples."""
 
 
 class CompileReply(TypedDict):
@@ -114,7 +132,7 @@ def compile_context(
         "settings": dict([pinning.SETTING]) if rest is LeftToCpu.PINNED else {},
         **_order(chip, verbose=fallback),
     }
-    reply = _call("compile_context", order, timeout)
+    reply = _call("compile_context", order, chip, timeout)
     return Attempt(reply.result["error"], reply.result["assigned"], qnn_log.reasons(reply.log))
 
 
@@ -131,14 +149,18 @@ def run(
     share = min(max(1, math.ceil(len(samples) / workers)), _MOST_SAMPLES)
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
     model: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
-    jobs = (_running(model, part, optimize=optimize, timeout=timeout) for part in parts)
+    cores = _cores(workers)
+    jobs = (
+        _running({**model, "optimize": optimize, "core": cores[number % workers]}, part, chip, timeout=timeout)
+        for number, part in enumerate(parts)
+    )
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
 
 
 def load(path: Path, chip: Chip, *, timeout: float) -> None:
     """Raise unless the simulator loads the model at `path`; nothing is run."""
     order: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
-    _call("load_model", order, timeout)
+    _call("load_model", order, chip, timeout)
 
 
 def _bytes_of_a_simulator(path: Path) -> int:
@@ -146,18 +168,27 @@ def _bytes_of_a_simulator(path: Path) -> int:
     return _BYTES_OF_A_SIMULATOR + _BYTES_FOR_EACH_OF_THE_BINARY * beside
 
 
+def _cores(workers: int) -> list[int | None]:
+    """A core for each of the simulators that run at once, if together they take all: else the system chooses.
+
+    The threads of a simulator take turns and wait actively: spread over cores they take a third more time of them.
+    """
+    ours = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    return list(ours) if len(ours) == workers else [None] * workers
+
+
 @contextmanager
 def _running(
-    model: LoadOrder, samples: Sequence[Mapping[str, np.ndarray]], *, optimize: bool, timeout: float
+    model: SimulatorOrder, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     """A simulator at work on these samples; the function that this gives waits for the outputs."""
     with sample_files.sent(samples) as files:
-        order: RunOrder = {**model, **files, "optimize": optimize}
+        order: RunOrder = {**model, **files}
 
         def wait() -> list[dict[str, np.ndarray]]:
             return sample_files.received(files, _checked(reply()).result["names"])
 
-        with _started("run_samples", order, timeout) as reply:
+        with _started("run_samples", order, chip, timeout) as reply:
             yield wait
 
 
@@ -171,24 +202,30 @@ def environment() -> dict[str, str]:
     return versions | ({"qairt": sdk[1]} if sdk else {})
 
 
-def version() -> str:
+def version(chip: Chip | None = None) -> str:
     """The version of the compiler's package."""
-    return environment()[PACKAGE]
+    library = (chip or Chip()).library
+    return environment()[PACKAGE] if library is None else library.version
 
 
 def _order(chip: Chip, *, verbose: bool = False) -> ChipOrder:
     return {"arch": chip.arch, "soc_id": chip.soc_id, "ep_options": dict(chip.ep_options), "verbose": verbose}
 
 
-def _call(job: str, order: ChipOrder, timeout: float) -> process.Reply:
-    with _started(job, order, timeout) as reply:
+def _call(job: str, order: ChipOrder, chip: Chip, timeout: float) -> process.Reply:
+    with _started(job, order, chip, timeout) as reply:
         return _checked(reply())
 
 
-def _started(job: str, order: ChipOrder, timeout: float) -> AbstractContextManager[Callable[[], process.Reply]]:
-    _require_package()
+def _started(
+    job: str, order: ChipOrder, chip: Chip, timeout: float
+) -> AbstractContextManager[Callable[[], process.Reply]]:
+    library, name = chip.library, f"intact.backends.qnn.job:{job}"
+    if library is None:
+        _require_package()
+    python = None if library is None else library.python
     limit = process.default_memory_limit()
-    return process.started(f"intact.backends.qnn.job:{job}", order, timeout=timeout, memory_limit=limit)
+    return process.started(name, order, timeout=timeout, memory_limit=limit, python=python)
 
 
 def _checked(reply: process.Reply) -> process.Reply:

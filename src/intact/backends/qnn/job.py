@@ -50,6 +50,15 @@ def compile_context(request: CompileOrder) -> CompileReply:
     return {"error": None, "assigned": _assignment(session)}
 
 
+def compile_one(request: dict[str, str]) -> dict[str, object]:
+    """Compile the ONNX file `model` for the simulator, to see that the library works."""
+    order: ChipOrder = {"arch": None, "soc_id": None, "ep_options": {}, "verbose": False}
+    options = session_options(order)
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    _load(request["model"], options)
+    return {}
+
+
 def load_model(request: LoadOrder) -> dict[str, object]:
     """Load `model` in the simulator."""
     _load(request["model"], session_options(request))
@@ -58,6 +67,8 @@ def load_model(request: LoadOrder) -> dict[str, object]:
 
 def run_samples(request: RunOrder) -> dict[str, list[str]]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
+    if request["core"] is not None:
+        os.sched_setaffinity(0, {request["core"]})  # before the simulator starts its threads, which inherit it
     options = session_options(request)
     if not request["optimize"]:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

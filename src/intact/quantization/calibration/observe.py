@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from intact.errors import DataError
 from intact.model import query
+from intact.quantization.calibration import shards
+from intact.quantization.calibration.shards import Watcher
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import QuantPlan
 from intact.runtime import ort_cpu
@@ -43,8 +45,8 @@ def observe(
         if tensor is not None:
             sketches[name].add(tensor.numpy())
     computed = {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
-    for observer in _observers(model, computed, rows, progress):
-        sketches |= {name: sketches[name].merge(seen) for name, seen in observer.sketches.items()}
+    for seen in _observed(model, computed, rows, progress):
+        sketches |= {name: sketches[name].merge(sketch) for name, sketch in seen.items()}
     values = query.values(model)
     observed = dict.fromkeys(map(plan.source, plan.observed))
     _refuse_empty({name: sketches[name] for name in observed if not _never_ran(model, values[name], sketches[name])})
@@ -70,22 +72,29 @@ def _never_ran(model: ir.Model, value: ir.Value, sketch: Sketch) -> bool:
 
 def watch(
     model: ir.Model,
-    watchers: Mapping[str, Iterable[Callable[[np.ndarray], None]]],
+    watchers: Mapping[str, Sequence[Watcher]],
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the model over `rows` and call the watchers of each tensor with its values, one row after the other.
+    """Run the model over `rows` and give the watchers of each tensor its values, one row after the other.
 
-    A watcher that keeps values copies them: the next row is written over them.
+    Rows are summed up in shards, which are then joined in their order: here and on a cluster in the same way. A
+    watcher that keeps values copies them: the next row is written over them.
     """
-    session = _session(model, watchers)
-    for feeds in rows:
-        values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
-        for name, functions in watchers.items():
-            for function in functions:
-                function(values[name])
-        progress()
+    threads = ort_cpu.threads()
+    elsewhere = shards.on_cluster(model, watchers, rows, threads, progress)
+    if elsewhere is not None:
+        for seen in elsewhere:
+            shards.join(watchers, seen)
+        return
+    session = shards.session_of(model, watchers, threads)
+    for number, shard in enumerate(shards.of_rows(rows)):
+        # The first sums need no place of their own.
+        seen = watchers if number == 0 else shards.fresh(watchers)
+        shards.watch_rows(session, seen, shard, progress)
+        if number:
+            shards.join(watchers, seen)
 
 
 class _Observer:
@@ -102,6 +111,24 @@ class _Observer:
         return self
 
 
+def _observed(
+    model: ir.Model,
+    histograms: Mapping[str, bool],
+    rows: Iterable[Mapping[str, np.ndarray]],
+    progress: Callable[[], None],
+) -> Iterator[Mapping[str, Sketch]]:
+    """The sketches of parts of the rows: those that a thread ran here, or those of a shard on a cluster."""
+    threads = ort_cpu.threads() - min(_AT_ONCE, ort_cpu.threads()) + 1
+    empty = {name: [Sketch(histogram=histogram)] for name, histogram in histograms.items()}
+    elsewhere = shards.on_cluster(model, empty, rows, threads, progress)
+    if elsewhere is not None:
+        for found in elsewhere:
+            yield {name: sketch for name, (sketch,) in found.items()}
+        return
+    for observer in _observers(model, histograms, rows, progress):
+        yield observer.sketches
+
+
 def _observers(
     model: ir.Model,
     histograms: Mapping[str, bool],
@@ -111,7 +138,7 @@ def _observers(
     """Run the model over `rows`, several at once: sketches merge, whoever has seen which row."""
     count = min(_AT_ONCE, ort_cpu.threads())
     # The threads that run rows compute too.
-    session = _session(model, histograms, threads=ort_cpu.threads() - count + 1)
+    session = shards.session_of(model, histograms, ort_cpu.threads() - count + 1)
     idle = [_Observer(session, histograms) for _ in range(count)]
     busy: deque[Future[_Observer]] = deque()
 
@@ -128,13 +155,6 @@ def _observers(
         while busy:
             wait()
     return idle
-
-
-def _session(model: ir.Model, tensors: Iterable[str], threads: int = 0) -> ort_cpu.Session | None:
-    """A session that gives the computed ones among `tensors`, or None where there are none."""
-    inputs = {value.name for value in model.graph.inputs}
-    computed = [name for name in tensors if name not in inputs]
-    return ort_cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
 
 
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:

@@ -84,6 +84,17 @@ class Sketch:
             merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
         return merged
 
+    def fresh(self) -> Sketch:
+        """A sketch like this one that has seen nothing."""
+        return Sketch(self.histogram)
+
+    def join(self, later: Sketch) -> None:
+        """Take in all that another has seen."""
+        merged = self.merge(later)
+        self.low, self.high, self.count = merged.low, merged.high, merged.count
+        self.nonfinite, self.rows = merged.nonfinite, merged.rows
+        self._known.clear()
+
     def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
         """Return the result of `work_out`, which is called once for each key as long as nothing is added."""
         if key not in self._known:
@@ -107,6 +118,14 @@ class Sketch:
         ranks = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
         edges = np.stack([lower, upper], axis=1).reshape(-1)
         return float(np.interp(share, ranks, edges))
+
+    def below(self, values: np.ndarray) -> np.ndarray:
+        """How many of all values lie below each of these, interpolated within bins."""
+        lower, upper, counts = self._bins()
+        sums = np.concatenate([[0], np.cumsum(counts)])
+        ranks = np.stack([sums[:-1], sums[1:]], axis=1).reshape(-1)
+        found = np.interp(values, np.stack([lower, upper], axis=1).reshape(-1), ranks)
+        return np.where(values <= self.low, 0, np.where(values > self.high, self.count, found))
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""

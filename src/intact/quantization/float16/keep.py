@@ -57,7 +57,7 @@ def observed(
     """The nodes that read or write values which half precision cannot hold, over all `rows` and in constants."""
     values = dict.fromkeys(value for node, form in forms.items() for value in _halved(node, form))
     sketches = {value: Sketch(histogram=False) for value in values}
-    computed = {value.name or "": [sketches[value].add] for value in values if query.constant_tensor(value) is None}
+    computed = {value.name or "": [sketches[value]] for value in values if query.constant_tensor(value) is None}
     for value in values:
         array = query.constant(value)
         if array is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
 from intact.quantization.improve.effort import Effort, expected_seconds
 from intact.quantization.improve.rounding import correct_biases, round_weights
-from intact.quantization.improve.study import best_candidates, studies
+from intact.quantization.improve.study import Study, best_candidates, studies
 from intact.results import QuantPlan
 
 
@@ -45,9 +45,9 @@ def improve(
     if layers:
         seconds = effort.run_seconds + expected_seconds(found, len(rows))
         events.note(f"rounding the weights of {layers} layers with feedback: about {max(1, round(seconds))} s")
-    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
+    watchers: dict[str, list[Study]] = {}
     for study in found:
-        watchers.setdefault(study.tensor, []).append(study.add)
+        watchers.setdefault(study.tensor, []).append(study)
     if watchers:
         with events.stage("study the layers", len(rows)) as advance:
             watch(model, watchers, rows, progress=advance)

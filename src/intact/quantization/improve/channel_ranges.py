@@ -46,6 +46,23 @@ class Channels:
         self.count += x.size // low.size
         self.samples += 1
 
+    def fresh(self) -> Channels:
+        """The same channels, of which nothing is seen yet."""
+        return Channels(self.axes, self.dtype)
+
+    def join(self, later: Channels) -> None:
+        """Take in the samples that another has seen, half by half."""
+        for half in range(len(later.lows)):
+            if half < len(self.lows):
+                np.minimum(self.lows[half], later.lows[half], out=self.lows[half])
+                np.maximum(self.highs[half], later.highs[half], out=self.highs[half])
+            else:
+                self.lows.append(later.lows[half])
+                self.highs.append(later.highs[half])
+        self.squares = self.squares + later.squares
+        self.count += later.count
+        self.samples += later.samples
+
     @property
     def was_seen(self) -> bool:
         """True if each half has a sample."""

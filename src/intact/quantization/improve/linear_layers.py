@@ -6,7 +6,7 @@ columns out of an activation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -146,6 +146,18 @@ class Moments:
         for index, product in enumerate(self.products):
             part = np.ascontiguousarray(columns[:, :, index * self.block : (index + 1) * self.block])
             product += np.matmul(part.transpose(0, 2, 1), part)
+
+    def fresh(self) -> Moments:
+        """The same columns, of which nothing is seen yet."""
+        empty = [np.zeros_like(product) for product in self.products]
+        return replace(self, rows=0, total=np.zeros_like(self.total), products=empty)
+
+    def join(self, later: Moments) -> None:
+        """Take in what another has seen of the same columns."""
+        self.rows += later.rows
+        self.total += later.total
+        for mine, theirs in zip(self.products, later.products, strict=True):
+            mine += theirs
 
     @property
     def mean(self) -> np.ndarray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit
 from intact.quantization.calibration.observe import Rows, watch
+from intact.quantization.improve.channel_ranges import Channels
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.equalize import Equalization
 from intact.quantization.improve.fold import Fold, find_fold
@@ -37,9 +37,9 @@ def migrate(
     sites = list(_sites(result, plan, _produced(model, plan) if by_nodes else None))
     if not sites:
         return model, ()
-    watchers: dict[str, list[Callable[[np.ndarray], None]]] = {}
+    watchers: dict[str, list[Channels]] = {}
     for name, seen in (pair for site in sites for pair in site.watched()):
-        watchers.setdefault(name, []).append(seen.add)
+        watchers.setdefault(name, []).append(seen)
     watch(model, watchers, rows)
     editor = Editor(result)
     applied = [(_NOTES[type(site)], site.apply(editor)) for site in sites]

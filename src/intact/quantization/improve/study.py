@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -49,6 +49,17 @@ class Study:
             self.on_grid[index] += rounded.sum(axis=1, dtype=np.float64)
             if len(self.candidates) > 1:
                 self.disturbance[index] += self._change(columns[:, ::step] - rounded[:, ::step])
+
+    def fresh(self) -> Study:
+        """The same study with nothing seen, and without the weights, which are not needed to look."""
+        return replace(self, layers=[], moments=self.moments.fresh())
+
+    def join(self, later: Study) -> None:
+        """Take in what another has seen of the same tensor."""
+        self.moments.join(later.moments)
+        self.disturbance += later.disturbance
+        for mine, theirs in zip(self.on_grid, later.on_grid, strict=True):
+            mine += theirs
 
     def _change(self, error: np.ndarray) -> float:
         """Squared change of all outputs, relative to the size of each layer's weights."""

@@ -100,7 +100,7 @@ def _moments(model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, depth: Depth
         most = depth.columns(matrix.shape[2], len(rows))
         found[source.name] = Moments.empty(view, matrix, most=most, block=depth.together)
     with events.stage("study the layers", len(rows)) as advance:
-        watch(model, {name: [moments.add] for name, moments in found.items()}, rows, progress=advance)
+        watch(model, {name: [moments] for name, moments in found.items()}, rows, progress=advance)
     return found
 
 

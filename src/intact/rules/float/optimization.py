@@ -33,9 +33,9 @@ ORDER = (
 
 _ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]
 
-RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare)
+RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare and not rule.replaces)
 
-RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare)
+RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.replaces)
 
 
 def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, take_apart: bool = True) -> Rewritten:
@@ -47,7 +47,7 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, 
     """
     result = model.clone()
     normalize.lift_constants(result)
-    known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if all(ops(*key) for key in rule.creates)]
+    known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
     rules = [rule for rule in known if take_apart or not isinstance(rule, FusedRule)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
@@ -68,3 +68,8 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, 
         changed = bool(folded or done.applications or merged)
     edit.prune(result)
     return Rewritten(result, tuple(applications), refusals, attempts)
+
+
+def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
+    """True if a target has what a rule creates, and lacks what it replaces."""
+    return all(ops(*key) for key in rule.creates) and not any(ops(*key) for key in rule.replaces)

@@ -157,7 +157,9 @@ def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
         return error
     if pair.application.exactness == EXACT:
         return np.inf
-    return error / (pair.step or max(pair.sum_step or 0.0, LARGEST_SHARE * float(np.abs(old).max(initial=1e-30))))
+    step = pair.step or max(pair.sum_step or 0.0, LARGEST_SHARE * float(np.abs(old).max(initial=1e-30)))
+    # Neighbours on a grid are a step apart as far as floats of some hundred steps can tell.
+    return round(error / step, 4)
 
 
 @dataclass(frozen=True, slots=True)

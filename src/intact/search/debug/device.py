@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from intact.backends.base import Device, Simulator
 from intact.model import io
 from intact.model.cutting import joined
 from intact.pipeline import execution
+from intact.runtime import cluster
 from intact.search.debug.layers import PARTED_DB, Rows
 from intact.search.debug.units import Unit, Units
 from intact.settings.config import CompileConfig
@@ -52,6 +53,24 @@ class _Waiting:
     expected: Rows
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatorJob:
+    """Units, joined to one small model, for a simulator, and what they are fed."""
+
+    model: bytes
+    samples: Sequence[Mapping[str, np.ndarray]]
+    simulator: Simulator
+    device: Device
+
+
+def _simulate(job: SimulatorJob) -> Sequence[Mapping[str, np.ndarray]]:
+    """The outputs of units on the simulator of whatever machine this is."""
+    with scratch.folder("debug") as folder:
+        path = Path(folder, "units.onnx")
+        path.write_bytes(job.model)
+        return job.simulator.run(path, job.samples, job.device)
+
+
 class DeviceComparison:
     """A quantized model on the CPU, unit by unit, and each unit on the NPU with the tensors of the CPU."""
 
@@ -71,17 +90,24 @@ class DeviceComparison:
 
     def errors(self, progress: Callable[[], None] = lambda: None) -> list[UnitError]:
         """Every unit, in the order of the model."""
-        found: list[UnitError] = []
+        elsewhere = cluster.current()
+        if elsewhere is None:
+            return [error for batch in self._batches(progress) for error in self._on_npu(batch)]
+        batches = list(self._batches(progress))
+        results = elsewhere.each(_simulate, [self._job(batch) for batch in batches])
+        return [error for batch, found in zip(batches, results, strict=True) for error in self._errors(batch, found)]
+
+    def _batches(self, progress: Callable[[], None]) -> Iterator[list[_Waiting]]:
+        """Units with what the CPU makes of them, as many at a time as go to the simulator together."""
         waiting: list[_Waiting] = []
         for index, unit in enumerate(self.units.units):
             waiting.append(self._on_cpu(unit))
             for name in [name for name in self._values if self._last_use.get(name, -1) <= index]:
                 del self._values[name]
             if len(waiting) == UNITS_AT_ONCE or index == len(self.units.units) - 1:
-                found += self._on_npu(waiting)
-                waiting.clear()
+                yield waiting
+                waiting = []
             progress()
-        return found
 
     def together(self) -> UnitError | None:
         """The first unit that is wrong only behind all that is before it, with the error that it has there.
@@ -162,14 +188,17 @@ class DeviceComparison:
         return _Waiting(unit, alone, feeds, [result[unit.output] for result in results])
 
     def _on_npu(self, waiting: list[_Waiting]) -> list[UnitError]:
+        return self._errors(waiting, _simulate(self._job(waiting)))
+
+    def _job(self, waiting: list[_Waiting]) -> SimulatorJob:
         model = joined({str(index): item.piece for index, item in enumerate(waiting)})
         samples = [
             {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
             for row in range(len(self._rows))
         ]
-        with scratch.folder("debug") as folder:
-            path = io.save(model, Path(folder, "units.onnx"))[0]
-            results = self._simulator.run(path, samples, self._device)
+        return SimulatorJob(io.to_bytes(model), samples, self._simulator, self._device)
+
+    def _errors(self, waiting: list[_Waiting], results: Sequence[Mapping[str, np.ndarray]]) -> list[UnitError]:
         return [
             self._error(item, [result[f"{i}/{item.unit.output}"] for result in results])
             for i, item in enumerate(waiting)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import joblib
-from joblib import parallel
 
 from intact import scratch
 from intact.backends.installed import versions
@@ -25,7 +22,7 @@ from intact.pipeline import input_files, loading, preparation, presets
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
-from intact.runtime import ort_cpu
+from intact.runtime import cluster, ort_cpu
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig, merge
 from intact.targets.provider_placement import compute_nodes
@@ -33,8 +30,6 @@ from intact.targets.provider_placement import compute_nodes
 RECORD = "cell.json"
 TABLE = "matrix.json"
 PAGE = "matrix.html"
-# Packages that add a backend to joblib when they are imported, by the backend's name.
-CLUSTERS = {"dask": "distributed", "ray": "ray.util.joblib"}
 
 Status = Literal["built", "gate failed", "broken", "failed"]
 
@@ -86,7 +81,7 @@ class CellJob:
 
 
 def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
-    """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75` or `qnn:SM8650`."""
+    """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75`, `qnn:SM8650` or `qnn@2.6.0:v75`."""
     if not devices or not precisions:
         raise SettingsError("S195", "a matrix needs at least one device and one precision")
     found = [_cell(d, p, config) for d in devices for p in precisions]
@@ -98,9 +93,11 @@ def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig
 
 
 def _cell(device: str, precision: str, config: BuildConfig) -> Cell:
-    name, _, part = device.partition(":")
+    told, _, part = device.partition(":")
     chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
-    chosen = {"precision": precision, "compile": {"device": name, **chip}}
+    name, _, version = (told, "", "") if told.endswith(".toml") else told.partition("@")
+    library = {"toolchain": version} if version else {}
+    chosen = {"precision": precision, "compile": {"device": name, **library, **chip}}
     common, idle = presets.meant(config, precision)
     complete = BuildConfig.from_dict(merge(common.model_dump(mode="json", exclude_unset=True), chosen))
     return Cell(device, precision, complete, idle)
@@ -108,7 +105,7 @@ def _cell(device: str, precision: str, config: BuildConfig) -> Cell:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place that cells are built in: `cluster` names a backend of joblib.
+    """The place that cells are built in: a `cluster`, as `runtime.cluster` names them, whose workers see the output.
 
     Without it, work is done by `workers` processes of this machine, each with `threads` threads.
     """
@@ -129,13 +126,12 @@ def run(
     log, where = Log(events or Silence()), where or Where()
     workers = min(where.workers or _cores(), len(wanted))
     threads = where.threads or max(1, _cores() // workers)
-    cluster = where.cluster
     _check_output(output)
     input_files.protect(output, wanted[0].config, source)
     for cell in wanted:
         if cell.idle:
             log.events.note(f"{cell.folder}: {', '.join(cell.idle)} would have no effect, and is left out")
-    with _backend(cluster, threads):
+    with cluster.used(where.cluster, output, log.events) as elsewhere:
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)
         work = [
@@ -146,22 +142,32 @@ def run(
         for folder in kept:
             log.events.note(f"{folder}: kept, it was built from the same model, data and settings")
         todo = [item for item in work if item.cell.folder not in kept]
-        built = _build_all(todo, workers, cluster, log)
+        done = _built_here(todo, workers, threads) if elsewhere is None else _built_there(todo, elsewhere, threads)
+        built = _gathered(done, len(todo), log)
     outcomes = [kept.get(cell.folder) or built[cell.folder] for cell in wanted]
     _write(source, outcomes, output)
     return outcomes
 
 
-def _build_all(todo: Sequence[CellJob], workers: int, cluster: str | None, log: Log) -> dict[str, Outcome]:
-    if not todo:
-        return {}
+def _built_here(todo: Sequence[CellJob], workers: int, threads: int) -> Iterator[Outcome]:
     # joblib runs one job in this very process, where neither threads nor crashes can be kept apart: one worker is two
     # that get one cell at a time.
-    limits: dict[str, int] = {} if cluster is not None else {"n_jobs": max(workers, 2), "pre_dispatch": workers}
-    pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **limits)
+    limits = {"n_jobs": max(workers, 2), "pre_dispatch": workers, "batch_size": 1}
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+        pool = joblib.Parallel(return_as="generator_unordered", **limits)
+        yield from pool(joblib.delayed(build_cell)(item) for item in todo)
+
+
+def _built_there(todo: Sequence[CellJob], elsewhere: cluster.Cluster, threads: int) -> Iterator[Outcome]:
+    return (outcome for _, outcome in elsewhere.as_done(build_cell, todo, threads=threads))
+
+
+def _gathered(done: Iterator[Outcome], count: int, log: Log) -> dict[str, Outcome]:
+    if not count:
+        return {}
     found: dict[str, Outcome] = {}
-    with log.stage("matrix", len(todo)) as (advance, _):
-        for outcome in pool(joblib.delayed(build_cell)(item) for item in todo):
+    with log.stage("matrix", count) as (advance, _):
+        for outcome in done:
             found[outcome.folder] = outcome
             log.events.note(f"{outcome.folder}: {outcome.status}, {outcome.seconds:.1f} s")
             advance()
@@ -229,7 +235,7 @@ def _keys(source: Path, wanted: Sequence[Cell], log: Log) -> list[str]:
 
 def _versions(cell: Cell) -> dict[str, str]:
     try:
-        return versions(cell.config.compile.device)
+        return versions(cell.config.compile.device, cell.config.compile.toolchain)
     except NotAvailable as error:
         return {"missing": error.message}  # its build will say so too
 
@@ -261,38 +267,6 @@ def _write(source: Path, outcomes: Sequence[Outcome], output: Path) -> None:
     values = {"source": str(source), "cells": [asdict(outcome) for outcome in outcomes]}
     scratch.write_text(output / TABLE, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     scratch.write_text(output / PAGE, matrix_page.render(values))
-
-
-@contextmanager
-def _backend(cluster: str | None, threads: int) -> Iterator[None]:
-    """Choose the place that cells are built in: processes here, or a backend that joblib knows by name."""
-    if cluster is None:
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-            yield
-        return
-    _register(cluster)
-    with joblib.parallel_config(backend=cluster):
-        yield
-
-
-def _register(cluster: str) -> None:
-    if cluster in parallel.BACKENDS:
-        return
-    known = sorted({*parallel.BACKENDS, *CLUSTERS})
-    if cluster not in CLUSTERS:
-        raise SettingsError(
-            "S197", f"--cluster {cluster}: joblib has no backend of this name", allowed=", ".join(known)
-        )
-    try:
-        module = importlib.import_module(CLUSTERS[cluster])
-    except ImportError as error:
-        package = CLUSTERS[cluster].partition(".")[0]
-        raise NotAvailable(
-            "E195", f"--cluster {cluster}: {package} is not installed", fix=f"pip install {package}"
-        ) from error
-    register: Callable[[], None] | None = getattr(module, f"register_{cluster}", None)
-    if register is not None:
-        register()
 
 
 def _cores() -> int:

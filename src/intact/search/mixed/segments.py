@@ -60,7 +60,7 @@ class Segments:
             return dict(state)
         if index == len(self._sessions):
             piece = self._cutter.piece(self._handed_on[index], state, like=state)
-            self._sessions.append(ort_cpu.Session(piece, optimize=True))
+            self._sessions.append(ort_cpu.Session(piece, optimize=True, threads=ort_cpu.threads()))
         session = self._sessions[index]
         return {**state, **session.run({port.name: state[port.name] for port in session.inputs})}
 

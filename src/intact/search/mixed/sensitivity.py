@@ -8,15 +8,19 @@ more and more rows. All rows are held out: ranges are observed on the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from intact import scratch
 from intact.data.dataset import Dataset
+from intact.data.shared_rows import SharedRows, shared
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
+from intact.runtime import cluster
 from intact.search.mixed.groups import Structure
 from intact.search.mixed.switchable_model import Feeds, ProbeModel
 from intact.search.mixed.switches import Switches, put_switches
@@ -101,12 +105,25 @@ class _Runs:
 
     def run(self, wanted: Mapping[Combination, Iterable[int]]) -> None:
         """Run these combinations of switches, each on its own rows."""
-        for index, row in enumerate(self.unseen.rows):
-            new = [c for c, own in wanted.items() if index in own and (c, index) not in self.found]
-            expected = self.probe.run(row) if new else []
-            for combination in new:
-                pairs = zip(expected, self.probe.again(combination), strict=True)
-                self.found[combination, index] = np.array([_noise(before, after) for before, after in pairs])
+        jobs = [
+            RowJob(index, tuple(new))
+            for index in range(len(self.unseen.rows))
+            if (new := [c for c, own in wanted.items() if index in own and (c, index) not in self.found])
+        ]
+        for job, noises in zip(jobs, self._noises(jobs), strict=True):
+            self.found |= {(c, job.row): noise for c, noise in zip(job.combinations, noises, strict=True)}
+
+    def _noises(self, jobs: Sequence[RowJob]) -> Iterator[list[np.ndarray]]:
+        """The noise of each combination of each job, here or on a cluster."""
+        elsewhere = cluster.current()
+        if elsewhere is None or len(jobs) < 2:
+            yield from (_noises(self.probe, self.unseen.rows[job.row], job.combinations) for job in jobs)
+            return
+        with scratch.folder("switches", inside=elsewhere.folder) as folder:
+            self.probe.save(folder)
+            rows = shared(self.unseen.rows, folder)
+            there = [ThereJob(folder, rows.part(job.row, job.row + 1), job.combinations) for job in jobs]
+            yield from elsewhere.each(_noises_there, there)
 
     def share(self, combination: Combination, rows: Iterable[int], beyond: Sequence[int] = ()) -> np.ndarray:
         """Noise as a share of the signal: of `beyond` as it is, of all other rows as it is of those in `rows`."""
@@ -117,6 +134,35 @@ class _Runs:
         rest = signal.sum(0) - signal[list(beyond)].sum(0)
         share: np.ndarray = (rate * rest + far) / _positive(signal.sum(0))
         return share
+
+
+@dataclass(frozen=True, slots=True)
+class RowJob:
+    """Combinations of switches to run on one row."""
+
+    row: int
+    combinations: tuple[Combination, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThereJob:
+    """The same for a worker, with the folder that the model with its switches was saved into."""
+
+    folder: Path
+    row: SharedRows
+    combinations: tuple[Combination, ...]
+
+
+def _noises_there(job: ThereJob) -> list[np.ndarray]:
+    (row,) = job.row
+    return _noises(ProbeModel.saved(job.folder), row, job.combinations)
+
+
+def _noises(probe: ProbeModel, row: Feeds, combinations: Sequence[Combination]) -> list[np.ndarray]:
+    """The noise at each output that each combination of switches makes on a row."""
+    expected = probe.run(row)
+    pairs = (zip(expected, probe.again(combination), strict=True) for combination in combinations)
+    return [np.array([_noise(before, after) for before, after in outputs]) for outputs in pairs]
 
 
 def _positive(signal: np.ndarray) -> np.ndarray:

@@ -6,16 +6,19 @@ and what lies before the switch is not computed again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import edit
+from intact.model import edit, io
 from intact.numbers.encoding import Encoding
 from intact.search.mixed.segments import Segments
 
 Feeds = Mapping[str, np.ndarray]
+_MODEL, _NAMES = "model.onnx", "names.json"
 _OFF, _ON = np.array(False), np.array(True)
 
 
@@ -31,6 +34,21 @@ class ProbeModel:
         self._values |= {value.name or "": value for node in self._graph for value in node.outputs}
         self._switches: list[str] = []
         self._segments: Segments | None = None
+
+    @classmethod
+    def saved(cls, folder: Path) -> ProbeModel:
+        """The model that was saved into a folder, as another process runs it; it gets no more switches."""
+        names: dict[str, list[str]] = json.loads((folder / _NAMES).read_text(encoding="utf-8"))
+        result = cls(io.load(folder / _MODEL))
+        result._switches = names["switches"]
+        result._segments = Segments(result._model, names["outputs"])
+        return result
+
+    def save(self, folder: Path) -> None:
+        """Write the model with its switches into a folder, for `saved`."""
+        io.save(self._model, folder / _MODEL)
+        names = {"switches": self._switches, "outputs": [value.name for value in self._outputs.values()]}
+        (folder / _NAMES).write_text(json.dumps(names), encoding="utf-8")
 
     def switch_weights(self, weights: Mapping[str, Mapping[int, np.ndarray]]) -> str:
         """A switch that gives nodes, by name, other constants at some of their inputs."""

@@ -66,9 +66,9 @@ def look(
     extremes = {name: _Extremes() for name in spans}
     outputs = [value.name or "" for value in model.graph.outputs]
     sizes = [_Size() for _ in outputs]
-    watchers = {name: [one.add] for name, one in extremes.items()}
+    watchers: dict[str, list[_Extremes | _Size]] = {name: [one] for name, one in extremes.items()}
     for name, size in zip(outputs, sizes, strict=True):
-        watchers.setdefault(name, []).append(size.add)
+        watchers.setdefault(name, []).append(size)
     watch(model, watchers, rows)
     finer = _finer(model, plan, seen)
     eight, sixteen = {}, {}
@@ -120,6 +120,13 @@ class _Extremes:
         finite = values[np.isfinite(values)]
         self.found.append((float(finite.min(initial=0.0)), float(finite.max(initial=0.0))))
 
+    def fresh(self) -> _Extremes:
+        return _Extremes()
+
+    def join(self, later: _Extremes) -> None:
+        """Take in the rows that follow."""
+        self.found += later.found
+
     def furthest(self, span: Span, least: float) -> tuple[int, ...]:
         """The rows that go furthest beyond a span, if by more than `least`."""
         excess = [max(span[0] - low, high - span[1]) for low, high in self.found]
@@ -138,3 +145,10 @@ class _Size:
         difference = Difference()
         difference.add(values, values)
         self.found.append(difference.signal)
+
+    def fresh(self) -> _Size:
+        return _Size()
+
+    def join(self, later: _Size) -> None:
+        """Take in the rows that follow."""
+        self.found += later.found

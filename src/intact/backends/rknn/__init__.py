@@ -1,0 +1,1 @@
+"""Rockchip NPUs, through rknn-toolkit2 in an environment of its own."""

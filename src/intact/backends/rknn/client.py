@@ -1,0 +1,160 @@
+"""Rockchip's compiler and simulator, called from this process and run in another, by an interpreter of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from intact.backends import sample_files
+from intact.backends.rknn import log as rknn_log
+from intact.backends.rknn.log import CompilerReport
+from intact.backends.rknn.toolchain import TOOLCHAIN
+from intact.backends.sample_files import SamplesOrder
+from intact.errors import SettingsError
+from intact.runtime import pool, process, toolchains
+from intact.runtime.toolchains import Toolchain
+
+PACKAGE = TOOLCHAIN.package
+# The toolkit with torch holds 700 MB before it has a model (seen with rknn-toolkit2 2.5.0).
+_BYTES_OF_A_SIMULATOR = 1 << 30
+_BYTES_FOR_EACH_OF_THE_MODEL = 8
+# The simulator is started again for each part of the samples, which takes 3 seconds.
+_LEAST_SAMPLES = 64
+
+# Options of `RKNN.config` that say how a model is compiled and neither what of it nor into which numbers.
+OPTIONS: Mapping[str, Callable[[str], object]] = {
+    "optimization_level": int,
+    "compress_weight": lambda text: _flag("compress_weight", text),
+    "single_core_mode": lambda text: _flag("single_core_mode", text),
+    "model_pruning": lambda text: _flag("model_pruning", text),
+    "sparse_infer": lambda text: _flag("sparse_infer", text),
+    "enable_flash_attention": lambda text: _flag("enable_flash_attention", text),
+    "remove_reshape": lambda text: _flag("remove_reshape", text),
+    "custom_string": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A chip as the toolkit names it, options of its compiler, and the toolkit itself where it is not the usual one."""
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    toolchain: str | None = None
+
+
+class PlatformOrder(TypedDict):
+    """The part of every order to the worker: a model, the chip and the compiler's options."""
+
+    model: str
+    platform: str
+    options: dict[str, object]
+
+
+class RknnOrder(PlatformOrder):
+    """An order to compile; `rknn` is None where nothing is to be written."""
+
+    rknn: str | None
+
+
+class SimulateOrder(PlatformOrder, SamplesOrder):
+    """An order to run a model on samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRknn:
+    """The result of compiling: the compiler's report, or the error."""
+
+    error: str | None
+    report: CompilerReport
+
+
+def version(asked: str | None = None) -> str:
+    """The version of the toolkit in its environment."""
+    return toolkit(asked).version
+
+
+def toolkit(asked: str | None = None) -> Toolchain:
+    """The toolkit that the setting `toolchain` asks for, or the usual one."""
+    return toolchains.chosen(TOOLCHAIN, asked) or toolchains.require(TOOLCHAIN)
+
+
+def parsed(options: Mapping[str, str]) -> dict[str, object]:
+    """Options of the compiler as it takes them; unknown ones and wrong values are refused."""
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        raise SettingsError("S195", f"option {unknown[0]}: the compiler takes none such", allowed=", ".join(OPTIONS))
+    try:
+        return {name: OPTIONS[name](text) for name, text in options.items()}
+    except ValueError as error:
+        raise SettingsError("S195", f"compiler options: {error}") from None
+
+
+def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout: float) -> CompiledRknn:
+    """Compile the ONNX model at `model` and write the result to `rknn`; without `rknn` nothing is written."""
+    order: RknnOrder = {**_order(model, platform), "rknn": None if rknn is None else str(rknn.resolve())}
+    with _started("compile_model", order, platform, timeout) as answer:
+        reply = answer()
+    report = rknn_log.report(reply.log)
+    return CompiledRknn(None if reply.result["compiled"] else rknn_log.reason(reply.log), report)
+
+
+def run(
+    model: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    outputs: Sequence[str],
+    platform: Platform,
+    *,
+    timeout: float,
+) -> list[dict[str, np.ndarray]]:
+    """The outputs of the ONNX model at `model` in the simulator, which compiles it first; one dictionary a sample."""
+    size = _BYTES_OF_A_SIMULATOR + _BYTES_FOR_EACH_OF_THE_MODEL * model.stat().st_size
+    workers = pool.workers(math.ceil(len(samples) / _LEAST_SAMPLES), size)
+    share = max(1, math.ceil(len(samples) / workers))
+    parts = [samples[start : start + share] for start in range(0, len(samples), share)]
+    jobs = (_running(model, part, outputs, platform, timeout) for part in parts)
+    return [found for part in pool.in_order(jobs, workers) for found in part]
+
+
+@contextmanager
+def _running(
+    model: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    outputs: Sequence[str],
+    platform: Platform,
+    timeout: float,
+) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
+    with sample_files.sent(samples) as files:
+        order: SimulateOrder = {**_order(model, platform), **files}
+        with _started("run_samples", order, platform, timeout) as answer:
+
+            def results() -> list[dict[str, np.ndarray]]:
+                count = answer().result["outputs"]
+                assert count == len(outputs), f"the simulator has {count} outputs, not {', '.join(outputs)}"
+                return sample_files.received(files, outputs)
+
+            yield results
+
+
+def _started(
+    job: str, order: Mapping[str, object], platform: Platform, timeout: float
+) -> AbstractContextManager[Callable[[], process.Reply]]:
+    """A job in the interpreter of the toolkit; its libraries reserve more address space than they ever use."""
+    python = toolkit(platform.toolchain).python
+    return process.started(f"intact.backends.rknn.job:{job}", order, timeout=timeout, python=python)
+
+
+def _order(model: Path, platform: Platform) -> PlatformOrder:
+    return {"model": str(model.resolve()), "platform": platform.name, "options": dict(platform.options)}
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError(f"{name}={text}: not among true, false")
+    return text.lower() in ("true", "1")

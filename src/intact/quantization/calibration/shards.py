@@ -1,0 +1,168 @@
+"""Rows in shards: each is summed up by itself, here or by a worker of a cluster, and shards are joined in their order.
+
+The split depends on the rows alone, never on who works, so that sums of floats are the same wherever they are made. A
+worker reads the model and its rows itself, from files that are checked by digest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from intact import scratch
+from intact.data.shared_rows import SharedRows, shared
+from intact.errors import ToolchainError
+from intact.model import io
+from intact.runtime import cluster, ort_cpu, worker_terms
+
+# Few enough to share out what is usual, 128 rows, and enough to make the start of a session cheap.
+ROWS = 16
+
+Feeds = Mapping[str, np.ndarray]
+
+
+class Watcher(Protocol):
+    """Whoever sees the values of a tensor, row after row, and can be joined with one that has seen the next rows."""
+
+    def add(self, values: np.ndarray, /) -> None:
+        """Take in one row."""
+
+    # Each is joined with its own kind only.
+    def fresh(self) -> Any:
+        """One like this that has seen nothing."""
+
+    def join(self, later: Any, /) -> None:
+        """Take in what another has seen of the rows that follow."""
+
+
+Watchers = Mapping[str, Sequence[Watcher]]
+Kind = TypeVar("Kind", bound=Watcher)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """Some rows for a worker: files with the model and with watchers that have seen nothing, and their digests."""
+
+    model: Path
+    watchers: Path
+    digests: tuple[str, ...]
+    rows: SharedRows
+    threads: int
+
+
+def of_rows(rows: Iterable[Feeds]) -> Iterator[Iterator[Feeds]]:
+    """The shards of some rows, each to be gone through before the next."""
+    left = iter(rows)
+    for first in left:
+        yield itertools.chain([first], itertools.islice(left, ROWS - 1))
+
+
+def fresh(watchers: Mapping[str, Sequence[Kind]]) -> dict[str, list[Kind]]:
+    """The same watchers, which have seen nothing."""
+    return {name: [one.fresh() for one in several] for name, several in watchers.items()}
+
+
+def join(watchers: Watchers, later: Watchers) -> None:
+    """Let watchers take in what the same ones have seen of the rows that follow."""
+    for name, several in watchers.items():
+        for one, other in zip(several, later[name], strict=True):
+            one.join(other)
+
+
+def session_of(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu.Session | None:
+    """A session that gives the computed ones among `tensors`, or None where there are none."""
+    inputs = {value.name for value in model.graph.inputs}
+    computed = [name for name in tensors if name not in inputs]
+    return ort_cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
+
+
+def watch_rows(
+    session: ort_cpu.Session | None, watchers: Watchers, rows: Iterable[Feeds], progress: Callable[[], None]
+) -> None:
+    """Run a model over rows, one after the other, and give the watchers of each tensor its values."""
+    for feeds in rows:
+        values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
+        for name, several in watchers.items():
+            for one in several:
+                one.add(values[name])
+        progress()
+
+
+def on_cluster(
+    model: ir.Model,
+    watchers: Mapping[str, Sequence[Kind]],
+    rows: Iterable[Feeds],
+    threads: int,
+    progress: Callable[[], None],
+) -> Iterator[Mapping[str, Sequence[Kind]]] | None:
+    """What workers have seen, shard by shard in order; None where there is no cluster, or but one shard."""
+    found = cluster.current()
+    if found is None or not isinstance(rows, Sized) or len(rows) <= ROWS:
+        return None
+    return _spread(found, model, watchers, rows, threads, progress)
+
+
+def _spread(
+    found: cluster.Cluster,
+    model: ir.Model,
+    watchers: Mapping[str, Sequence[Kind]],
+    rows: Iterable[Feeds],
+    threads: int,
+    progress: Callable[[], None],
+) -> Iterator[Mapping[str, Sequence[Kind]]]:
+    with scratch.folder("pass", inside=found.folder) as folder:
+        empty = folder / "watchers"
+        empty.write_bytes(pickle.dumps(fresh(watchers)))
+        files = io.save(model, folder / "model.onnx")
+        digests = tuple(io.sha256_of(file) for file in (empty, *files))
+        kept = folder / "rows"
+        kept.mkdir()
+        every = shared(rows, kept)
+        parts = [every.part(start, start + ROWS) for start in range(0, len(every), ROWS)]
+        jobs = [ShardJob(files[0], empty, digests, part, threads) for part in parts]
+        for part, seen in zip(parts, found.each(watch_shard, jobs), strict=True):
+            yield cast("Mapping[str, Sequence[Kind]]", seen)
+            for _ in range(len(part)):
+                progress()
+
+
+def watch_shard(job: ShardJob) -> dict[str, list[Watcher]]:
+    """What watchers see of a shard, in whatever process this is."""
+    session = _opened(job.model, job.watchers, job.digests, job.threads)
+    watchers: dict[str, list[Watcher]] = pickle.loads(job.watchers.read_bytes())
+    # A worker may do several jobs at once, in threads: each needs arrays of its own.
+    watch_rows(session.twin() if session is not None else None, watchers, job.rows, lambda: None)
+    return watchers
+
+
+@lru_cache(maxsize=1)
+def _opened(model: Path, watchers: Path, digests: tuple[str, ...], threads: int) -> ort_cpu.Session | None:
+    """The session of a pass, made once in each worker; refuse files that are not those that were written."""
+    try:
+        found = tuple(io.sha256_of(file) for file in (watchers, *_files(model, len(digests) - 1)))
+    except (OSError, ToolchainError, ValueError) as problem:
+        raise _unseen(model, str(problem)) from problem
+    if found != digests:
+        raise _unseen(model, "its content is another")
+    return session_of(io.load(model), pickle.loads(watchers.read_bytes()), threads)
+
+
+def _files(model: Path, count: int) -> list[Path]:
+    return [model, model.with_name(f"{model.name}.data")][:count]
+
+
+def _unseen(model: Path, why: str) -> ToolchainError:
+    return ToolchainError(
+        "E194",
+        f"worker {worker_terms.name()} does not see what was written for it: {why}",
+        source=str(model),
+        fix="put -o into a folder that all workers see at the same path",
+    )

@@ -1,0 +1,56 @@
+"""Accuracy against cost: the points that were tried have the room, and labels are text that a phone shows in full."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from intact.reports import html
+from intact.reports.cost_curve import curve
+from tests.reports.sample import manifest
+
+
+def point(cost, predicted, measured=None, compiled=None):
+    known = {"predicted_db": predicted, "measured_db": measured, "compiled_db": compiled}
+    return {"cost": cost, "groups": {"w8a8": 3}, "passed": None} | known
+
+
+POINTS = [
+    point(1.0, 30.0),
+    point(1.1, 33.0, 34.0),
+    point(1.15, 31.0, 32.0),
+    point(1.2, 36.0, 35.5, 35.0),
+    point(1.3, 40.0),
+    *(point(1.4 + i / 10, 45.0 + i) for i in range(20)),
+]
+SEARCH = {"points": POINTS, "chosen": 3, "uniform": {"w8a8": 1.0, "int16": 3.0}, "worst": [], "cost_source": "rule"}
+
+
+def test_dots_are_spread_over_the_drawing_although_the_curve_goes_on():
+    drawn = curve(SEARCH, 35.0)
+    places = [x for x, _, _ in drawn["measured"]]
+    assert max(places) - min(places) > 25
+    assert len(drawn["line"].split()) == 4, "of 25 points those near the tried ones, without the one that is worse"
+
+
+def test_the_goal_the_ticks_and_the_chosen_point_lie_where_their_values_do():
+    drawn = curve(SEARCH, 35.0)
+    labels = [(place, float(label)) for place, label in drawn["y_ticks"]]
+    (low, at_low), (high, at_high) = [(db, place) for place, db in (labels[0], labels[-1])]
+    assert (low, high) == (30, 40)
+    assert drawn["goal"] == pytest.approx(at_low + (at_high - at_low) * (35 - low) / (high - low), abs=0.2)
+    assert drawn["chosen"][1] == drawn["compiled"][0][1] == drawn["goal"], "the compiled form has 35 dB"
+
+
+def test_one_point_and_no_signal_are_drawn():
+    lonely = SEARCH | {"points": [point(1.0, 30.0, -3.4e38)], "chosen": 0}
+    drawn = curve(lonely, None)
+    assert drawn["chosen"] == (50.0, 50.0) and drawn["measured"] == [] and drawn["goal"] is None
+
+
+def test_the_page_has_labels_as_text_outside_the_picture_and_the_cost_as_a_tile():
+    page = html.render(manifest() | {"search": SEARCH})
+    [plot] = re.findall(r'<div class="plot".*?</ol>\n</div>', page, re.DOTALL)
+    assert "<text" not in plot and "1.00</li>" in plot and "40 dB</li>" in plot
+    assert '<p class="value">1.20×</p>' in page
