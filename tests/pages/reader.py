@@ -22,6 +22,8 @@ from tests.pages.interpreter import Interpreter
 
 # What only a shell does; all else runs in this process, for to start another takes longer than most commands do.
 SHELL = ("|", ">", "&&", ";", "$(")
+# The command of these sources, wherever it is installed from.
+INTACT = f"intact() {{ {shlex.quote(sys.executable)} -c 'from intact.cli.main import main; main()' \"$@\"; }}; "
 IMAGES = 32
 
 
@@ -66,9 +68,12 @@ class Reader:
         return 0
 
     def _try(self, command: Command) -> None:
-        by_shell = not command.text.startswith("intact ") or any(sign in command.text for sign in SHELL)
+        by_shell = not command.text.startswith("intact ") or any(
+            sign in command.text.partition(" #")[0] for sign in SHELL
+        )
         status, printed = self._in_shell(command.text) if by_shell else _here(command.text)
         assert status == command.status, f"line {command.line}: {command.text}\n{printed}"
+        assert "command not found" not in printed and "Traceback" not in printed, printed
         lines = [line for line in printed.splitlines() if line.strip()]
         if command.shown is not None:
             assert agrees(command.shown, lines), f"line {command.line}: {command.text}\nprints\n{printed}"
@@ -77,7 +82,7 @@ class Reader:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         sources = os.pathsep.join(filter(os.path.isabs, sys.path))
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", text],
+            ["bash", "-o", "pipefail", "-c", INTACT + text],
             cwd=self.folder,
             env={**os.environ, "PATH": path, "PYTHONPATH": sources},
             stdout=subprocess.PIPE,
