@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -43,6 +43,28 @@ class Silence:
 
     def warn(self, text: str) -> None:
         return
+
+
+@contextmanager
+def counting(events: Events, name: str) -> Iterator[Callable[[int, int], None]]:
+    """A stage that is told how many steps are done, of how many; fewer than before are the steps of another round."""
+    with ExitStack() as rounds:
+        told, advance = 0, nothing
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told, advance
+            if advance is nothing or done < told:
+                rounds.close()
+                told, advance = 0, rounds.enter_context(events.stage(name, total))
+            for _ in range(done - told):
+                advance()
+            told = done
+
+        yield tell
+
+
+def nothing() -> None:
+    """Take a step that nobody watches."""
 
 
 @dataclass(slots=True)

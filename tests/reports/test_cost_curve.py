@@ -54,3 +54,10 @@ def test_the_page_has_labels_as_text_outside_the_picture_and_the_cost_as_a_tile(
     [plot] = re.findall(r'<div class="plot".*?</ol>\n</div>', page, re.DOTALL)
     assert "<text" not in plot and "1.00</li>" in plot and "40 dB</li>" in plot
     assert '<p class="value">1.20×</p>' in page
+
+
+@pytest.mark.parametrize(("milliseconds", "said"), [(1.5, "1.5 ms"), (None, "1200 cycles")])
+def test_the_estimate_of_a_compiler_is_a_tile_where_nothing_was_searched_for(milliseconds, said):
+    cost = {"cycles": 1200, "weight_bytes": None, "activation_bytes": None, "milliseconds": milliseconds}
+    assert f'<p class="value">{said}</p>' in html.render(manifest() | {"cost": cost})
+    assert "nothing was measured" not in html.render(manifest())

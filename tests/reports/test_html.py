@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
@@ -15,9 +18,14 @@ import onnx
 import pytest
 from jsonschema import validate
 
+import intact
+from intact.model import io
+from intact.numbers.decibels import sqnr_of
 from intact.reports import html, snippet
 from intact.reports.figures import share
 from intact.reports.manifest import schema
+from intact.runtime import ort_cpu
+from tests.backends import qdq
 from tests.reports.sample import gate, manifest, row
 
 HOSTILE = "</code></script><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='x"
@@ -334,6 +342,45 @@ def test_the_lines_run_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(lines, names)
 
     assert names["outputs"][0].tolist() == [-1, -1]
+
+
+def test_the_lines_quantize_inputs_and_bring_outputs_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]> g (uint8[4] x) => (uint8[4] y)
+        <float s = {0.5}, uint8 z = {100}, float t = {0.25}, uint8 w = {128}>
+        { a = DequantizeLinear(x, s, z) b = Neg(a) y = QuantizeLinear(b, t, w) }"""
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    values = manifest("cpu")
+    values["io"][0] |= {"dtype": "uint8", "scale": 0.5, "zero_point": 100}
+    lines = (snippet.lines(values) or "").replace("...", "[0, 1.26, -3, 1000]")
+    names: dict[str, Any] = {}
+
+    exec(lines, names)
+
+    assert names["inputs"]["x"].dtype == np.uint8 and names["outputs"][0].dtype == np.uint8
+    assert names["real_0"].tolist() == [0, -1.5, 3, -32.0], "on both grids, and cut off at their ends"
+
+
+@pytest.mark.qnn
+def test_the_lines_run_as_printed_on_the_simulator(tmp_path: Path) -> None:
+    model, rows = qdq.cnn(), qdq.images(1)
+    io.save(model, tmp_path / "q.onnx")
+    built = intact.compile(tmp_path / "q.onnx", device="qnn", io="quantized", output=tmp_path / "out")
+    values = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    [(name, image)] = rows[0].items()
+    np.save(tmp_path / "out" / "image.npy", image)
+    lines = (snippet.lines(values) or "").replace("...", "np.load('image.npy')")
+    code = f"{lines}\nnp.save('result.npy', real_0)\nimport os\nos._exit(0)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "out", capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert built.io and done.returncode == 0, done.stderr
+    [expected] = ort_cpu.run(model, {name: image}).values()
+    assert sqnr_of(expected, np.load(tmp_path / "out" / "result.npy")) > 30
 
 
 def test_fallback_to_the_cpu_is_only_forbidden_where_the_model_is_whole_on_the_npu() -> None:

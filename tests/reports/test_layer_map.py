@@ -127,9 +127,9 @@ document.title = said.join(" ;; ");
         assert "second (Conv)" in title[5] and "read by last (Softmax)" in title[5]
 
 
-def browse(path):
+def browse(path, *more):
     """The page as Chromium has it after its scripts, and its log."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", *more]
     command = [CHROMIUM, *flags, f"--user-data-dir={path.parent / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
     done = subprocess.run([*command, f"file://{path}"], capture_output=True, text=True, timeout=120, check=False)
     return done.stdout, done.stderr

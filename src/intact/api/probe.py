@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from intact.backends.probing.answers import NO_ARCH, Probed
 from intact.backends.probing.cases import cases
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.errors import SettingsError
-from intact.events import Events, Silence
+from intact.events import Events, Silence, counting
 from intact.runtime import cluster as clusters
 from intact.settings.keywords import AnyPath
 from intact.targets.registry import known_archs, load_target
@@ -84,14 +85,24 @@ def _probe(asks: ProbeRequest, events: Events) -> ProbeReport:
     events.note(f"asking {library} about {len(asked)} cases; the answers go to {place}")
     known = Probed.read(place) if place.exists() else None
 
-    def progress(done: int, total: int, so_far: Probed) -> None:
-        so_far.write(place)
-        events.note(f"{done} of {total} questions answered")
-
-    found = probing.probe(device, asked, archs, known=known, progress=progress, workers=workers)
+    with _questions(place, events) as progress:
+        found = probing.probe(device, asked, archs, known=known, progress=progress, workers=workers)
     found.write(place)
     counts = Counter(answer.verdict for row in found.answers.values() for answer in row.values())
     return ProbeReport(found.library, place, dict(sorted(counts.items())))
+
+
+@contextmanager
+def _questions(place: Path, events: Events) -> Iterator[Callable[[int, int, Probed], None]]:
+    """Write the answers so far after each batch, and tell how many of the questions have one."""
+    with counting(events, "probe") as count:
+
+        def progress(done: int, total: int, so_far: Probed) -> None:
+            so_far.write(place)
+            count(done, total)
+            events.note(f"{done} of {total} questions answered")
+
+        yield progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +118,8 @@ class NumericOrder:
 def _numeric(order: NumericOrder, place: Path, events: Events) -> ProbeReport:
     answers = place.with_suffix(".answers.json")
     known = Probed.read(answers) if answers.exists() else None
-
-    def progress(done: int, total: int, so_far: Probed) -> None:
-        so_far.write(answers)
-        events.note(f"{done} of {total} questions answered")
-
-    found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.ops, known, progress, order.workers)
+    with _questions(answers, events) as progress:
+        found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.ops, known, progress, order.workers)
     found.probed.write(answers)
     wrong_regions.write(found.wrong, found.probed.library, order.ops, place)
     counts = Counter(answer.verdict for row in found.probed.answers.values() for answer in row.values())

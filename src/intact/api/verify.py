@@ -113,9 +113,9 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     first, *others = (execution.runner(path, config.compile, at_once) for path in (reference, *candidates))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")
-    with log.stage("verify"):
+    with log.stage("verify", len(inputs.test)) as (advance, _):
         runners = [chained(runner, states) for runner in (replace(first, form="original"), *others)]
-        base, found = measure(inputs.test, runners[0], runners[1:], labels)
+        base, found = measure(inputs.test, execution.counted(runners[0], advance), runners[1:], labels)
     models = tuple(
         VerifiedModel(str(path), runner.form, runner.runtime, one.accuracy, one.task)
         for path, runner, one in zip(candidates, others, found, strict=True)

@@ -90,12 +90,14 @@ class Snippet:
 class NativeProvider:
     """The way that applications in other languages give ONNX Runtime this device; no name stands for the CPU.
 
-    `java` is the method of its Java API that takes the options.
+    `java` is the method of its Java API that takes the options. `systems` say, for each system that has the device,
+    what to install there and where to copy the files that `{files}` stands for.
     """
 
     name: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     java: str = ""
+    systems: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
 from intact.reports.figures import count, quantized_nodes, size, types_in_words
+from intact.reports.manifest import BINARY, DEPLOYABLE
 from intact.results import Accuracy, Analysis, Build, Cost, InspectedModel, QuantizeFigures, Refusal, TaskAccuracy
 from intact.settings.config import BuildConfig
 
@@ -27,7 +28,8 @@ def show(built: Build, folder: Path, *, as_json: bool, quiet: bool) -> None:
     if quiet:
         return
     say("")
-    for line in (verdict_line(built.judged), _quantized(built), _placed(built), _calibrated(built), _fixed(built)):
+    facts = (_subject(built), _quantized(built), _placed(built), _cost(built), _calibrated(built), _fixed(built))
+    for line in (verdict_line(built.judged), *facts):
         if line:
             say(line)
     if built.accuracy:
@@ -122,6 +124,21 @@ def show_targets(found: Sequence[Analysis]) -> None:
         figures = (one.compute_nodes, len(one.npu_nodes), len(one.float_nodes), one.partitions)
         targets.add_row(one.target, *map(str, figures))
     print_wrapped(targets)
+
+
+def _subject(built: Build) -> str:
+    """The model, the device, the precision and the sizes: whoever reads the summary elsewhere has nothing else."""
+    config, name = BuildConfig.from_dict(built.config), built.source_path.replace("\\", "/").rsplit("/", 1)[-1]
+    chip = [part for part in (config.compile.device, config.compile.soc or config.compile.arch) if part]
+    before = "" if built.source_weight_bytes is None else f" ({size(built.source_weight_bytes)} of weights)"
+    after = sum(artifact.bytes for artifact in built.artifacts if artifact.kind in (DEPLOYABLE, BINARY))
+    return f"{name}{before} for {' '.join(chip)}, {config.precision or 'as it came'}: {size(after)} to deploy"
+
+
+def _cost(built: Build) -> str:
+    if built.search is None:
+        return ""
+    return f"estimated cost {built.search.points[built.search.chosen].cost:.2f} times the lowest precision throughout"
 
 
 def _quantized(built: Build) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,17 @@ def stream_compiled(
 def _rows_that_fit(row: data.Feeds) -> int:
     size = sum(array.nbytes for array in row.values())
     return min(MOST_AT_ONCE, BYTES_AT_ONCE // max(1, size))
+
+
+def counted(runner: Runner, advance: Callable[[], None]) -> Runner:
+    """`runner`, which tells when each of its outputs has been compared."""
+
+    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        for found in runner.outputs(rows):
+            yield found
+            advance()
+
+    return replace(runner, outputs=outputs)
 
 
 def states_of(

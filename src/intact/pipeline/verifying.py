@@ -60,7 +60,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
         details.update({"states": states} if states else {})
         runners = [chained(runner, states) for runner in (original, *_runners(built, in_turn=bool(states)))]
-        first, others = measure(rows, _counted(runners[0], advance), runners[1:], prepared.labels)
+        first, others = measure(rows, execution.counted(runners[0], advance), runners[1:], prepared.labels)
         clipped, errors = _look_inside(prepared, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, clipped)
@@ -75,17 +75,6 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         doubts=doubts,
         errors=errors,
     )
-
-
-def _counted(runner: Runner, advance: Callable[[], None]) -> Runner:
-    """`runner`, which tells when each of its outputs has been compared."""
-
-    def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        for found in runner.outputs(rows):
-            yield found
-            advance()
-
-    return replace(runner, outputs=outputs)
 
 
 def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:

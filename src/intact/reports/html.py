@@ -17,7 +17,7 @@ from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.figures import MISSING, count, decibels, duration, figure
 from intact.reports.manifest import BINARY, DEPLOYABLE
-from intact.reports.native_snippets import native_snippets
+from intact.reports.native_snippets import native_snippets, systems
 from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
 from intact.reports.stage_words import stage_words
@@ -97,6 +97,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
+        "estimate": manifest.get("cost"),
         "latency": next((gate["value"] for gate in manifest["gates"] if gate["name"] == "max_latency_ratio"), None),
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "map": layer_map.drawing(manifest),
@@ -104,6 +105,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "next": next_steps(manifest),
         "sizes": _sizes(manifest),
         "native": native_snippets(manifest),
+        "systems": systems(manifest),
         "load": snippet.lines(manifest),
     }
 

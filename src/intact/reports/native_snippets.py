@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from intact.backends import installed
 from intact.backends.base import NativeProvider
+from intact.numbers.integer_types import limits
+from intact.reports.manifest import BINARY, DEPLOYABLE
 
 Record = Mapping[str, Any]
 
@@ -43,9 +45,22 @@ def native_snippets(manifest: Record) -> list[NativeSnippet]:
     return [NativeSnippet(language, make(provider, **ports)) for language, make in makers.items()]
 
 
+def systems(manifest: Record) -> dict[str, str]:
+    """What to install and where to copy the files that an application needs, by system."""
+    device = manifest["config"]["compile"]["device"]
+    provider = installed.find(device).native if installed.is_backend(device) else None
+    needed = [item["path"] for item in manifest["artifacts"] if item["kind"] in (DEPLOYABLE, BINARY)]
+    if provider is None or not needed:
+        return {}
+    files = " and ".join(filter(None, [", ".join(needed[:-1]), needed[-1]]))
+    return {system: words.format(files=files) for system, words in provider.systems.items()}
+
+
 def _cpp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
     options = ", ".join(f"{{{json.dumps(key)}, {json.dumps(value)}}}" for key, value in provider.options.items())
-    lines = ["#include <onnxruntime_cxx_api.h>", "", "#include <cstdint>", "#include <vector>", "", "int main() {"]
+    grids = any(port["scale"] is not None for port in (*input, *output))
+    headers = [*(("algorithm", "cmath") if grids else ()), "cstdint", "vector"]
+    lines = ["#include <onnxruntime_cxx_api.h>", "", *(f"#include <{name}>" for name in headers), "", "int main() {"]
     lines += ["  Ort::Env env;", "  Ort::SessionOptions options;"]
     lines += [f'  options.AppendExecutionProvider("{provider.name}", {{{options}}});'] if provider.name else []
     lines += ['  Ort::Session session(env, ORT_TSTR("model.onnx"), options);']
@@ -57,16 +72,48 @@ def _cpp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[
             f"  auto type{number} = session.GetInputTypeInfo({number});",
             f"  auto info{number} = type{number}.GetTensorTypeAndShapeInfo();",
             f"  auto shape{number} = info{number}.GetShape();",
-            f"  std::vector<{kind}> data{number}(info{number}.GetElementCount());  // {_fill(port)}",
+            *_cpp_data(number, port, kind),
             f"  inputs.push_back(Ort::Value::CreateTensor<{kind}>(",
             f"      memory, data{number}.data(), data{number}.size(), shape{number}.data(), shape{number}.size()));",
         ]
     lines += [f"  const char* in[] = {{{_names(input)}}};", f"  const char* out[] = {{{_names(output)}}};"]
     run = f"session.Run(Ort::RunOptions{{}}, in, inputs.data(), {len(input)}, out, {len(output)})"
-    read = [f"  auto* result{n} = results[{n}].GetTensorData<{_TYPES[p['dtype']][0]}>();" for n, p in enumerate(output)]
-    return "\n".join(
-        [*lines, f"  auto results = {run};", *("  // ".join(parts) for parts in _comments(output, read)), "}"]
-    )
+    read = [line for number, port in enumerate(output) for line in _cpp_result(number, port)]
+    return "\n".join([*lines, f"  auto results = {run};", *read, "}"])
+
+
+def _cpp_data(number: int, port: Record, kind: str) -> list[str]:
+    """The values of an input; one that the model takes as integers is quantized."""
+    if port["scale"] is None:
+        return [f"  std::vector<{kind}> data{number}(info{number}.GetElementCount());  // {_fill(port)}"]
+    scale, point, (low, high) = _literal(port["scale"]), port["zero_point"], limits(port["dtype"])
+    level = f"std::nearbyint(real{number}[i] / {scale}) + {_literal(point)}"
+    return [
+        f"  std::vector<float> real{number}(info{number}.GetElementCount());  // fill in {json.dumps(port['name'])}",
+        f"  std::vector<{kind}> data{number}(real{number}.size());",
+        f"  for (size_t i = 0; i < real{number}.size(); ++i)",
+        f"    data{number}[i] = static_cast<{kind}>(std::clamp({level}, {_literal(low)}, {_literal(high)}));",
+    ]
+
+
+def _cpp_result(number: int, port: Record) -> list[str]:
+    """The values of an output; integers are brought back to real values."""
+    kind, name = _TYPES[port["dtype"]][0], json.dumps(port["name"])
+    lines = [f"  auto* result{number} = results[{number}].GetTensorData<{kind}>();  // {name}"]
+    if port["scale"] is None:
+        return lines
+    return [
+        *lines,
+        f"  std::vector<float> output{number}(results[{number}].GetTensorTypeAndShapeInfo().GetElementCount());",
+        f"  for (size_t i = 0; i < output{number}.size(); ++i)",
+        f"    output{number}[i] = (result{number}[i] - {_literal(port['zero_point'])}) * {_literal(port['scale'])};",
+    ]
+
+
+def _literal(value: float) -> str:
+    """A number as a float of C++."""
+    text = f"{value:.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
 def _csharp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from intact.backends import installed
+from intact.numbers.integer_types import limits
 
 NUMPY_TYPES = {"float": "float32", "double": "float64"}
 
@@ -21,13 +22,27 @@ def lines(manifest: Mapping[str, Any]) -> str | None:
     if found is None:
         return None
     ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
-    feeds = [f"    {json.dumps(port['name'])}: ...,  # {_array(port)}" for port in ports["input"]]
+    feeds = [f"    {json.dumps(port['name'])}: {_given(port)}" for port in ports["input"]]
     names = ", ".join(json.dumps(port["name"]) for port in ports["output"])
-    return "\n".join([*found.loading, "inputs = {", *feeds, "}", f"outputs = {found.call.format(outputs=names)}"])
+    run = f"outputs = {found.call.format(outputs=names)}"
+    reals = [_real(place, port) for place, port in enumerate(ports["output"]) if port["scale"] is not None]
+    grids = any(port["scale"] is not None for port in manifest["io"])
+    imports = ["import numpy as np"] if grids else []
+    return "\n".join([*imports, *found.loading, "inputs = {", *feeds, "}", run, *reals])
 
 
-def _array(port: Mapping[str, Any]) -> str:
+def _given(port: Mapping[str, Any]) -> str:
+    """An input; one that the model takes as integers is quantized on the way."""
     dtype = NUMPY_TYPES.get(port["dtype"], port["dtype"])
     if port["scale"] is None:
-        return f"{dtype} array"
-    return f"{dtype} array, real = (q - {port['zero_point']}) * {port['scale']:.9g}"
+        return f"...,  # {dtype} array"
+    low, high = limits(port["dtype"])
+    levels = f"np.rint(np.float32(...) / np.float32({port['scale']:.9g})) + {port['zero_point']}"
+    return f"np.clip({levels}, {low}, {high}).astype(np.{dtype}),  # from a float32 array"
+
+
+def _real(place: int, port: Mapping[str, Any]) -> str:
+    """The line that brings an output back to real values."""
+    name = json.dumps(port["name"])
+    point, scale = port["zero_point"], f"{port['scale']:.9g}"
+    return f"real_{place} = (outputs[{place}].astype(np.float32) - {point}) * np.float32({scale})  # {name}"

@@ -164,7 +164,7 @@ def test_no_precision_throughout_that_meets_the_goal_costs_less_on_an_npu(zoo, t
 def test_half_precision_is_taken_where_nothing_cheaper_does(zoo, tmp_path, monkeypatch):
     # Mixes with float nodes may do as well: without them only half precision throughout is left.
     plain = curve.curve_of
-    monkeypatch.setattr(cheapest, "curve_of", lambda begun: replace(found := plain(begun), front=found.front[:1]))
+    monkeypatch.setattr(cheapest, "curve_of", lambda *given: replace(found := plain(*given), front=found.front[:1]))
     settings = config(zoo, min_sqnr=50.0, compile={"device": "qnn", "arch": "v73"})
     result = cheapest.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
     point = result.search.points[result.search.chosen]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from intact import data
+from intact.events import Silence
 from intact.model import shapes
 from intact.numbers.encoding import encode, round_to_grid
 from intact.quantization.calibration.observe import observe
@@ -17,7 +18,7 @@ from intact.runtime import ort_cpu
 from intact.search.mixed.cost import Prices, multiply_adds, work
 from intact.search.mixed.groups import structure
 from intact.search.mixed.ladder import Ladder
-from intact.search.mixed.sensitivity import Noises, measure
+from intact.search.mixed.sensitivity import Noises, Rounding, measure
 from intact.search.mixed.switchable_model import ProbeModel
 from intact.search.mixed.unseen import held_out, look
 from intact.settings.config import QuantConfig
@@ -130,7 +131,7 @@ def measured(net, path):
     calibration = data.load(net, str(path), samples=24).calibration
     found = structure(net, TARGET, QuantConfig(), TARGET.costs.levels)
     seen_on, held = held_out(calibration)
-    return found, seen_on, held, measure(net, found, seen_on, held, halves=False, feedback=False)
+    return found, seen_on, held, measure(net, found, seen_on, held, Rounding(halves=False, feedback=False), Silence())
 
 
 def test_the_worst_groups_are_measured_as_if_they_alone_were_quantized(net, rows):

@@ -25,7 +25,13 @@ class CpuBackend(Backend):
     title = "CPU, through ONNX Runtime"
     table = Path(__file__).with_name("table.toml")
     untimed = None
-    native = NativeProvider()
+    native = NativeProvider(
+        systems={
+            "Windows and Linux": "Python: pip install onnxruntime; C#: the NuGet package Microsoft.ML.OnnxRuntime. "
+            "Copy {files} into the folder of the program.",
+            "Android": "Gradle: com.microsoft.onnxruntime:onnxruntime-android. Copy {files} into the app's assets.",
+        }
+    )
 
     def check(self, ep_options: Mapping[str, str]) -> None:
         """Refuse every option."""

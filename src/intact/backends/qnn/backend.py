@@ -36,6 +36,19 @@ def _probe_reasons(log: str) -> dict[int, str]:
     return probe_log.reasons(log)
 
 
+# Documented: github.com/onnxruntime/onnxruntime-qnn (platforms), onnxruntime.ai/docs/execution-providers (QNN), and the
+# packages of these names. The provider opens the binary by its path, beside the model.
+_SYSTEMS = {
+    "Windows on Snapdragon": "Python for ARM64: pip install onnxruntime onnxruntime-qnn; C++ and C#: the NuGet package "
+    "Microsoft.ML.OnnxRuntime.QNN. Copy {files} into the folder of the program.",
+    "Android": "Gradle: com.microsoft.onnxruntime:onnxruntime-android-qnn, for arm64-v8a. Copy {files} from the assets "
+    "into the app's filesDir before the session is made, since the binary is opened by its path; to try it, "
+    "adb push them to /data/local/tmp.",
+    "Linux on Qualcomm boards": "Python for ARM64: pip install onnxruntime onnxruntime-qnn. Copy {files} into one "
+    "folder.",
+}
+
+
 class QnnBackend(Backend):
     """Hexagon NPUs: the vendor's compiler and simulator, through the QNN provider of ONNX Runtime."""
 
@@ -45,7 +58,7 @@ class QnnBackend(Backend):
     install = qnn_client.INSTALL
     toolchain = TOOLCHAIN
     # Documented: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider, and addQnn of its Java API.
-    native = NativeProvider("QNN", {"backend_type": "htp"}, "addQnn")
+    native = NativeProvider("QNN", {"backend_type": "htp"}, "addQnn", _SYSTEMS)
     untimed = "the time of the simulator is not latency"
     library = Library(qnn_client.PACKAGE, qnn_client.version, "intact.backends.qnn.ask", _probe_reasons)
 

@@ -52,11 +52,12 @@ def build(
         raise SettingsError("S107", f"--precision auto: {begun.source.quantized}", fix="start from the float model")
     with scratch.folder("search") as folder:
         with log.stage("search") as (_, details):
-            found = curve_of(begun)
+            found = curve_of(begun, log.events)
             log.events.note(str(found))
             bench = Workbench(begun, found, log, Path(folder))
             hunt = Hunt(found.front, found.uniform, bench, config.min_sqnr)
-            chosen = hunt.find() or bench.nearest()
+            with log.events.stage("try mixes, at most", hunt.most_steps) as bench.advance:
+                chosen = hunt.find() or bench.nearest()
             details["groups"] = len(found.found.groups)
             details["assignments_tried"] = len(hunt.tried)
             details["builds"] = len(bench.builds) + len(bench.errors)

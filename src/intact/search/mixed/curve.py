@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from intact.errors import TargetError
+from intact.events import Events, Silence
 from intact.model import shapes
 from intact.pipeline import preparation
 from intact.pipeline.preparation import PreparedModel
@@ -74,7 +75,7 @@ class Curve:
         return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
 
 
-def curve_of(begun: PreparedModel) -> Curve:
+def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
     target, quant = begun.target, quant_of(begun.config)
     assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
@@ -85,7 +86,8 @@ def curve_of(begun: PreparedModel) -> Curve:
     if careful:
         model, _ = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu)
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
-    noises, alone = sensitivity.measure(model, found, rows, held, halves=target.halves, feedback=careful)
+    rounding = sensitivity.Rounding(target.halves, careful)
+    noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
     shaped = model.clone()
     shapes.infer_shapes(shaped)
     ladder = Ladder(Prices(found, work(shaped, found), target.costs), noises)

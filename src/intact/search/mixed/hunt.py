@@ -70,6 +70,11 @@ class Hunt:
     """What mixes have to spare on the CPU for what compiling costs, in dB."""
     _gave_up: bool = False
 
+    @property
+    def most_steps(self) -> int:
+        """The number of tries and builds that none of it takes more of."""
+        return len(self.uniform) + MOST_TRIES + MOST_BUILDS
+
     def find(self) -> Assignment | None:
         """The cheapest assignment that meets the gates as built; None where none does, and the nearest is built."""
         while (chosen := self._candidate()) is not None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from intact import scratch
 from intact.data.dataset import Dataset
 from intact.data.shared_rows import SharedRows, shared
+from intact.events import Events
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.runtime import cluster
@@ -76,19 +77,24 @@ class Alone:
     noise: float
 
 
-def measure(
-    model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], *, halves: bool, feedback: bool
-) -> tuple[Noises, list[Alone]]:
-    """The noise of every tensor and weight, rounded alone, and of every group, the worst first.
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback."""
 
-    `halves` says that float is half precision, `feedback` that weights will be rounded with feedback.
-    """
+    halves: bool
+    feedback: bool
+
+
+def measure(
+    model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], rounding: Rounding, events: Events
+) -> tuple[Noises, list[Alone]]:
+    """The noise of every tensor and weight, rounded alone, and of every group, the worst first."""
     seen = observe(model, found.plan, rows)
     resolved = resolve(model, found.plan, seen)
     unseen = look(model, found.plan, seen, resolved, held)
-    switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if feedback else 1.0)
-    runs = _Runs(switches.probe, unseen)
-    noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=halves)
+    switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if rounding.feedback else 1.0)
+    runs = _Runs(switches.probe, unseen, events)
+    noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=rounding.halves)
     return noises, _ranked(runs, switches, noises.summed(found))
 
 
@@ -101,6 +107,7 @@ class _Runs:
 
     probe: ProbeModel
     unseen: Unseen
+    events: Events
     found: dict[tuple[Combination, int], np.ndarray] = field(default_factory=dict)
 
     def run(self, wanted: Mapping[Combination, Iterable[int]]) -> None:
@@ -110,8 +117,11 @@ class _Runs:
             for index in range(len(self.unseen.rows))
             if (new := [c for c, own in wanted.items() if index in own and (c, index) not in self.found])
         ]
-        for job, noises in zip(jobs, self._noises(jobs), strict=True):
-            self.found |= {(c, job.row): noise for c, noise in zip(job.combinations, noises, strict=True)}
+        with self.events.stage("measure the noise of tensors", sum(len(job.combinations) for job in jobs)) as advance:
+            for job, noises in zip(jobs, self._noises(jobs), strict=True):
+                for combination, noise in zip(job.combinations, noises, strict=True):
+                    self.found[combination, job.row] = noise
+                    advance()
 
     def _noises(self, jobs: Sequence[RowJob]) -> Iterator[list[np.ndarray]]:
         """The noise of each combination of each job, here or on a cluster."""

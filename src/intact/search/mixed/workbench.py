@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from intact import data
 from intact.errors import TargetError
-from intact.events import Log, Silence
+from intact.events import Log, Silence, nothing
 from intact.numbers.decibels import decibels
 from intact.pipeline import acceptance, execution, preparation, stages
 from intact.pipeline.preparation import PreparedModel
@@ -38,6 +38,7 @@ class Workbench:
     folder: Path
     builds: dict[Assignment, tuple[Build, Path]] = field(default_factory=dict)
     errors: list[TargetError] = field(default_factory=list)
+    advance: Callable[[], None] = nothing
     _expected: list[execution.Outputs] = field(default_factory=list)
     _last: tuple[Assignment, PreparedModel, Log] | None = None
 
@@ -52,7 +53,7 @@ class Workbench:
         checked = acceptance.check(prepared.config, found.accuracy, first.task + found.task, target=prepared.target)
         gates = [gate for gate in checked if gate.name in GOALS]
         trial = self._trial(prepared, gates, found.accuracy)
-        self.log.events.note(f"{_name(chosen, trial)}: " + "; ".join(gate.detail for gate in gates))
+        self._tell(f"{_name(chosen, trial)}: " + "; ".join(gate.detail for gate in gates))
         return trial
 
     def build(self, chosen: Assignment) -> Trial | None:
@@ -69,7 +70,7 @@ class Workbench:
         trial = self._trial(prepared, gates, built.accuracy)
         # Gates may hold of what the compiler has broken.
         trial = replace(trial, passed=trial.passed and built.verdict != "broken")
-        self.log.events.note(f"{_name(chosen, trial)}, built: " + "; ".join(gate.detail for gate in gates))
+        self._tell(f"{_name(chosen, trial)}, built: " + "; ".join(gate.detail for gate in gates))
         return trial
 
     def below(self, start: Assignment, allowed: float) -> Assignment:
@@ -112,10 +113,15 @@ class Workbench:
             _least(accuracy, "compiled"),
         )
 
+    def _tell(self, text: str) -> None:
+        """Say what came of a try or a build: one step of the search."""
+        self.log.events.note(text)
+        self.advance()
+
     def _note(self, chosen: Assignment, error: TargetError) -> None:
         self.errors.append(error)
         what = chosen.precision or f"a mix of cost {chosen.cost:.3f}"
-        self.log.events.note(f"auto: {what} is not taken: {error.message}")
+        self._tell(f"auto: {what} is not taken: {error.message}")
 
 
 @dataclass(frozen=True, slots=True)
