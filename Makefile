@@ -53,7 +53,7 @@ docs: .venv/test
 	@echo "output/site/index.html"
 
 bench: .venv/test
-	for part in rewriting zero_points quantizer accuracy search mixed; do $(BIN)/python bench/$$part.py || failed=1; done; \
+	for part in rewriting zero_points quantizer accuracy search mixed cluster; do $(BIN)/python bench/$$part.py || failed=1; done; \
 		test -z "$$failed"
 
 .venv/bin/python:

@@ -85,6 +85,8 @@ def _built(manifest: Record) -> Record:
         "reasons": manifest["verdict_reasons"],
         "db": least,
         "quantized_nodes": quantized.get("nodes_quantized", 0),
+        "mended": [done for stage in manifest["stages"] if stage["name"] == "mend" for done in stage["done"]],
+        "on_cpu": [node["name"] for node in manifest["placement"]["cpu_nodes"]],
     }
 
 

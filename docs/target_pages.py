@@ -146,7 +146,7 @@ def _wrong_page(name: str) -> Iterator[str]:
     yield from ("", "## What builds avoid beforehand", "", "| operator | requirement | source |", "| --- | --- | --- |")
     for (_, op), spec in sorted(target.ops.items(), key=lambda item: item[0][1]):
         for rule in spec.require:
-            if rule["check"] == "input_scale_at_least":
+            if rule["check"] in ("input_scale_at_least", "output_grid_holds"):
                 yield f"| {op} | {predicates.requirement(rule)} | {spec.source} |"
     for dtype in sorted(target.rewrite.requantizes_wrongly):
         yield f"| a {dtype} grid right behind another one | none is left by rewriting | {target.rewrite.source} |"

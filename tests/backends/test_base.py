@@ -68,7 +68,7 @@ def test_every_backend_that_ships_has_the_protocol_and_a_table_beside_it(name):
 
 def test_what_backends_say_of_themselves():
     assert installed.names()[:4] == ["cpu", "dml", "openvino", "qnn"]
-    assert installed.simulated() == ["qnn"] and installed.timed() == ["cpu", "openvino"]
+    assert installed.simulated() == ["qnn", "rknn"] and installed.timed() == ["cpu", "openvino"]
     assert {library_of(name).package for name in ("qnn", "openvino")} == {"onnxruntime-qnn", "openvino"}
     with pytest.raises(SettingsError, match=r"no library to ask(.|\n)*openvino, qnn"):
         library_of("cpu")
@@ -112,7 +112,7 @@ def test_half_a_backend_is_refused_with_what_it_lacks(monkeypatch):
         name="half", value="half", load=lambda: SimpleNamespace(title="", table=Path(), compile=None)
     )
     monkeypatch.setattr(devices, "_points", lambda group: iter([half] if group == devices.BACKEND_GROUP else []))
-    with pytest.raises(NotAvailable, match=r"has no check, install.*run.*untimed"):
+    with pytest.raises(NotAvailable, match=r"has no check, estimates, install.*run.*untimed"):
         installed.find("half")
 
 

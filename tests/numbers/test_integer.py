@@ -278,3 +278,16 @@ def test_one_number_is_for_the_whole_tensor_whatever_its_shape(scales, zeros, ax
     found = integer.quantize_linear(x, step, zero, axis=axis)
     assert found.dtype == np.uint8 and np.array_equal(found, levels)
     assert np.array_equal(integer.dequantize_linear(found, step, zero, axis=axis), (levels - 3) * 0.5)
+
+
+@given(st.data())
+def test_the_largest_pair_is_that_of_sorted_weights(data):
+    rows, columns = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
+    low = data.draw(st.integers(-128, 127))
+    values = data.draw(st.lists(st.integers(low, 127), min_size=rows * columns, max_size=rows * columns))
+    weight = np.array(values, np.int8).reshape(rows, columns)
+    most = 0
+    for row in weight.astype(np.int64):
+        ends = np.sort(row)
+        most = max(most, np.clip(ends[-2:], 0, None).sum(), -np.clip(ends[:2], None, 0).sum())
+    assert integer.largest_pair(weight, 0) == integer.largest_pair(weight.T, 1) == 255 * most

@@ -13,6 +13,7 @@ import pytest
 
 import intact
 from intact.cli.main import main
+from intact.errors import DataError
 from tests.builder import from_text
 
 RNG = np.random.default_rng(0)
@@ -87,3 +88,22 @@ def test_a_settings_file_fixes_inputs_too(run, tmp_path):
     order = ["quantize", tmp_path / "m.onnx", "--config", tmp_path / "s.toml", "-o", tmp_path / "q.onnx"]
     assert run(*order, "--data", tmp_path / "rows.npz", "--quiet")[0] == 0
     assert [value.name for value in onnx.load(tmp_path / "q.onnx").graph.input] == ["x"]
+
+
+def test_data_may_hold_the_input_that_is_set_with_the_same_value(tmp_path):
+    rows = save(tmp_path)
+    arrays = {"x": rows, "rate": np.full(12, 16000)}
+    np.savez(tmp_path / "all.npz", **arrays)
+    settings = {"set": {"rate": 16000}, "precision": "uint8", "effort": "fast", "overwrite": True}
+    for source in (tmp_path / "all.npz", arrays):
+        built = intact.build(tmp_path / "m.onnx", data=source, output=tmp_path / "out", **settings)
+        assert built.verdict == "good"
+
+
+def test_data_that_holds_another_value_of_an_input_that_is_set_is_refused(tmp_path):
+    rows = save(tmp_path)
+    rates = np.full(12, 16000)
+    rates[5] = 8000
+    with pytest.raises(DataError, match="rate is 8000 in sample 5, and --set makes it 16000") as refused:
+        intact.build(tmp_path / "m.onnx", set={"rate": 16000}, data={"x": rows, "rate": rates}, output=tmp_path / "o")
+    assert refused.value.code == "D145" and not (tmp_path / "o").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import onnx
@@ -37,11 +38,11 @@ def renamed(model, rows, target, config):
     return Mended(found, (DONE,))
 
 
-def build(given, output, monkeypatch, shortfalls, mender=renamed):
-    found = iter(shortfalls)
+def build(given, output, monkeypatch, shortfalls, mender=renamed, recaller=None):
+    found = itertools.chain(shortfalls, itertools.repeat(shortfalls[-1]))
     monkeypatch.setattr(mending, "shortfall", lambda accuracy: next(found))
     path, config = given
-    return stages.build(path, config, output, BuildOptions(mender=mender))
+    return stages.build(path, config, output, BuildOptions(mender=mender, recaller=recaller))
 
 
 @pytest.fixture(scope="module")
@@ -69,22 +70,27 @@ def test_a_better_form_is_written_and_said_and_each_stage_is_recorded_once(given
     assert told.details["done"] == [DONE]
 
 
+def refuse_other_forms(monkeypatch):
+    whole = deployment.compile
+
+    def compile_(validated, folder, log):
+        if validated.before.rewritten.model.graph.name == "mended":
+            raise ModelError("M130", "the compiler does not take this form")
+        return whole(validated, folder, log)
+
+    monkeypatch.setattr(deployment, "compile", compile_)
+
+
 @pytest.mark.parametrize("case", ["no better", "refused", "nothing found"])
 def test_otherwise_the_first_form_is_written_as_if_nobody_had_tried(case, given, plain, tmp_path, monkeypatch):
     mender = (lambda *_: None) if case == "nothing found" else renamed
     if case == "refused":
-        whole = deployment.compile
-
-        def compile_(validated, folder, log):
-            if validated.before.rewritten.model.graph.name == "mended":
-                raise ModelError("M130", "the compiler does not take this form")
-            return whole(validated, folder, log)
-
-        monkeypatch.setattr(deployment, "compile", compile_)
+        refuse_other_forms(monkeypatch)
     built = build(given, tmp_path / "out", monkeypatch, [9.0, 9.0], mender)
     untried, folder = plain
     assert digest(tmp_path / "out") == digest(folder)
-    assert built.warnings == untried.warnings
+    (missed,) = [text for text in built.warnings if "misses 9.0 dB" in text]
+    assert [text for text in built.warnings if text != missed] == list(untried.warnings)
     assert [name for name in names(built) if name != "mend"] == names(untried)
 
 
@@ -101,3 +107,17 @@ def test_a_right_build_asks_nobody(given, tmp_path, monkeypatch):
         raise AssertionError("there is nothing to mend")
 
     assert "mend" not in names(build(given, tmp_path / "out", monkeypatch, [0.0], mender))
+
+
+def test_a_form_that_was_learnt_is_taken_at_once_and_said(given, tmp_path, monkeypatch):
+    built = build(given, tmp_path / "out", monkeypatch, [0.0], mender=None, recaller=renamed)
+    assert io.load(tmp_path / "out" / "model.onnx").graph.name == "mended"
+    assert any(DONE in text for text in built.warnings) and "mend" not in names(built)
+
+
+def test_a_form_that_was_learnt_and_is_refused_now_is_left_alone(given, plain, tmp_path, monkeypatch):
+    refuse_other_forms(monkeypatch)
+    built = build(given, tmp_path / "out", monkeypatch, [0.0], mender=None, recaller=renamed)
+    untried, folder = plain
+    assert digest(tmp_path / "out") == digest(folder)
+    assert (built.warnings, names(built)) == (untried.warnings, names(untried))

@@ -110,6 +110,23 @@ def test_an_npu_refuses_it_with_the_reason(name, tmp_path):
     assert refused.value.code == "T110" and not (tmp_path / "out").exists()
 
 
+def test_an_npu_that_may_computes_it_in_half_precision_and_says_so(tmp_path):
+    pytest.importorskip("onnxruntime_qnn")
+    path, reason = saved("weights as inputs", tmp_path)
+    built = build(path, output=tmp_path / "out", device="qnn", precision="w8a16", strict=False)
+    assert built.verdict == "good" and not built.placement.cpu_nodes
+    assert any("computes in half precision" in text and reason in text for text in built.warnings)
+    assert quantize_stage(tmp_path / "out")["status"] == "skipped"
+
+
+def test_an_npu_that_has_no_such_operator_names_what_its_compiler_says(tmp_path):
+    pytest.importorskip("onnxruntime_qnn")
+    io.save(from_text("(float[1,1,4,4] x) => (float[1,1,4,4] y)", "y = Erf(x)"), tmp_path / "m.onnx")
+    with pytest.raises(TargetError, match="`Erf` are not supported by QNN EP") as refused:
+        build(tmp_path / "m.onnx", output=tmp_path / "out", device="qnn", precision="w8a16", strict=False)
+    assert refused.value.code == "T120"
+
+
 def test_quantize_refuses_it_because_its_output_would_not_be_quantized(given, tmp_path):
     path, reason = given
     with pytest.raises(TargetError, match=reason):

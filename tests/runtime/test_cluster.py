@@ -83,14 +83,13 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     file = place / "scheduler.json"
     running = [start("scheduler", "--port", "0", "--scheduler-file", str(file))]
-    running += [start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--nworkers", "2")]
+    running += [start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny") for _ in range(2)]
     try:
         yield address(file)
     finally:
         for process in reversed(running):
-            process.terminate()
-        for process in running:
-            process.wait(30)
+            process.kill()
+            process.wait()
 
 
 def address(file: Path) -> str:
@@ -191,7 +190,7 @@ def test_jobs_that_kill_every_worker_are_given_up(tmp_path: Path) -> None:
     with cluster.used("local:2") as found:
         assert found is not None
         assert list(found.each(deaths.die_once, [tmp_path / "mark"] * 4)) == ["done"] * 4
-        with pytest.raises(ToolchainError, match="workers died 4 times"):
+        with pytest.raises(ToolchainError, match="workers keep dying"):
             list(found.each(deaths.die_always, [1, 2]))
 
 
@@ -258,3 +257,13 @@ def test_rows_in_memory_are_filed_and_numbers_keep_their_shape(tmp_path: Path) -
     rows = [{"a": np.float32(n) * np.ones((2, n + 1), np.float32), "n": np.asarray(n)} for n in range(3)]
     found = list(shared_rows.shared(rows, tmp_path))
     assert [row["a"].shape for row in found] == [(2, 1), (2, 2), (2, 3)] and found[2]["n"].shape == ()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fsspec") is None, reason="fsspec is not installed (extra: cluster)")
+def test_a_url_is_read_on_a_cluster_alone(folder: Path, here: str) -> None:
+    url = (folder / "x.npz").as_uri()
+    assert quantized(folder, "threading", data=url) == here
+    with pytest.raises(DataError, match="read by the workers of a cluster"):
+        quantized(folder, None, data=url)
+    with pytest.raises(DataError, match="cannot be read: FileNotFoundError"):
+        quantized(folder, "threading", data=url + ".gone")

@@ -186,3 +186,29 @@ def _runs(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_process_that_stays_carries_out_one_job_after_another():
+    with process.staying(timeout=30) as call_next:
+        first, second = (call_next(f"{JOBS}:whereabouts", {}).result for _ in range(2))
+        with pytest.raises(TargetError, match="the device says no"):
+            call_next(f"{JOBS}:refuse", {})
+        with pytest.raises(ToolchainError, match="RuntimeError") as failed:
+            call_next(f"{JOBS}:stumble", {})
+        assert call_next(f"{JOBS}:echo", {"rows": [1]}).result == {"rows": [1]}
+    assert failed.value.code == "E105"
+    assert first["pid"] == second["pid"] != os.getpid()
+
+
+def test_the_death_of_a_process_that_stays_is_told_now_and_later():
+    with process.staying(timeout=30) as call_next:
+        for job in ("abort", "echo"):
+            with pytest.raises(ToolchainError, match="SIGABRT") as died:
+                call_next(f"{JOBS}:{job}", {})
+            assert died.value.code == "E102"
+
+
+def test_a_process_that_stays_is_not_waited_for_forever():
+    with process.staying(timeout=1) as call_next, pytest.raises(ToolchainError, match="within 1 seconds") as late:
+        call_next(f"{JOBS}:sleep", {})
+    assert late.value.code == process.LATE

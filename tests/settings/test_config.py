@@ -84,6 +84,8 @@ def _consistent(kind, values):
         values |= {"weight_type": HALF, "activation_type": HALF}
     if kind is CompileConfig and values.get("device") not in (None, *devices.shipped()):
         values["device"] += ".toml"
+    if kind is BuildConfig and values.get("max_memory") is not None:
+        values["max_memory"] = f"{1 + len(values['max_memory'])}G"
     if kind is BuildConfig and values.get("quant") is not None:
         values.get("compile", {}).pop("quant", None)
     return values

@@ -53,6 +53,7 @@ COMMANDS = [
     "build {model} --device qnn -o {out}",
     "build {model} --device openvino -o {out}",
     "build {model} --precision auto --min-sqnr 20 --data {data} -o {out}",
+    "build {model} --cluster local --resume --precision uint8 --data {data} -o {out}",
     "compile {model} --device cpu -o {out}",
     "matrix {model} --devices cpu --precisions fp32,uint8 -o {out}",
     "quantize {model} --precision uint8 --data {data} -o {out}.onnx",

@@ -7,6 +7,7 @@ from typing import Unpack
 
 from intact.api.notebook_progress import watched
 from intact.api.request import requested
+from intact.backends import lessons
 from intact.events import Events
 from intact.reports.junit import document as junit
 from intact.results import Build
@@ -25,6 +26,7 @@ def build(
     hf: str | None = None,
     config: BuildConfig | None = None,
     overwrite: bool = False,
+    learn: bool = False,
     cluster: str | None = None,
     resume: bool = False,
     events: Events | None = None,
@@ -37,7 +39,9 @@ def build(
     a watcher of one's own. With `cluster` (tcp://HOST:PORT, ray://HOST:PORT, local or local:N) calibration runs on its
     workers, with the same result; they have to see the model, the data and the place of `output`. With `resume`,
     finished stages are kept beside `output` until the build ends well, and one that died goes on from them: with the
-    same model, data, settings and versions. Whatever cannot be built raises `IntactError`, with a code that
+    same model, data, settings and versions. With `learn`, forms that earlier builds found for what the compiler gets
+    wrong are taken at once, and what this build finds is kept for later ones, in a file among the user's settings.
+    Whatever cannot be built raises `IntactError`, with a code that
     `intact.explain` knows::
 
         built = intact.build("model.onnx", device="qnn", precision="uint8", data="inputs.npz", output="output")
@@ -48,7 +52,7 @@ def build(
     one. What is left out follows the preset of the precision:
 
     - device: `cpu`, `qnn`, `openvino`, `dml` or a table (`intact.list_targets()`); arch="v75" or soc="SM8650" names the
-      chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout.
+      chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout, max_memory.
     - precision: `uint8`, `int8`, `w8a16`, `int16`, `w4a16`, `w8`, `w4`, `fp16`, `fp32`, or `auto` with a goal; effort:
       `fast`, `normal` or `high`; method, plan, rescue, optimize.
     - data: real inputs, as arrays by input name with samples on axis 0, an .npz, a folder of images, a text file, or a
@@ -65,6 +69,8 @@ def build(
     it, with the lines that run the model.
     """
     events = watched(events)
-    place = Path(output)
+    place, learnt = Path(output), (lessons.default_place() if learn else None)
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
-        return build_any(given.path, given.config, place, overwrite=overwrite, resume=resume, events=events)
+        return build_any(
+            given.path, given.config, place, overwrite=overwrite, resume=resume, learnt=learnt, events=events
+        )

@@ -107,10 +107,10 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     inputs = replace(inputs, symptoms=examination.examine(described, inputs.test, images=config.images))
     log.warn(*(symptom.message for symptom in inputs.symptoms))
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
-    first = replace(execution.runner(reference, config.compile, 1), form="original")
+    first = replace(execution.runner(reference, config.compile, in_turn=True), form="original")
     states = execution.states_of(config.states, described, inputs.test, first)
-    at_once = 1 if states else None
-    first, *others = (execution.runner(path, config.compile, at_once) for path in (reference, *candidates))
+    in_turn = bool(states)
+    first, *others = (execution.runner(path, config.compile, in_turn=in_turn) for path in (reference, *candidates))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")
     with log.stage("verify", len(inputs.test)) as (advance, _):

@@ -8,6 +8,7 @@ program asks `installed.find(name)` for the object and goes by what it says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from intact.runtime.toolchains import Recipe
 from intact.targets.spec import Soc, Target
 
 Arrays = Mapping[str, np.ndarray]
+Step = Callable[[Arrays], dict[str, np.ndarray]]
 ONNX = ".onnx"
 
 
@@ -196,6 +198,10 @@ class Backend(Protocol):
         """Outputs of a compiled model on the device or its simulator, one dictionary a sample."""
         ...
 
+    def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
+        """A compiled model that runs one sample after another, for those that need results of the one before."""
+        return nullcontext(lambda sample: self.run(path, [sample], device)[0])
+
     def check(self, ep_options: Mapping[str, str]) -> None:
         """Refuse, before any work, options that the toolchain does not take, as far as it tells without a model."""
         return
@@ -216,10 +222,20 @@ class Backend(Protocol):
         """The ONNX model that says what the inputs and outputs of a deployed file are."""
         return path
 
+    def repro_script(self, device: Device) -> str | None:
+        """Python that shows, without intact, what `device` makes of model.onnx and inputs.npz beside it, if known."""
+        return None
+
     def timer(self, ep_options: Mapping[str, str]) -> Timer | None:
         """The runtime to time a deployed model in; None stands for ONNX Runtime's CPU provider."""
         return None
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet | None:
         """Python that deploys a model, all of whose nodes are on the device if `whole`; None where it is not known."""
+        return None
+
+    def native_code(
+        self, inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, str] | None:
+        """A language of the vendor's own runtime, and a program in it for these ports of a manifest; None without."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from intact.backends import installed
 from intact.backends.base import Compiled as Compiled
 from intact.backends.base import Device as Device
+from intact.backends.base import Step
 from intact.errors import ModelError
 from intact.model import context_binaries
 from intact.results import PlacedNode, Placement
@@ -39,6 +41,11 @@ def check(backend: str, ep_options: Mapping[str, str]) -> None:
 def run(path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     """The outputs of the compiled model at `path` as the device, or its simulator, computes them."""
     return installed.find(device.backend).run(path, samples, device)
+
+
+def opened(path: Path, device: Device) -> AbstractContextManager[Step]:
+    """The compiled model at `path` on the device, or its simulator, for one sample after another."""
+    return installed.find(device.backend).opened(path, device)
 
 
 def load(path: Path, device: Device) -> None:

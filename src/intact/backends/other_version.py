@@ -67,15 +67,20 @@ class _Answers:
         return None
 
 
-def library_drift(backend: str, toolchain: str | None = None) -> tuple[str, str] | None:
-    """The library that a table was probed with and the one that is installed, or chosen, where they differ."""
+def installed_library(backend: str, toolchain: str | None = None) -> str | None:
+    """The library of a backend, installed or chosen, with its version; None where it has none."""
     library = installed.find(backend).library if installed.is_backend(backend) else None
-    probed = shipped(backend) if library is not None else None
-    if library is None or probed is None:
+    if library is None:
         return None
     chain = installed.toolchain(backend, toolchain)
-    here = str(library) if chain is None else f"{library.package} {chain.version}"
-    return None if probed.library == here else (probed.library, here)
+    return str(library) if chain is None else f"{library.package} {chain.version}"
+
+
+def library_drift(backend: str, toolchain: str | None = None) -> tuple[str, str] | None:
+    """The library that a table was probed with and the one that is installed, or chosen, where they differ."""
+    here = installed_library(backend, toolchain)
+    probed = None if here is None else shipped(backend)
+    return None if here is None or probed is None or probed.library == here else (probed.library, here)
 
 
 def of_this_version(
@@ -88,7 +93,7 @@ def of_this_version(
     probed, library = drift
     nodes = {node.name or "": node for node in compute_nodes(model, target)}
     answers = _Answers.read(library, target.arch)
-    keys = {name: _key(node, target) for name, node in nodes.items()}
+    keys = {name: seen_as(node, target) for name, node in nodes.items()}
     told = f"the table of {target.backend} was probed with {probed}; {library} is what compiles"
     unanswered = [name for name, key in keys.items() if key not in answers.rows]
     kept: str | None = None
@@ -130,8 +135,8 @@ def _corrected(
     return (*stay, *more)
 
 
-def _key(node: ir.Node, target: Target) -> str:
-    """What a library sees of a node: its operator, types, grids in the words of a table, shapes and attributes."""
+def seen_as(node: ir.Node, target: Target) -> str:
+    """A node as a library sees it: its operator, types, grids in the words of a table, shapes and attributes."""
     use = use_of(node, target.clipping)
     values = [*(value for value in node.inputs if value is not None), *node.outputs]
     shapes = "; ".join("x".join(map(str, query.static_shape(value) or ["?"])) for value in values)

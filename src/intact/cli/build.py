@@ -14,6 +14,7 @@ from intact.cli.options import (
     GATES,
     HF,
     LATENCY,
+    MEMORY,
     MODEL,
     OUTPUT,
     PLACEMENT,
@@ -29,13 +30,14 @@ from intact.cli.options import (
 NAME = "build"
 MORE = (
     option("junit", "Write the verdict and the gates as JUnit XML into this file too; it is replaced.", Path | None),
+    option("learn", "Use what earlier builds with --learn found out about the device's compiler, and add to it.", bool),
     option("verbose", "Print all settings and every stage too.", bool, "-v", "--verbose"),
 )
 CHECKS = (GATES, PLACEMENT, LATENCY)
-SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, *CHECKS)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, COMPILE, MEMORY, *CHECKS)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, CONFIG, CLUSTER, RESUME, MORE, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, *CHECKS, DIMS, COMPILE, MEMORY, CONFIG, CLUSTER, RESUME, MORE, TALK)
 def run(values: Flags) -> None:
     """Quantize, compile and verify a model for a device: the whole pipeline.
 
@@ -66,6 +68,7 @@ def run(values: Flags) -> None:
         overwrite=values["overwrite"],
         cluster=values["cluster"],
         resume=values["resume"],
+        learn=values["learn"],
         events=talk,
     )
     if (place := values["junit"]) is not None:

@@ -39,7 +39,7 @@ CHIP = (
     option("device", "Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
     *(one for one in TARGET if one.name in ("arch", "soc")),
 )
-LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "timeout"))
+LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "toolchain", "timeout"))
 SETTINGS = (INPUTS, CHIP, DIMS, IMAGES, TEXT, LIMITS)
 
 

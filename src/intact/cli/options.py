@@ -53,6 +53,7 @@ class Flags(TypedDict, total=False):
     fix: bool
     sarif: Path | None
     junit: Path | None
+    learn: bool
     verbose: bool
     severity: str | None
     runs: int | None
@@ -261,6 +262,14 @@ PLACEMENT = (
         "max_cycles",
         "Gate: most cycles of an inference, as the vendor's compiler estimates them; for devices whose compiler does.",
         int | None,
+    ),
+)
+MEMORY = (
+    option(
+        "max_memory",
+        "Most memory that the build may take, such as 4G: it is refused beforehand if it needs more, and stopped if it "
+        "takes more. [default: no limit]",
+        metavar="SIZE",
     ),
 )
 OUTPUT = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # The heading of each option by its name in code, in the order that headings are printed in.
 _PANELS = {
     "Model": ("model", "onnx", "hf", "task", "sequence_length", "dynamic", "trust_remote_code", "dim", "set"),
-    "Output": ("output", "overwrite", "config"),
+    "Output": ("output", "overwrite", "config", "learn"),
     "Device": (
         "device",
         "arch",
@@ -44,7 +44,7 @@ _PANELS = {
         *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
         *("encodings", "calibrate_missing"),
     ),
-    "Long work": ("cluster", "resume"),
+    "Long work": ("max_memory", "cluster", "resume"),
     "Messages": ("as_json", "log_json", "quiet", "verbose", "junit", "sarif", "debug", "help"),
 }
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from intact.cli import arguments
-from intact.cli.options import CLUSTER, CONFIG, DATA, DIMS, HF, MODEL, OUTPUT, QUANT, RESUME, TALK, TARGET, Flags, takes
+from intact.cli.options import (
+    CLUSTER,
+    CONFIG,
+    DATA,
+    DIMS,
+    HF,
+    MEMORY,
+    MODEL,
+    OUTPUT,
+    QUANT,
+    RESUME,
+    TALK,
+    TARGET,
+    Flags,
+    takes,
+)
 
 NAME = "quantize"
-SETTINGS = (HF, TARGET, QUANT, DATA, DIMS)
+SETTINGS = (HF, TARGET, QUANT, DATA, DIMS, MEMORY)
 
 
-@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, CONFIG, CLUSTER, RESUME, TALK)
+@takes(MODEL, HF, TARGET, QUANT, DATA, OUTPUT, DIMS, MEMORY, CONFIG, CLUSTER, RESUME, TALK)
 def run(values: Flags) -> None:
     """Quantize a float model for a device, and save it as ONNX with Q/DQ nodes.
 

@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from intact.data.dataset import MOST_HELD_BACK, CalibrationAndTest, Dataset, Source, held_back, split
@@ -23,6 +25,7 @@ from intact.data.npz import is_array_file, open_arrays
 from intact.data.python import REFERENCE, CallableSource
 from intact.data.synthetic import SyntheticSource
 from intact.data.text import SUFFIX, open_text
+from intact.data.url_file import MARK, url_file
 from intact.errors import DataError
 from intact.settings.config import Distribution, ImageConfig
 
@@ -41,12 +44,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Settings of single sources: the preparation of images, the tokenizer of text, the drawing of synthetic inputs."""
+    """Settings of single sources: the preparation of images, the tokenizer of text, the drawing of synthetic inputs.
+
+    `fixed` are inputs that the model does not take any more, with the values that arrays of them have to hold.
+    """
 
     images: ImageConfig = field(default_factory=ImageConfig)
     tokenizer: str | None = None
     distribution: Distribution = "normal"
     seed: int = 0
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def load(
@@ -59,9 +66,10 @@ def load(
 ) -> CalibrationAndTest:
     """Inputs to calibrate on and others to verify on, every value checked before anything else is done.
 
-    `source` is an .npz or .npy file, a folder of images, a .txt file for a tokenizer, `module:function`, or None for
-    synthetic inputs. Without `test_source` the last quarter of the rows is held back for the test, 4 to 16 of them,
-    or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first `samples + 16` rows count.
+    `source` is an .npz or .npy file (or its URL, on a cluster), a folder of images, a .txt file for a tokenizer,
+    `module:function`, or None for synthetic inputs. Without `test_source` the last quarter of the rows is held back for
+    the test, 4 to 16 of them, or none of fewer than 8. Of text, of a function, or of synthetic inputs, the first
+    `samples + 16` rows count.
     """
     limit = samples + MOST_HELD_BACK
     specs = input_specs(model)
@@ -78,10 +86,12 @@ def load(
 
 def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     if is_lent(source):
-        return open_lent(source, specs, limit)
+        return open_lent(source, specs, limit, reading.fixed)
+    if MARK in source:
+        return open_arrays(url_file(source), specs, reading.fixed)
     path = Path(source)
     if path.is_file():
-        return _open_file(path, specs, limit, reading.tokenizer)
+        return _open_file(path, specs, limit, reading)
     if path.is_dir():
         return open_images(path, specs, reading.images)
     if REFERENCE.fullmatch(source):
@@ -89,12 +99,12 @@ def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Readin
     raise _unknown("D101", f"{source}: there is no such file")
 
 
-def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, tokenizer: str | None) -> Source:
+def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     try:
         if is_array_file(path):
-            return open_arrays(path, specs)
+            return open_arrays(path, specs, reading.fixed)
         if path.suffix.lower() == SUFFIX:
-            return open_text(path, specs, limit, tokenizer)
+            return open_text(path, specs, limit, reading.tokenizer)
     except OSError as error:
         raise _unknown("D101", f"{path}: cannot be read: {error.strerror or error}") from None
     raise _unknown("D102", f"{path}: is neither an .npz nor an .npy nor a .txt file")

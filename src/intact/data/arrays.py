@@ -133,6 +133,29 @@ class ArraySource(Source):
                 yield f"{self.where}: the last {left} rows of {name} are dropped: the model takes {form.rows} at a time"
 
 
+def without_fixed(
+    arrays: Mapping[str, ArrayRows], fixed: Mapping[str, np.ndarray], where: str
+) -> Mapping[str, ArrayRows]:
+    """The arrays but those of inputs that are constants now: every sample of these has to hold that constant."""
+    given = {name: arrays[name] for name in fixed if name in arrays}
+    specs = tuple(InputSpec(name, fixed[name].dtype, fixed[name].shape) for name in given)
+    source = ArraySource(specs, given, "arrays", where) if given else None
+    for row, feed in enumerate(source.read(0, source.rows) if source is not None else ()):
+        for name, found in feed.items():
+            if not np.array_equal(found, fixed[name]):
+                raise DataError(
+                    "D145",
+                    f"{where}: {name} is {_shown(found)} in sample {row}, and --set makes it {_shown(fixed[name])}",
+                    allowed="the value that --set gives, in every sample, or no array of this input",
+                    fix=f"leave {name} out of the data, or --set {name} to what it holds",
+                )
+    return {name: array for name, array in arrays.items() if name not in given}
+
+
+def _shown(array: np.ndarray) -> str:
+    return np.array2string(array, threshold=4)
+
+
 def layout(spec: InputSpec, array: ArrayRows, where: str) -> Layout:
     """The layout that the rank of `array` decides for this input."""
     check_dtype(spec, array.dtype, where)

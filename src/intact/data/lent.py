@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import numpy as np
 
-from intact.data.arrays import ArraySource, InMemory
+from intact.data.arrays import ArraySource, InMemory, without_fixed
 from intact.data.dataset import Source
 from intact.data.input_specs import InputSpec
 from intact.data.python import CallableSource, by_name
@@ -33,10 +34,12 @@ def is_lent(name: str) -> bool:
     return name in _HELD
 
 
-def open_lent(name: str, specs: tuple[InputSpec, ...], limit: int) -> Source:
-    """The inputs that were lent by this name."""
+def open_lent(
+    name: str, specs: tuple[InputSpec, ...], limit: int, fixed: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Source:
+    """The inputs that were lent by this name; arrays may be of `fixed` inputs, with the values that they have."""
     held = _HELD[name]
     if callable(held):
         return CallableSource(name, specs, limit, function=held)
     arrays = {key: InMemory(np.asarray(array)) for key, array in by_name(held, specs, name).items()}
-    return ArraySource(specs, arrays, "arrays", name)
+    return ArraySource(specs, without_fixed(arrays, fixed, name), "arrays", name)

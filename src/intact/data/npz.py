@@ -11,18 +11,19 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from tokenize import TokenError
+from types import MappingProxyType
 from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from intact.data.arrays import ArraySource
+from intact.data.arrays import ArraySource, without_fixed
 from intact.data.input_specs import InputSpec
+from intact.data.url_file import AnyFile, size_of
 from intact.errors import DataError
 
 SKIP_BYTES = 1 << 20
@@ -45,7 +46,7 @@ _ZIP_FAULTS = (
 class StoredArray:
     """An array in a file: `offset` bytes into the file, or into the decompressed `member` of a zip."""
 
-    path: Path
+    path: AnyFile
     member: str | None
     offset: int
     shape: tuple[int, ...]
@@ -64,26 +65,34 @@ class StoredArray:
         return replace(self, path=self.path.resolve())
 
 
-def is_array_file(path: Path) -> bool:
+def is_array_file(path: AnyFile) -> bool:
     """True if the content is that of an .npz or .npy file."""
-    return _is_npy(path) or zipfile.is_zipfile(path)
+    if _is_npy(path):
+        return True
+    with path.open("rb") as stream:
+        return zipfile.is_zipfile(stream)
 
 
-def claimed_bytes(path: Path) -> int:
+def claimed_bytes(path: AnyFile) -> int:
     """The bytes of all arrays of an array file, which are there as far as their headers say so."""
     if _is_npy(path):
         with path.open("rb") as stream:
-            found = [_header(stream, path, None, path.stat().st_size, path.name)]
+            found = [_header(stream, path, None, size_of(path), path.name)]
     else:
         found = list(_members(path).values())
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in found)
 
 
-def open_arrays(path: Path, specs: tuple[InputSpec, ...]) -> ArraySource:
-    """The samples of an .npz or .npy file, checked against the inputs of the model before any is read."""
+def open_arrays(
+    path: AnyFile, specs: tuple[InputSpec, ...], fixed: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> ArraySource:
+    """The samples of an .npz or .npy file, checked against the inputs of the model before any is read.
+
+    An .npz may hold inputs that are `fixed` as well, with the values that they have.
+    """
     where = str(path)
     if not _is_npy(path):
-        return ArraySource(specs, _members(path), "npz", where)
+        return ArraySource(specs, without_fixed(_members(path), fixed, where), "npz", where)
     if len(specs) != 1:
         raise DataError(
             "D114",
@@ -92,17 +101,17 @@ def open_arrays(path: Path, specs: tuple[InputSpec, ...]) -> ArraySource:
             fix="save an .npz with one array for each input, by name",
         )
     with path.open("rb") as stream:
-        array = _header(stream, path, None, path.stat().st_size, specs[0].name)
+        array = _header(stream, path, None, size_of(path), specs[0].name)
     return ArraySource(specs, {specs[0].name: array}, "npz", where)
 
 
-def _is_npy(path: Path) -> bool:
+def _is_npy(path: AnyFile) -> bool:
     with path.open("rb") as stream:
         return stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
 
 
-def _members(path: Path) -> dict[str, StoredArray]:
-    with _damage_named(path), zipfile.ZipFile(path) as archive:
+def _members(path: AnyFile) -> dict[str, StoredArray]:
+    with _damage_named(path), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         return {_key(info): _member(archive, info, path) for info in archive.infolist()}
 
 
@@ -110,7 +119,7 @@ def _key(info: zipfile.ZipInfo) -> str:
     return info.filename.removesuffix(".npy")
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> StoredArray:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: AnyFile) -> StoredArray:
     with archive.open(info) as stream:
         array = _header(stream, path, info.filename, info.file_size, _key(info))
     if info.compress_type != zipfile.ZIP_STORED:
@@ -118,7 +127,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Stor
     return StoredArray(path, None, _data_offset(path, info) + array.offset, array.shape, array.dtype)
 
 
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+def _data_offset(path: AnyFile, info: zipfile.ZipInfo) -> int:
     """The position of the first byte of a stored member: the local header's own lengths decide, not the directory's."""
     with path.open("rb") as stream:
         stream.seek(info.header_offset)
@@ -126,7 +135,7 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     return info.header_offset + _LOCAL_HEADER_BYTES + int(name_bytes) + int(extra_bytes)
 
 
-def _header(stream: IO[bytes], path: Path, member: str | None, total_bytes: int, name: str) -> StoredArray:
+def _header(stream: IO[bytes], path: AnyFile, member: str | None, total_bytes: int, name: str) -> StoredArray:
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -150,17 +159,22 @@ def _header(stream: IO[bytes], path: Path, member: str | None, total_bytes: int,
 
 
 @contextmanager
-def _readable(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+def _readable(path: AnyFile, member: str | None) -> Iterator[IO[bytes]]:
     if member is None:
         with path.open("rb") as stream:
             yield stream
         return
-    with _damage_named(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+    with (
+        _damage_named(path),
+        path.open("rb") as file,
+        zipfile.ZipFile(file) as archive,
+        archive.open(member) as stream,
+    ):
         yield stream
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _damage_named(path: AnyFile) -> Iterator[None]:
     """Turn what zipfile and its decompressors raise into an error that names the file."""
     try:
         yield
@@ -180,7 +194,7 @@ def _skip(stream: IO[bytes], count: int) -> None:
         count -= read
 
 
-def _fill(stream: IO[bytes], buffer: bytearray, path: Path, row: int) -> None:
+def _fill(stream: IO[bytes], buffer: bytearray, path: AnyFile, row: int) -> None:
     view = memoryview(buffer)
     while view:
         piece = stream.read(min(len(view), SKIP_BYTES))
@@ -190,7 +204,7 @@ def _fill(stream: IO[bytes], buffer: bytearray, path: Path, row: int) -> None:
         view = view[len(piece) :]
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _damaged(path: AnyFile, what: str) -> DataError:
     return DataError(
         "D103",
         f"{path}: cannot be read as an .npz or .npy file: {what}",

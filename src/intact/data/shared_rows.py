@@ -82,5 +82,6 @@ def shared(rows: Iterable[Mapping[str, np.ndarray]], folder: Path) -> SharedRows
 
 
 def _filed(feeds: Mapping[str, np.ndarray], path: Path) -> bytes:
-    path.write_bytes(pickle.dumps(dict(feeds)))
+    if not path.exists():
+        path.write_bytes(pickle.dumps(dict(feeds)))
     return digest(feeds)

@@ -166,6 +166,8 @@ class Builder:
         """Put new values in place of old ones; those built here take over names, types and metadata."""
         named: set[ir.Value] = set()
         for before, after in zip(old, new, strict=True):
+            if query.is_unused(before):
+                continue  # its name and its type may be those of another
             # The second value that one new value replaces leaves it the name of the first.
             is_fresh = after not in named and after.producer() in self.nodes
             if is_fresh and not before.is_graph_output():

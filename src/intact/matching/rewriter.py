@@ -209,6 +209,7 @@ class _Engine:
         self.queued: set[ir.Node] = set()
         self.far = frozenset(key for item in prepared if not item.rule.is_local for key in item.pattern.keys)
         self.left_out: dict[ir.Node, None] = {}
+        self.wide: set[ir.Value] = set()
         self.remains = edit.Remains()
         self.untouched: set[ir.Node] = set()
         self.applications: list[Application] = []
@@ -245,7 +246,7 @@ class _Engine:
     def _left_out(self) -> list[ir.Node]:
         """The nodes that no change has queued, though one could concern them."""
         self.remains.take_out()
-        found, self.left_out = self.left_out, {}
+        found, self.left_out, self.wide = self.left_out, {}, set()
         far = [node for node in query.all_nodes(self.model) if (node.domain, node.op_type) in self.far]
         return list(dict.fromkeys((*found, *far)))
 
@@ -324,10 +325,12 @@ class _Engine:
         """
         found = []
         for value in values:
-            uses = value.uses()
-            if not uses or query.is_constant(value):
+            # Whoever reads a wide value since it was seen to be one is new, and has a visit of its own.
+            if value in self.wide or query.is_constant(value):
                 continue
+            uses = value.uses()
             if len(uses) > self.MOST_SPREAD:
+                self.wide.add(value)
                 self.left_out.update((user, None) for user, _ in uses)
                 continue
             for user, _ in uses:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import query
+from intact.model import mapped, query
 
 
 class Names:
@@ -47,9 +47,9 @@ def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name
 def _named(array: np.ndarray | ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     # Large graphs have many constants, and `ir.tensor` asks many questions about each.
     if isinstance(array, np.ndarray):
-        return ir.Tensor(array, name=name)
+        return ir.Tensor(mapped.aside(array), name=name)
     if isinstance(array, ir.Tensor):
-        return ir.Tensor(array.numpy(), dtype=array.dtype, name=name)
+        return ir.Tensor(mapped.aside(array.numpy()), dtype=array.dtype, name=name)
     return ir.tensor(array, name=name)
 
 

@@ -52,6 +52,15 @@ def of(model: ir.Model) -> Footprint:
     return Footprint(copy, known, tuple(value for value in sizes if value not in known), loops)
 
 
+def activations(model: ir.Model) -> int:
+    """Bytes of all that one sample makes, as far as shapes tell, with every free dimension taken as 1."""
+    return sum(_size(value, _fixed(value.shape)) or 0 for value in _results(model) if value.shape is not None)
+
+
+def _fixed(shape: ir.Shape) -> Shape:
+    return tuple(size if isinstance(size, int) else 1 for size in shape)
+
+
 def completed(found: Footprint, told: Mapping[str, Shape]) -> Footprint:
     """`found` with shapes that another has worked out, by the name of the tensor."""
     more = {value: _size(value, told.get(value.name or "", (None,))) for value in found.unknown}

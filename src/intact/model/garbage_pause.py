@@ -6,6 +6,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import onnx_ir as ir
+
+# Copies of so many nodes hold more memory than a walk over everything takes time.
+MANY_NODES = 2000
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -21,6 +26,15 @@ def no_collection() -> Iterator[None]:
         if was_enabled:
             _grow_old()
             gc.enable()
+
+
+def tidy(model: ir.Model) -> None:
+    """Free the copies of a large model that were dropped: values and nodes refer to each other, so that they stay.
+
+    Small ones are left to the collector, which would look at all the rest of the program for them.
+    """
+    if len(model.graph) >= MANY_NODES:
+        gc.collect()
 
 
 def _grow_old() -> None:

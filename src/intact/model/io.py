@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from intact import scratch
 from intact.errors import ModelError, about
-from intact.model import context_binaries, external, normalize, proto_check, schema_check, sniff, upgrade
+from intact.model import context_binaries, external, message, normalize, proto_check, schema_check, sniff, upgrade
 from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
@@ -63,7 +63,7 @@ def _load(file: Path) -> ir.Model:
     _forget_maps(proto.graph)
     model = _deserialize(proto)
     model.meta[REPEATED] = repeated
-    for tensor in _tensors(model):
+    for tensor in tensors_of(model):
         if isinstance(tensor, ir.ExternalTensor):
             tensor.base_dir = roots[os.fspath(tensor.location)]
     _unpack(model)
@@ -90,13 +90,13 @@ def save(
             return (target,)
         with _renamed_when_done(data) as file:
             outside = _write_weights(model, file, data.name)
-        _write_whole(target, _serialize(_with_tensors(model, outside)))
+        _write_whole(target, _serialize(_message(model, outside)))
         return (target, data)
 
 
 def to_bytes(model: ir.Model) -> bytes:
     """The whole model as one protobuf message, weights included."""
-    return _serialize(_with_tensors(model, {}))
+    return _serialize(_message(model, {}))
 
 
 def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -110,12 +110,12 @@ def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
         for value, tensor in large
         if value.uses() or value.is_graph_output()
     }
-    return _serialize(_with_tensors(model, hollow)), arrays
+    return _serialize(_message(model, hollow, described=False)), arrays
 
 
 def size_of_weights(model: ir.Model) -> int:
     """Bytes of all constant tensors of the model, wherever they are stored."""
-    return sum(tensor.nbytes for tensor in _tensors(model))
+    return sum(tensor.nbytes for tensor in tensors_of(model))
 
 
 def nonfinite_weights(model: ir.Model) -> list[str]:
@@ -295,7 +295,7 @@ def _is_plain(tensor: ir.TensorProtocol) -> bool:
     return dtype.isbuiltin == 1 and dtype.kind in "biuf"
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Every constant tensor: initializers, and attributes of nodes, in all graphs and functions."""
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -320,6 +320,19 @@ def _all_finite(tensor: ir.TensorProtocol) -> bool:
         return True
     values = tensor.numpy().reshape(-1)
     return all(np.isfinite(values[start : start + CHUNK]).all() for start in range(0, values.size, CHUNK))
+
+
+def _message(model: ir.Model, outside: dict[str, ir.ExternalTensor], *, described: bool = True) -> onnx.ModelProto:
+    """The message of `model`, whose initializers are those in `outside`, or else hold their data themselves."""
+    if not message.is_flat(model):
+        return ir.serde.serialize_model(_with_tensors(model, outside))
+    constants = model.graph.initializers.items()
+    found = {
+        value: outside.get(f"{MAIN_GRAPH}:{name}") or _inside(value.const_value)
+        for name, value in constants
+        if value.const_value is not None
+    }
+    return message.of(model, found, described=described)
 
 
 def _with_tensors(model: ir.Model, outside: dict[str, ir.ExternalTensor]) -> ir.Model:
@@ -372,8 +385,7 @@ def _write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, 
     return outside
 
 
-def _serialize(model: ir.Model) -> bytes:
-    proto = ir.serde.serialize_model(model)
+def _serialize(proto: onnx.ModelProto) -> bytes:
     try:
         content: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError:

@@ -22,7 +22,7 @@ def lowered(model: ir.Model, opset: int) -> ir.Model:
     if newer:
         found = ", ".join(dict.fromkeys(f"{node.name} ({node.op_type})" for node in newer[:3]))
         raise ModelError(
-            "M166",
+            "M172",
             f"opset {opset}, the newest that the target's toolchain reads, has no form of {found}",
             allowed="operators, attributes and types of that opset",
             fix="replace them by older operators, or leave them out of quantization if it is their type",

@@ -180,8 +180,11 @@ def is_unused(value: ir.Value) -> bool:
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
     """The one node that uses the value, or None where there is another use; a graph output is a use."""
-    users = value.consumers()
-    return users[0] if len(users) == 1 and not value.is_graph_output() else None
+    uses = value.uses()
+    first = next((use.node for use in uses), None)
+    # The first other user decides: of a tensor that very many nodes read, not all are looked at.
+    alone = all(use.node is first for use in uses) and not value.is_graph_output()
+    return first if alone else None
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:

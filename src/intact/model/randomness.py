@@ -13,11 +13,11 @@ _SHOWN = 3
 
 def why_incomparable(model: ir.Model) -> str | None:
     """The reason why two runs of a model differ, or None where they do not."""
-    drawing = [f"{node.name} ({node.op_type})" for node in query.all_nodes(model) if _draws(node)]
+    drawing = [f"{node.name} ({node.op_type})" for node in query.all_nodes(model) if draws(node)]
     return f"{some(drawing, _SHOWN)}: random numbers are drawn, so that no two runs are alike" if drawing else None
 
 
-def _draws(node: ir.Node) -> bool:
+def draws(node: ir.Node) -> bool:
     """True for a node that draws and says no seed; a Dropout does where it is fixed in training mode."""
     if node.domain or "seed" in node.attributes:
         return False

@@ -6,7 +6,7 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from intact.model import external, proto_check, query
+from intact.model import external, message, proto_check, query
 from intact.model.garbage_pause import no_collection
 
 # Shapes, axes and scales are smaller; larger tensors say nothing about shapes, and only weigh.
@@ -27,7 +27,7 @@ LIKE_THEIR_INPUT = {
 def infer_shapes(model: ir.Model) -> None:
     """Write down every element type and shape that follows from the inputs; what is unknown stays unknown."""
     with no_collection():
-        proto = ir.to_proto(_stand_in(model))
+        proto = _stand_in(model)
         try:
             inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
@@ -35,24 +35,35 @@ def infer_shapes(model: ir.Model) -> None:
         _copy_types(model.graph, inferred.graph)
 
 
-def _stand_in(model: ir.Model) -> ir.Model:
-    """A copy with the same shapes, without the weights, and with nothing in it that onnx does not infer."""
-    result = model.clone()
-    for graph in result.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None and value.const_value.nbytes > LARGEST_READ:
-                value.const_value = external.hollow(value.const_value, value.name or "")
-    for node in ir.traversal.RecursiveGraphIterator(result.graph):
-        if (node.domain, node.op_type) in LIKE_THEIR_INPUT and not any(value.name for value in node.outputs[1:]):
+def _stand_in(model: ir.Model) -> onnx.ModelProto:
+    """The model without its weights, and with nothing in it that onnx does not infer."""
+    given = model if message.is_flat(model) else _light(model)
+    tensors = {value: tensor for value in given.graph.initializers.values() if (tensor := _light_tensor(value))}
+    result = message.of(given, tensors)
+    for node in proto_check.nodes_of(result.graph.node):
+        if (node.domain, node.op_type) in LIKE_THEIR_INPUT and not any(node.output[1:]):
             _make_identity(node)
     return result
 
 
-def _make_identity(node: ir.Node) -> None:
+def _light(model: ir.Model) -> ir.Model:
+    """A copy without the weights, in bodies as well."""
+    result = model.clone()
+    for graph in result.graphs():
+        for value in graph.initializers.values():
+            value.const_value = _light_tensor(value) or value.const_value
+    return result
+
+
+def _light_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """What stands for the tensor of an initializer that is not read, None for one that is."""
+    tensor = value.const_value
+    return None if tensor is None or tensor.nbytes <= LARGEST_READ else external.hollow(tensor, value.name or "")
+
+
+def _make_identity(node: onnx.NodeProto) -> None:
     node.domain, node.op_type = "", "Identity"
-    node.attributes.clear()
-    node.resize_inputs(1)
-    node.resize_outputs(1)
+    del node.attribute[:], node.input[1:], node.output[1:]
 
 
 def _copy_types(graph: ir.Graph, known: onnx.GraphProto) -> None:

@@ -125,10 +125,15 @@ def quantize(values: np.ndarray, encoding: Encoding, *, precision: DTypeLike = n
     """
     assert encoding.dtype != "int32" or np.dtype(precision) == np.float64, "int32 needs float64: float32 has 24 bits"
     scale, zero_point = encoding.parameters(values.shape, precision)
-    least, greatest = encoding.limits
     with np.errstate(over="ignore"):
         levels = to_levels(values.astype(precision, copy=False), scale, zero_point, encoding.dtype)
-    return levels.astype(np.min_scalar_type(least if least < 0 else greatest))
+    return levels.astype(narrowest(encoding.dtype))
+
+
+def narrowest(dtype: str) -> np.dtype:
+    """The narrowest type of numpy that holds all integers of a type."""
+    least, greatest = limits(dtype)
+    return np.min_scalar_type(least if least < 0 else greatest)
 
 
 def dequantize(integers: np.ndarray, encoding: Encoding, *, precision: DTypeLike = np.float32) -> np.ndarray:

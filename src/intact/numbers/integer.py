@@ -259,9 +259,28 @@ def _fused(x: np.ndarray, factor: ArrayLike, addend: ArrayLike) -> np.ndarray:
 
 def largest_pair(weight: np.ndarray, channel_axis: int) -> int:
     """The greatest |255·w₁ + 255·w₂| of two weights of one output channel, in whatever order kernels pair them."""
-    rows = np.moveaxis(weight, channel_axis, 0).reshape(weight.shape[channel_axis], -1).astype(np.int64)
+    rows = np.moveaxis(weight, channel_axis, 0).reshape(weight.shape[channel_axis], -1)
     if rows.shape[1] < 2:
-        return int(np.abs(rows).max(initial=0)) * UINT8_MAX
-    most = np.partition(rows, -2, axis=1)[:, -2:].clip(min=0).sum(axis=1)
-    least = np.partition(rows, 1, axis=1)[:, :2].clip(max=0).sum(axis=1)
-    return int(max(most.max(), -least.min())) * UINT8_MAX
+        return int(np.abs(rows.astype(np.int64)).max(initial=0)) * UINT8_MAX
+    most = sum(found.astype(np.int64).clip(min=0) for found in _two_greatest(rows.T))
+    # ~x turns the order round, and unlike -x has room for the least integer.
+    least = sum((~found).astype(np.int64).clip(max=0) for found in _two_greatest(~rows.T))
+    return int(max(np.max(most), -np.min(least))) * UINT8_MAX
+
+
+def _two_greatest(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The greatest integer of each column and the next, which is the same where two are equal.
+
+    Halves are held against halves in the type that the weights have: sorting takes ten times as long.
+    """
+    none = np.array(np.iinfo(columns.dtype).min, columns.dtype)
+    first, second = columns, np.broadcast_to(none, columns.shape)
+    while len(first) > 1:
+        half = len(first) // 2
+        (one, other), (low, lower) = ((part[:half], part[half : 2 * half]) for part in (first, second))
+        greater, less = np.maximum(one, other), np.maximum(np.minimum(one, other), np.maximum(low, lower))
+        rest = slice(2 * half, None)
+        odd = len(first) % 2
+        first = np.concatenate([greater, first[rest]]) if odd else greater
+        second = np.concatenate([less, second[rest]]) if odd else less
+    return first[0], second[0]

@@ -38,15 +38,15 @@ LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
 BYTES_AT_ONCE = 16 << 20
 
 
-def runner(path: Path, config: CompileConfig, at_once: int | None = None) -> Runner:
-    """Choose where a model file runs, and how many rows of it at once, if not as many as fit. Nothing else does.
+def runner(path: Path, config: CompileConfig, *, in_turn: bool = False) -> Runner:
+    """Choose where a model file runs, many rows at once or each in turn. This is the one place that does.
 
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
     backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
     """
     built = manifest.of_deployed(path)
     if built is not None:
-        return _deployed(path, built, config, at_once)
+        return _deployed(path, built, config, in_turn=in_turn)
     _refuse_alone(path)
     model = io.load(path)
     if not compiling.is_compiled(model):
@@ -54,10 +54,10 @@ def runner(path: Path, config: CompileConfig, at_once: int | None = None) -> Run
         return Runner(form, PLAIN, lambda rows: stream(path, rows))
     target = load_target(installed.maker_of(model), arch=config.arch, soc=config.soc)
     runtime = f"simulator of {target.name}"
-    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config, at_once))
+    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config, in_turn=in_turn))
 
 
-def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, at_once: int | None) -> Runner:
+def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, *, in_turn: bool) -> Runner:
     made = CompileConfig.from_dict(built["config"]["compile"])
     for name, asked, found in (("arch", config.arch, made.arch), ("soc", config.soc, made.soc)):
         if asked is not None and found is not None and asked.lower() != found.lower():
@@ -70,7 +70,7 @@ def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, at_on
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         taken = ({name: array for name, array in row.items() if name not in fixed} for row in rows)
         integers = (boundary.to_integers(row, inputs) for row in taken)
-        found = stream_compiled(path, integers, target, made, at_once)
+        found = stream_compiled(path, integers, target, made, in_turn=in_turn)
         return (boundary.to_floats(one, results) for one in found)
 
     return Runner("compiled", runtime, outputs)
@@ -124,7 +124,9 @@ def session(
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    return ort_cpu.Session(model_or_path if known is model else known, outputs=outputs, threads=threads)
+    chosen = model_or_path if known is model else known
+    prepack = not ort_cpu.is_large(model) if isinstance(chosen, Path) else None
+    return ort_cpu.Session(chosen, outputs=outputs, threads=threads, prepack=prepack)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
@@ -149,13 +151,19 @@ def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outp
 
 
 def stream_compiled(
-    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, at_once: int | None = None
+    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, *, in_turn: bool = False
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Outputs of a compiled model for each row, on its device or a simulator of it, a block of rows at a time."""
+    """Outputs of a compiled model for each row, on its device or a simulator of it.
+
+    A block of rows is read at a time; `in_turn`, a row is read when the outputs of the one before were taken.
+    """
     waiting = iter(rows)
-    while block := list(islice(waiting, at_once or LEAST_AT_ONCE)):
-        more = 0 if at_once is not None else _rows_that_fit(block[0]) - len(block)
-        yield from run_compiled(path, [*block, *islice(waiting, max(0, more))], target, config)
+    if in_turn:
+        with compiling.opened(path, device_of(target, config)) as step:
+            yield from map(step, waiting)
+    while block := list(islice(waiting, LEAST_AT_ONCE)):
+        more = islice(waiting, max(0, _rows_that_fit(block[0]) - len(block)))
+        yield from run_compiled(path, [*block, *more], target, config)
 
 
 def _rows_that_fit(row: data.Feeds) -> int:

@@ -24,11 +24,26 @@ ENOUGH_DB, ALLOWED_LOSS_DB = 33.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class TakenForm:
+    """A place that got another form: the tensor there, the remedy by its name, and the figures of both forms.
+
+    The old one was wrong `alone`, or only with what is before it.
+    """
+
+    tensor: str
+    remedy: str
+    wrong_db: float | None
+    right_db: float | None
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Mended:
     """A model in a form that its device computes better, and what was done, a sentence for each place."""
 
     model: ir.Model
     done: tuple[str, ...]
+    taken: tuple[TakenForm, ...] = ()
 
 
 # Looks for a form of a rewritten model that a device computes rightly, on some rows; None where it finds none.
@@ -46,12 +61,29 @@ def shortfall(accuracy: Sequence[Accuracy]) -> float:
     return max([0.0, *missed])
 
 
+def shortcoming(accuracy: Sequence[Accuracy]) -> tuple[str, ...]:
+    """A sentence about what the compiled form misses; none where it misses nothing."""
+    missed = shortfall(accuracy)
+    if not missed:
+        return ()
+    kept = f"{ALLOWED_LOSS_DB:g} dB less than the quantized one, or {ENOUGH_DB:g} dB"
+    return (f"the compiled form misses {missed:.1f} dB of what a device can keep ({kept})",)
+
+
 @dataclass(frozen=True, slots=True)
 class MendedBuild:
     """A build with its model in a form that its device computes better, and what was done."""
 
     form: RewrittenModel
     done: tuple[str, ...]
+
+
+def recall(rewritten: RewrittenModel, recaller: Mender, log: Log) -> MendedBuild | None:
+    """The form that earlier builds found for what is in a model; None where they learnt nothing about it."""
+    prepared = rewritten.prepared
+    rows = deployment.validation_rows(prepared.inputs)
+    found = recaller(rewritten.rewritten.model, rows, prepared.target, prepared.config.compile)
+    return None if found is None else MendedBuild(deployment.in_other_form(rewritten, found.model, log), found.done)
 
 
 def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:

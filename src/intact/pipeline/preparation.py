@@ -18,16 +18,17 @@ from intact.events import Events, Log, Silence
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
-from intact.model import io, lowering
+from intact.model import io, lowering, query
 from intact.model.census import census
-from intact.pipeline import drift, input_files, loading, presets
+from intact.model.garbage_pause import tidy
+from intact.pipeline import drift, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.calibration.spread import Spread
 from intact.results import Application
-from intact.rules.float import optimization
+from intact.rules.float import branches, optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
@@ -36,6 +37,7 @@ from intact.targets.spec import Target
 
 # The step of a Softmax output on a grid of this type: what is below half of it does not count.
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
+FINE = ("uint16", "int16")
 
 
 # The files of models among the finished stages of a build: of what a stage made, and of its float twin.
@@ -86,7 +88,12 @@ def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints |
     begun = replace(begun, checkpoints=checkpoints or Checkpoints())
     begun.checkpoints.under(partial(key_of, begun))
     try:
-        return quantize(optimize(begun, log), log)
+        with memory.kept_within(begun.config):
+            optimized = optimize(begun, log)
+            tidy(optimized.model)
+            result = quantize(optimized, log)
+            tidy(result.model)
+            return result
     finally:
         upgrade.confirm(log)
 
@@ -97,7 +104,8 @@ def key_of(begun: PreparedModel) -> Key:
     return {
         "model or file that settings name": input_files.digests(begun.config, begun.source.path),
         "data": [inputs.calibration.sha256, inputs.test.sha256, labels is not None],
-        "setting": begun.config.to_dict(),
+        # A limit on memory decides no byte: whoever was stopped by it goes on with a higher one.
+        "setting": begun.config.model_copy(update={"max_memory": None}).to_dict(),
         "version": {**installed.versions(begun.target.backend), "sources": environment.sources()},
         "number of threads": ort_cpu.threads(),
     }
@@ -119,16 +127,20 @@ def begin(path: Path, asked: BuildConfig, log: Log) -> tuple[PreparedModel, Upgr
     presets.available(asked)
     source, upgrade = loading.start_loading(path, asked, log)
     try:
-        return _with_inputs(source, asked, log), upgrade
+        return _with_inputs(source, asked, log, upgrade.details), upgrade
     except Exception:
         upgrade.confirm(log)  # a wrong upgrade may be why the rest does not fit
         raise
 
 
-def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log) -> PreparedModel:
+def _with_inputs(source: LoadedModel, asked: BuildConfig, log: Log, details: dict[str, object]) -> PreparedModel:
     config = presets.resolve(asked, quantized=source.quantized)
     target = target_of(config.compile)
     announce(config, target, log.events)
+    need = memory.needed(source.model, config)
+    log.events.note(f"{need}")
+    details["memory_needed_bytes"] = need.total
+    memory.refuse_beyond(need, config)
     warn_of_chip(config, target, log)
     inputs = inputs_for(source.model, config, log)
     labels = None if config.labels is None else load_labels(config.labels, inputs.test)
@@ -148,6 +160,8 @@ def optimize(begun: PreparedModel, log: Log) -> PreparedModel:
         return optimized
 
     optimized = begun.checkpoints.stage("optimize", run, pack_rewritten, unpack_rewritten)
+    for choice in (item for item in optimized.applications if item.rule == branches.SELECT):
+        log.events.note(f"{choice.node}: both branches are computed, because {begun.target.name} has no If")
     return replace(begun, model=optimized.model, optimizations=optimized.applications)
 
 
@@ -166,7 +180,10 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     """`model` in fewer and friendlier operators; an NPU gets those that it has, the CPU runs them all."""
     # In float the CPU runs what was fused for it as it is.
     take_apart = target.npu or (quant is not None and quant.has_grids)
-    return optimization.optimize(model, ops=target.has if target.npu else None, take_apart=take_apart)
+    # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
+    unroll = target.npu and quant is not None and quant.activation_type in FINE
+    ops = target.has if target.npu else None
+    return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
@@ -190,7 +207,7 @@ def _quantize_or_leave(optimized: PreparedModel, quant: QuantConfig, log: Log) -
     try:
         found = _quantize(optimized, quant, log)
     except (TargetError, ModelError) as nothing:
-        if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not optimized.target.runs_float:
+        if nothing.code not in quantizing.NOTHING_TO_QUANTIZE or not _is_of_use_in_float(optimized):
             raise
         return _left_as_it_is(optimized, nothing, log)
     # Weights alone are quantized as they are: no data decides about them.
@@ -234,10 +251,17 @@ def _kept_in_float(config: BuildConfig, target: Target) -> str:
     return f"--precision {config.precision} keeps the model in float{halves}"
 
 
+def _is_of_use_in_float(optimized: PreparedModel) -> bool:
+    """True if a target runs a model of which nothing is quantized: an NPU does in half precision, if that will do."""
+    target = optimized.target
+    return target.runs_float or (target.halves and not optimized.config.strict)
+
+
 def _left_as_it_is(optimized: PreparedModel, nothing: IntactError, log: Log) -> PreparedModel:
     """The model without the precision that was asked for, because nothing of it can have that; said aloud."""
+    halves = f", which {optimized.target.name} computes in half precision" if optimized.target.halves else ""
     log.skip("quantize", nothing.message)
-    log.warn(f"nothing is quantized, the model stays as it is: {nothing.message}")
+    log.warn(f"nothing is quantized, the model stays as it is{halves}: {nothing.message}")
     return replace(optimized, unquantized=nothing)
 
 
@@ -273,12 +297,14 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
     quant = config.quantization or QuantConfig()
     path = quant.load_path if config.quantization is not None else config.test_path
     test = config.test_path if config.quantization is not None else None
+    constants = query.initializers(model)
+    fixed = {name: query.known_constant(constants[name]) for name in config.fixed_inputs}
     inputs = data.load(
         model,
         path,
         samples=quant.samples,
         test_source=test,
-        reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed),
+        reading=data.Reading(config.images, config.tokenizer, quant.distribution, quant.seed, fixed),
     )
     observes = quant.activation_type != "float" and (quant.encodings is None or quant.calibrate_missing)
     log.warn(*inputs.warnings)

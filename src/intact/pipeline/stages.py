@@ -13,11 +13,13 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
+from intact.model.garbage_pause import tidy
 from intact.pipeline import (
     acceptance,
     checkpoints,
     deployment,
     input_files,
+    memory,
     mending,
     preparation,
     presets,
@@ -38,13 +40,14 @@ class BuildOptions:
     """Options of one call of a build, which are no settings.
 
     Where the deployed form is much worse than the quantized one, `mender` looks for a better one, and `finder` names
-    the place.
+    the place. Before that, `recaller` gives the form that earlier builds found.
     """
 
     overwrite: bool = False
     verify: bool = True
     finder: Finder | None = None
     mender: Mender | None = None
+    recaller: Mender | None = None
     resume: bool = False
     """Keep finished stages beside the output until the build ends well, and go on from those that are there."""
 
@@ -65,9 +68,15 @@ def build(
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Run the stages behind quantization, and write the folder."""
+    with memory.kept_within(quantized.config):
+        return _complete(quantized, output, options, log)
+
+
+def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite_once(quantized, log)
+    tidy(rewritten.rewritten.model)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
         compiled, verified = _deploy(rewritten, folder, options, log)
@@ -77,7 +86,7 @@ def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log:
 def _deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
     """Validate, compile and verify a model; one that the compiler gets wrong in another form, if one is better."""
     before = log.mark()
-    compiled, verified = _try(rewritten, folder, options, log)
+    rewritten, compiled, verified = _try_recalled(rewritten, folder, options, log)
     missed = mending.shortfall(verified.accuracy)
     found = mending.mend_once(compiled, options.mender, log) if missed and options.mender is not None else None
     if found is not None:
@@ -94,13 +103,32 @@ def _deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log:
             log.back_to(before)
             compiled, verified = _try(rewritten, folder, options, log)
         log.stages.append(told)
+    log.warn(*mending.shortcoming(verified.accuracy))
     return compiled, _once("debug", compiled, lambda: verifying.placed(compiled, verified, options.finder, log))
+
+
+def _try_recalled(
+    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
+) -> tuple[RewrittenModel, CompiledModel, Verified]:
+    """Try the form that earlier builds found, if its target takes it, or else the one that is given."""
+    before = log.mark()
+    found = None if options.recaller is None else mending.recall(rewritten, options.recaller, log)
+    if found is not None:
+        try:
+            compiled, verified = _try(found.form, folder, options, log)
+        except IntactError:
+            log.back_to(before)  # the target does not take this form
+        else:
+            log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
+            return found.form, compiled, verified
+    return rewritten, *_try(rewritten, folder, options, log)
 
 
 def _try(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
     validated = deployment.validate_once(rewritten, log)
     compiled = deployment.compile_once(validated, folder, log)
     deployment.check_loads(compiled, folder, runs_later=options.verify)
+    tidy(rewritten.rewritten.model)
     if not options.verify:
         return compiled, _unverified(rewritten.prepared, log)
     return compiled, _once("verify", compiled, lambda: verifying.verify(compiled, log))

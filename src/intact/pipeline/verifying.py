@@ -92,15 +92,15 @@ def _runners(built: CompiledModel, *, in_turn: bool) -> list[Runner]:
     if rewritten.applications or not (built.compiled.runs or forms):
         forms.append(("rewritten", rewritten.model))
     runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
-    return [*runners, _deployed(built, 1 if in_turn else None)] if built.compiled.runs else runners
+    return [*runners, _deployed(built, in_turn=in_turn)] if built.compiled.runs else runners
 
 
-def _deployed(built: CompiledModel, at_once: int | None) -> Runner:
+def _deployed(built: CompiledModel, *, in_turn: bool) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         integers, config = map(io.quantize, rows), prepared.config.compile
-        found = execution.stream_compiled(path, integers, prepared.target, config, at_once)
+        found = execution.stream_compiled(path, integers, prepared.target, config, in_turn=in_turn)
         return map(io.dequantize, found)
 
     return Runner("compiled", built.compiled.runtime, outputs)

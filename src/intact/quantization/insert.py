@@ -206,4 +206,4 @@ def _key(encoding: Encoding) -> tuple[object, ...]:
 
 def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
     kind = ir.DataType[dtype.upper()]
-    return ir.Tensor(integers.astype(kind.numpy()), dtype=kind)
+    return ir.Tensor(integers.astype(kind.numpy(), copy=False), dtype=kind)

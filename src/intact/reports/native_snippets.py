@@ -1,4 +1,4 @@
-"""The deployment of a build in C++, C# and Kotlin, through ONNX Runtime, for its device and its inputs."""
+"""The deployment of a build in C++, C# and Kotlin through ONNX Runtime, or in what the vendor's own runtime takes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ class NativeSnippet(NamedTuple):
 
 
 def native_snippets(manifest: Record) -> list[NativeSnippet]:
-    """One snippet a language; none where ONNX Runtime does not run what is deployed, or a type has no name there."""
+    """One snippet a language; none where no runtime is known to run what is deployed, or a type has no name there."""
     device = manifest["config"]["compile"]["device"]
-    provider = installed.find(device).native if installed.is_backend(device) else None
+    backend = installed.find(device) if installed.is_backend(device) else None
     ports = {d: [p for p in manifest["io"] if p["direction"] == d] for d in ("input", "output")}
+    own = None if backend is None else backend.native_code(ports["input"], ports["output"])
+    if own is not None:
+        return [NativeSnippet(*own)]
+    provider = None if backend is None else backend.native
     if provider is None or not ports["input"] or any(port["dtype"] not in _TYPES for port in manifest["io"]):
         return []
     makers = {"C++": _cpp, "C#": _csharp, "Kotlin": _kotlin}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ class Cluster:
 
     engine: Engine
     folder: Path
+    events: Events = field(default_factory=Silence)
 
     def each(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         """The result of each job, in order."""
@@ -64,7 +65,9 @@ class Cluster:
                 return
             except engines.DEATHS as death:
                 if attempt == ATTEMPTS - 1:
-                    raise self._given_up(str(death)) from death
+                    raise self._given_up(death) from death
+            except self.engine.given_up as death:
+                raise self._given_up(death) from death
 
     def _run(
         self, function: Callable[[Job], Result], jobs: Mapping[int, Job], terms: Terms
@@ -73,9 +76,10 @@ class Cluster:
             pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **self.engine.limits)
             yield from pool(joblib.delayed(_numbered)(number, function, job, terms) for number, job in jobs.items())
 
-    def _given_up(self, why: str) -> ToolchainError:
-        found = f"--cluster {self.engine.name}: workers died {ATTEMPTS} times: {why.partition(chr(10))[0]}"
-        return ToolchainError("E196", found, fix="look at the memory of the workers, and at their logs")
+    def _given_up(self, death: Exception) -> ToolchainError:
+        """The error for jobs that no worker survives."""
+        last, fix = str(death).partition("\n")[0], "look at the memory of the workers, and at their logs"
+        return ToolchainError("E196", f"--cluster {self.engine.name}: workers keep dying: {last}", fix=fix)
 
 
 def _numbered(number: int, function: Callable[[Job], Result], job: Job, terms: Terms) -> tuple[int, Result]:
@@ -103,7 +107,8 @@ def used(name: str | None, near: Path | None = None, events: Events | None = Non
         engine = stack.enter_context(engines.connected(name))
         _compare(engine, events or Silence())
         folder = stack.enter_context(scratch.folder("cluster", inside=None if near is None else _there(near)))
-        _current = Cluster(engine, folder)
+        _current = Cluster(engine, folder, events or Silence())
+        _current.events.note(f"working on {engine}")
         try:
             yield _current
         finally:
@@ -134,5 +139,5 @@ def _compare(engine: Engine, events: Events) -> None:
         if found[worker_terms.PROCESSOR] != mine[worker_terms.PROCESSOR]:
             events.warn(
                 f"worker {worker} has another kind of processor ({found[worker_terms.PROCESSOR]}, here "
-                f"{mine[worker_terms.PROCESSOR]}): the last digits of sums, and with them bytes, may differ"
+                f"{mine[worker_terms.PROCESSOR]}): sums may differ in their last places, and so may bytes"
             )

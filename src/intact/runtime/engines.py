@@ -22,6 +22,7 @@ PACKAGES = {DASK: "distributed", RAY: "ray.util.joblib"}
 # What is raised here where a worker died; Dask gives its jobs to others without a word.
 DEATHS = (TerminatedWorkerError,)
 _DASK_SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
+_DASK_BACKEND = "dask for intact"
 _SECONDS = 10.0
 
 Versions = Mapping[str, str]
@@ -35,6 +36,12 @@ class Engine:
     config: Mapping[str, Any]
     limits: Mapping[str, Any] = field(default_factory=dict)
     ask: Callable[[Callable[[], Versions]], Mapping[str, Versions]] | None = None
+    workers: int | None = None
+    given_up: tuple[type[Exception], ...] = ()
+    """What it raises where a job has killed so many workers that it tries no more."""
+
+    def __str__(self) -> str:
+        return self.name if self.workers is None else f"{self.name}: {self.workers} workers"
 
     def asked(self, function: Callable[[], Versions]) -> Mapping[str, Versions]:
         """The answer of each worker that can be asked by itself, by its name; the others tell with their first job."""
@@ -66,11 +73,12 @@ def _local(name: str) -> Engine:
         raise SettingsError("S197", f"--cluster {name}: {count!r} is no number of processes", allowed=ALLOWED)
     workers = int(count) if count else int(joblib.cpu_count())
     # joblib runs one job in this very process: one worker is two that get one job at a time.
-    return Engine(name, {"backend": "loky"}, {"n_jobs": max(workers, 2), "pre_dispatch": workers})
+    return Engine(name, {"backend": "loky"}, {"n_jobs": max(workers, 2), "pre_dispatch": workers}, workers=workers)
 
 
 @contextmanager
 def _dask(name: str) -> Iterator[Engine]:
+    """A Dask scheduler by its address, or the one that a client in this process has."""
     distributed = _imported(DASK, name)
     # It would log to the terminal what becomes an error of ours, or is mended by giving a job to another worker.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -80,8 +88,8 @@ def _dask(name: str) -> Iterator[Engine]:
     try:
         client = distributed.Client(name, timeout=_SECONDS, set_as_default=False)
     except (OSError, ValueError) as problem:
-        found = f"--cluster {name}: no scheduler answers: {problem}"
-        raise ToolchainError("E198", found, fix="look at its address; dask scheduler starts one") from problem
+        fix = "look at its address; dask scheduler starts one"
+        raise ToolchainError("E198", f"--cluster {name}: no scheduler answers: {problem}", fix=fix) from problem
     try:
         yield _of_client(client, name)
     finally:
@@ -106,6 +114,8 @@ def _of_client(client: Any, name: str) -> Engine:
             "E198", f"--cluster {name}: the scheduler has no workers", fix=f"dask worker {name} starts some"
         ) from problem
 
+    killed: type[Exception] = importlib.import_module("distributed.scheduler").KilledWorker
+
     def ask(function: Callable[[], Versions]) -> Mapping[str, Versions]:
         try:
             return dict(client.run(function))
@@ -115,7 +125,23 @@ def _of_client(client: Any, name: str) -> Engine:
                 "E199", f"--cluster {name}: a worker cannot run intact: {problem}", fix="install intact on every worker"
             ) from problem
 
-    return Engine(name, {"backend": DASK, "client": client}, ask=ask)
+    return Engine(
+        name, {"backend": _never_alone(), "client": client}, ask=ask, workers=len(client.ncores()), given_up=(killed,)
+    )
+
+
+def _never_alone() -> str:
+    """A backend of joblib that gives work to Dask if there is one worker, too: joblib would do it all here."""
+    if _DASK_BACKEND not in parallel.BACKENDS:
+        parallel.EXTERNAL_BACKENDS[DASK]()
+        usual: Any = parallel.BACKENDS[DASK]
+
+        class _Backend(usual):  # type: ignore[misc]
+            def effective_n_jobs(self, n_jobs: int) -> int:
+                return max(2, int(super().effective_n_jobs(n_jobs)))
+
+        joblib.register_parallel_backend(_DASK_BACKEND, _Backend)
+    return _DASK_BACKEND
 
 
 @contextmanager

@@ -20,6 +20,10 @@ from intact.runtime.ort_message import sentence
 STOPPED = "M131"
 """The code of the error where ONNX Runtime has loaded a model, and cannot run it."""
 
+# A session keeps a copy of the weights in the order that its kernels like, which makes runs somewhat faster. With more
+# bytes of weights than this no session of ours does, so that they are read from their files and need no memory.
+LARGEST_COPIED = 1 << 30
+
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
 
@@ -43,6 +47,8 @@ class Session:
 
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
+    `prepack` says whether kernels may copy weights into an order that they like; those of a large model in memory are
+    read where they are unless it says so.
     """
 
     def __init__(
@@ -53,9 +59,14 @@ class Session:
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
+        prepack: bool | None = None,
     ) -> None:
         model = model_or_path
         options = _options(optimize, threads, inside=outputs is not None)
+        if prepack is None:
+            prepack = not (isinstance(model, ir.Model) and is_large(model))
+        if not prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         if not isinstance(model, ir.Model) and outputs is not None:
@@ -128,6 +139,12 @@ class Session:
     def end_profile(self) -> Path:
         """Stop recording; the file, JSON, has the time of every node that ran."""
         return Path(self._session.end_profiling())
+
+
+def is_large(model: ir.Model) -> bool:
+    """True if a copy of the weights of a model takes more memory than it saves time."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None) > LARGEST_COPIED
 
 
 def use_threads(count: int) -> None:

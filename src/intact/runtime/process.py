@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
@@ -30,6 +30,9 @@ _OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
+
+# Seconds; a step of a small model in a simulator takes ten times as long.
+_BETWEEN_LOOKS = 0.002
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
@@ -77,6 +80,12 @@ class Interpreter:
     ahead: tuple[Path, ...] = ()
 
 
+class Call(Protocol):
+    """Run `job` on `request` and return its answer, as `call` does."""
+
+    def __call__(self, job: str, request: Mapping[str, object]) -> Reply: ...
+
+
 def call(
     job: str,
     request: Mapping[str, object],
@@ -107,16 +116,9 @@ def started(
 ) -> Iterator[Callable[[], Reply]]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with scratch.folder("job") as folder:
-        alone = python is not None and not python.ahead
-        order = {
-            "job": job,
-            "file": _file_of(job) if alone else None,
-            "request": dict(request),
-            "memory_limit": memory_limit,
-        }
-        (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
+        _write_order(folder, job, request, memory_limit, python)
         deadline = time.monotonic() + timeout
-        process = _start(folder, python or Interpreter(Path(sys.executable)), _environment(python))
+        process = _start(folder, python, str(folder))
 
         def reply() -> Reply:
             status = _wait(process, deadline)
@@ -130,6 +132,29 @@ def started(
             yield reply
         finally:
             _kill_group(process)
+
+
+@contextmanager
+def staying(*, timeout: float, memory_limit: int | None = None, python: Interpreter | None = None) -> Iterator[Call]:
+    """A child process that stays for one job after another, each as in `call`, and keeps what they have cached."""
+    with scratch.folder("jobs") as home:
+        process = _start(home, python, stdin=subprocess.PIPE)
+
+        def call_next(job: str, request: Mapping[str, object]) -> Reply:
+            with scratch.folder("job") as folder:
+                _write_order(folder, job, request, memory_limit, python)
+                status = _carried_out(process, folder, time.monotonic() + timeout)
+                log, answer = _read_ends(home / "log.txt"), _answer(folder / "answer.json")
+            if "result" in answer:
+                return Reply(answer["result"], log)
+            raise _error(job, status, answer, log, timeout, memory_limit)
+
+        try:
+            yield call_next
+        finally:
+            _kill_group(process)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 def telling_lines(log: str, limit: int = 5) -> list[str]:
@@ -150,15 +175,31 @@ def default_memory_limit() -> int | None:
     return max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 4 << 30)
 
 
-def _start(folder: Path, python: Interpreter, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _write_order(
+    folder: Path, job: str, request: Mapping[str, object], memory_limit: int | None, python: Interpreter | None
+) -> None:
+    alone = python is not None and not python.ahead
+    order = {
+        "job": job,
+        "file": _file_of(job) if alone else None,
+        "request": dict(request),
+        "memory_limit": memory_limit,
+    }
+    (folder / "order.json").write_text(json.dumps(order), encoding="utf-8")
+
+
+def _start(
+    folder: Path, python: Interpreter | None, *arguments: str, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    executable = sys.executable if python is None else str(python.executable)
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
-            [str(python.executable), str(_WORKER), str(folder)],
-            stdin=subprocess.DEVNULL,
+            [executable, str(_WORKER), *arguments],
+            stdin=stdin,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=environment,
+            env=_environment(python),
             start_new_session=True,
         )
 
@@ -178,6 +219,20 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
         return None
     finally:
         _kill_group(process)
+
+
+def _carried_out(process: subprocess.Popen[bytes], folder: Path, deadline: float) -> int | None:
+    """Hand an order to a worker that stays; 0 if it was carried out, otherwise a status as in `_wait`."""
+    assert process.stdin is not None, "a worker that stays is told what to do next"
+    with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
+        process.stdin.write(f"{folder}\n".encode())
+        process.stdin.flush()
+    while not (folder / "answer.json").exists():
+        status = process.poll()
+        if status is not None or time.monotonic() > deadline:
+            return status
+        time.sleep(_BETWEEN_LOOKS)
+    return 0
 
 
 def _environment(python: Interpreter | None) -> dict[str, str]:

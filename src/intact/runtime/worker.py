@@ -1,8 +1,9 @@
-"""The child side of `runtime.process`: `python worker.py FOLDER`.
+"""The child side of `runtime.process`: `python worker.py [FOLDER]`.
 
-FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Nobody reads
-standard output: the vendor may print what it likes. This file imports nothing of ours, so that the interpreter of a
-toolchain, which need not be as new as ours and has none of our packages, can run it as it stands.
+FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Without FOLDER it
+stays for one order after another: each line of standard input names such a folder. Nobody reads standard output: the
+vendor may print what it likes. This file imports nothing of ours, so that the interpreter of a toolchain, which need
+not be as new as ours and has none of our packages, can run it as it stands.
 """
 
 from __future__ import annotations
@@ -15,23 +16,29 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 
-def main(folder: Path) -> None:
-    """Carry out the order in `folder`."""
+def main(folders: Iterable[str]) -> None:
+    """Carry out the orders in these folders."""
     _die_with_parent()
     _forget_own_folder()
+    for folder in folders:
+        _carry_out(Path(folder))
+    # The answers are safe; the vendor's destructors, which are known to abort, need not run.
+    os._exit(0)
+
+
+def _carry_out(folder: Path) -> None:
     order = json.loads((folder / "order.json").read_text(encoding="utf-8"))
     _limit_memory(order["memory_limit"])
     answer = json.dumps(_answer(order))
-    (folder / "answer.part").write_text(answer, encoding="utf-8")
-    (folder / "answer.part").rename(folder / "answer.json")
     sys.stdout.flush()
     sys.stderr.flush()
-    # The answer is safe; the vendor's destructors, which are known to abort, need not run.
-    os._exit(0)
+    (folder / "answer.part").write_text(answer, encoding="utf-8")
+    (folder / "answer.part").rename(folder / "answer.json")
 
 
 def _answer(order: dict[str, Any]) -> dict[str, object]:
@@ -87,4 +94,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1:] or (line.rstrip("\n") for line in sys.stdin))

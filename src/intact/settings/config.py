@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from intact.errors import SettingsError
 from intact.json_types import JsonObject
-from intact.settings import devices, hand_written
+from intact.settings import devices, hand_written, memory_size
 from intact.settings.hand_written import nearest as nearest
 
 QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
@@ -328,6 +328,9 @@ class BuildConfig(Settings):
     optimize: bool = Field(
         default=True, description="Bring a float model to fewer and friendlier operators; False: leave it as it is."
     )
+    max_memory: str | None = Field(
+        default=None, description="Most memory that the build may take, such as 4G; it is refused if it needs more."
+    )
     images: ImageConfig = Field(default=ImageConfig(), description="How inputs that are images are prepared.")
     tokenizer: str | None = Field(
         default=None,
@@ -339,6 +342,13 @@ class BuildConfig(Settings):
     verdict: VerdictConfig = Field(default=VerdictConfig(), description="Limits of the verdict about the result.")
     quant: QuantConfig | None = None
     compile: CompileConfig = CompileConfig()
+
+    @field_validator("max_memory")
+    @classmethod
+    def _amount_of_memory(cls, value: str | None) -> str | None:
+        if value is not None:
+            memory_size.bytes_of(value)
+        return value
 
     @model_validator(mode="after")
     def _one_quantization(self) -> Self:

@@ -70,6 +70,7 @@ class Keywords(TypedDict, total=False):
     max_latency_ratio: float
     require_npu: float
     max_cycles: int
+    max_memory: str
     task: ExportTask
     sequence_length: int
     dynamic: bool

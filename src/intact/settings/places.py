@@ -31,7 +31,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
         name: (name,)
         for name in (
             *("precision", "tokenizer", "optimize", "strict", "labels", "min_sqnr", "min_cosine"),
-            *("max_accuracy_drop", "max_latency_ratio", "require_npu", "max_cycles"),
+            *("max_accuracy_drop", "max_latency_ratio", "require_npu", "max_cycles", "max_memory"),
         )
     },
 }

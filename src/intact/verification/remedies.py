@@ -26,9 +26,7 @@ def with_remedy(
     if gate.name == "max_latency_ratio":
         return replace(gate, fix="intact perf on the original and this model names the operators to blame")
     if gate.name == "max_cycles":
-        return replace(
-            gate, fix="the manifest has the cycles of each layer: choose fewer bits or channels for the largest"
-        )
+        return replace(gate, fix="the manifest has the cycles of each layer: give the largest fewer bits or channels")
     return replace(gate, fix="change the nodes that are named: intact analyze says what the device takes")
 
 

@@ -7,10 +7,11 @@ import math
 import pytest
 
 from intact.backends import probing
-from intact.backends.probing import atlas, subjects, wrong_regions
+from intact.backends.probing import Question, atlas, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.atlas import Atlas, is_wrong
 from intact.backends.probing.cases import Case
+from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.targets.registry import load_target
 
@@ -125,21 +126,23 @@ def test_the_shipped_regions_are_those_of_the_library_of_the_table_and_name_what
 
 
 @pytest.mark.parametrize(
-    ("answer", "usual", "narrow", "wrong"),
+    ("answer", "usual", "output", "wrong"),
     [
-        (Answer("integer", "", 32.9, 900.0), None, False, True),
-        (Answer("integer", "", 33.0, 900.0), None, False, False),
-        (Answer("integer", "", 20.0, 3.0), None, True, False),
-        (Answer("integer", "", 20.0, 3.1), None, True, True),
-        (Answer("integer", "", 40.0, 9.0), None, True, False),
-        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 35.9, 1.0), False, False),
-        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 36.1, 1.0), False, True),
-        (Answer("integer", "", None), None, False, False),
-        (Answer("integer", "", 12.0, None), None, True, True),
+        (Answer("integer", "", 32.9, 900.0), None, "uint16", True),
+        (Answer("integer", "", 33.0, 900.0), None, "uint16", False),
+        (Answer("integer", "", 20.0, 3.0), None, "uint8", False),
+        (Answer("integer", "", 20.0, 3.1), None, "int8", True),
+        (Answer("integer", "", 40.0, 9.0), None, "uint8", False),
+        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 35.9, 1.0), "uint16", False),
+        (Answer("integer", "", 30.0, 900.0), Answer("integer", "", 36.1, 1.0), "int16", True),
+        (Answer("integer", "", 10.0), None, "bool", False),
+        (Answer("integer", "", 9.9), None, "bool", True),
+        (Answer("integer", "", None), None, "uint16", False),
+        (Answer("integer", "", 12.0, None), None, "int8", True),
     ],
 )
-def test_a_result_is_wrong_by_decibels_and_at_8_bits_by_steps_too(answer, usual, narrow, wrong):
-    assert is_wrong(answer, usual, narrow=narrow) is wrong
+def test_a_result_is_wrong_by_decibels_and_at_8_bits_by_steps_too(answer, usual, output, wrong):
+    assert is_wrong(answer, usual, output=output) is wrong
 
 
 def test_a_region_reads_as_a_sentence():
@@ -158,3 +161,34 @@ def test_the_simulator_shows_the_scale_below_which_a_softmax_is_wrong(softmax, m
     # The facts were measured by hand: wrong at 1e-6, right at 3e-6.
     assert region.below is None and 1e-6 < region.above.value < 4e-6
     assert math.isclose(region.above.value, region.wrong[-1].value, rel_tol=0.2)
+
+
+LAYER, BETWEEN = "int8 constant channel symmetric, int32 constant", "grid between another grid and Conv"
+EDGES = [
+    ("ConvTranspose: 3-D (uint8", "strides", "[2, 2, 2]", "[1, 2, 1]"),
+    ("ConvTranspose: 3-D (uint8", "pads", "[1, 1, 1, 1, 1, 1]", "[1, 0, 0, 1, 0, 0]"),
+    ("MaxPool on its grid (uint16) -> uint16, same grid, then another grid", BETWEEN, None, "cut"),
+    (f"Conv (uint16, {LAYER}) -> uint16, then another grid", BETWEEN, None, "cut"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "name", "right", "wrong"), EDGES)
+def test_the_simulator_is_right_on_one_side_of_an_edge_and_wrong_on_the_other(start, name, right, wrong):
+    pytest.importorskip("onnxruntime_qnn", reason="the Hexagon compiler is not installed")
+    asked = [*subjects.alone(["ConvTranspose"]), *subjects.chains(["MaxPool"]), *subjects.chains(["Conv"])]
+    case = next(one for one in reversed(asked) if one.name.startswith(start) and "Conv" in one.name.split("then ")[-1])
+    makers = factors_of(case) if isinstance(case, Case) else factors_between(case)
+    factor = next(one for one in makers if one.name == name)
+    values = [next(i for i, word in enumerate(factor.words) if word.startswith(end)) for end in (right, wrong) if end]
+    questions = [case, *(factor.at(value) for value in values)] if right is None else [factor.at(v) for v in values]
+    order = [Question(one, 73, probing.soc_of("qnn", 73), numeric=True) for one in questions]
+    (_, first), (_, second) = probing.ask(probing.library_of("qnn"), order)
+    assert first.sqnr_db > 40 and second.sqnr_db < 30
+
+
+def test_every_edge_of_that_test_is_shipped():
+    found = wrong_regions.shipped_regions("qnn").wrong
+    for start, name, _, wrong in EDGES:
+        (region,) = [one for one in found if one.case.startswith(start) and one.where.startswith(f"{name} {wrong}")]
+        assert region.archs == (68, 69, 73, 75, 79, 81) and region.worst_db < 30 < 40 < region.usual_db

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from intact.backends.probing import subjects
 from intact.backends.probing.answers import shipped
-from intact.backends.probing.factors import chained, factors_of, fitted, in_float
+from intact.backends.probing.cases import Chain
+from intact.backends.probing.factors import chained, factors_between, factors_of, fitted, unrounded
 from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.runtime import ort_cpu
 
 
+@functools.cache
+def taken(op):
+    return subjects.taken(shipped("qnn"), 73, [op])
+
+
 def case_of(start, output="uint8"):
-    cases = subjects.taken(shipped("qnn"), 73)
+    cases = taken(start.partition(" ")[0].rstrip(":"))
     return next(case for case in cases if case.name.startswith(start) and case.output == output)
 
 
@@ -63,13 +72,13 @@ def test_values_cover_the_part_of_the_grid_that_is_asked_for():
 
 @pytest.mark.parametrize(("end", "wanted"), [(0.0, 0), (1.0, 255), (2.0, 128)])
 def test_a_zero_point_goes_to_the_ends(end, wanted):
-    model = model_of(factor_of(case_of("Add ("), "zero point of input 0 at an end").at(end))
+    model = model_of(factor_of(case_of("Add ("), "range of input 0").at(end))
     assert int(model.graph.initializers["input0_zero_point"].const_value.numpy()) in (wanted, wanted - (wanted == 128))
 
 
-def test_the_grid_of_a_result_is_what_float_computes():
+def test_the_grid_of_a_result_is_what_comes_out_before_it_is_rounded():
     case = fitted(case_of("MatMul ("))
-    (found,) = ort_cpu.Session(model_of(in_float(case)), threads=1).run(inputs_of(in_float(case))).values()
+    (found,) = ort_cpu.Session(model_of(unrounded(case)), threads=1).run(inputs_of(case)).values()
     assert case.template.own == (pytest.approx(found.min()), pytest.approx(found.max()))
     assert step_of(case) == pytest.approx(np.ptp(found) / 255, rel=1e-6)
 
@@ -98,3 +107,82 @@ def test_what_has_no_finite_result_is_no_chain():
     wide = factor_of(exponential, "scale of input 0").at(1e3)
     assert wide is None
     assert chained([case_of("Conv ("), case_of("MatMul (")]) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "low", "high"),
+    [("cut off at 0, as by a Relu", 0.0, 1.0), ("16 times as wide", 16.0, 16.0), ("half as wide", 0.5, 0.5)],
+)
+def test_the_grid_of_a_result_can_be_another_than_what_it_covers(word, low, high):
+    case = fitted(case_of("AveragePool (", "uint16"))
+    factor = factor_of(case, "grid of the result")
+    value = factor.words.index(word)
+    assert factor.told([value]) == f"grid of the result {word}"
+    least, most = case.template.own
+    assert factor.at(value).template.own == (pytest.approx(low * least), pytest.approx(high * most))
+
+
+@functools.cache
+def chains(op):
+    return subjects.chains([op])
+
+
+def chain_of(op, *names):
+    return next(c for c in chains(op) if tuple(step.template.name for step in c.steps) == names)
+
+
+def test_what_meets_a_result_is_varied_in_its_range_and_what_follows_fits():
+    pair = chain_of("Where", "pointwise Conv", "Where")
+    (factor,) = [factor for factor in factors_between(pair) if factor.ordered]
+    wide = factor.at(16.0)
+    assert factor.name == "range of input 2 of Where, times" and factor.ordered
+    assert [step.template.own for step in wide.steps[:-1]] == [step.template.own for step in pair.steps[:-1]]
+    assert inputs_of(wide)["1/input2"] == pytest.approx(16 * inputs_of(pair)["1/input2"])
+    assert wide.steps[1].template.own[1] > 3 * pair.steps[1].template.own[1]
+
+
+def test_a_grid_between_operators_is_cut_off_at_0_as_a_rule_does_that_folds_a_relu():
+    chain = chain_of("MaxPool", "MaxPool", "Relu", "Conv")
+    (first,) = [factor for factor in factors_between(chain) if not factor.ordered]
+    cut = first.at(0)
+    assert (first.name, first.told([0])[-26:]) == ("grid between MaxPool and Relu", "cut off at 0, as by a Relu")
+    assert cut.steps[0].template.own == (0.0, chain.steps[0].template.own[1])
+    assert [step.output for step in cut.steps] == [step.output for step in chain.steps]
+
+
+def test_a_choice_reads_what_is_before_it_as_an_activation_and_not_as_its_condition():
+    pair = chain_of("Where", "Conv", "Where")
+    feeds = inputs_of(pair)
+    assert set(feeds) == {"0/input0", "1/input0", "1/input2"} and feeds["1/input0"].dtype == bool
+    assert chain_of("Greater", "Conv", "Greater").steps[-1].output == "bool"
+    assert not [c for c in chains("Greater") if c.steps[0].template.op == "Greater"]
+
+
+def test_a_result_is_measured_on_the_numbers_that_are_asked_about():
+    """A constant of another draw would make a grid that the values leave."""
+    pair = chain_of("MaxPool", "MaxPool", "Mul by a constant")
+    last = replace(pair.steps[-1], output="float", drawn_as=pair.steps[-1].name)
+    (found,) = ort_cpu.Session(model_of(Chain((*pair.steps[:-1], last))), threads=1).run(inputs_of(pair)).values()
+    assert pair.steps[-1].template.own == (pytest.approx(found.min()), pytest.approx(found.max()))
+
+
+def test_a_window_larger_than_what_it_reads_is_no_case():
+    sizes = factor_of(case_of("AveragePool ("), "size 2 of input 0")
+    assert sizes.at(1) is None and sizes.at(2).template.operands[0].shape[2] == 2
+
+
+def test_a_result_whose_range_is_held_keeps_it_whatever_its_values():
+    case = case_of("Softmax: not the last axis")
+    assert fitted(case).template.own == (0, 1)
+    assert "grid of the result" not in [factor.name for factor in factors_of(case)]
+
+
+def test_a_step_without_an_operator_is_a_grid_right_behind_another_one():
+    chain = chain_of("MaxPool", "MaxPool on its grid", "another grid", "Conv")
+    nodes = [node.op_type for node in model_of(chain).graph]
+    assert nodes.count("MaxPool") == nodes.count("Conv") == 1 and nodes.count("QuantizeLinear") == 4
+    assert "Identity" not in nodes and "" not in nodes
+    cut = next(f for f in factors_between(chain) if f.name == "grid between another grid and Conv").at(0)
+    scales = model_of(cut).graph.initializers
+    assert int(scales["1/result0_zero_point"].const_value.numpy()) == 0
+    assert int(scales["0/input0_zero_point"].const_value.numpy()) > 0

@@ -252,6 +252,18 @@ def test_the_least_scale_of_a_tensor_is_the_largest_that_a_reader_wants(body, ac
     assert scales == {"x": 0.0, "c": least, "s": 0.0, "t": 0.0, "m": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("op", "activation", "kept"),
+    [("Tanh", "uint16", True), ("Sigmoid", "uint16", True), ("Tanh", "uint8", False), ("LeakyRelu", "uint16", False)],
+)
+def test_a_clip_keeps_the_grid_before_it_where_the_device_insists_on_that(op, activation, kept):
+    """A Tanh of 16 bits on a grid from 0 up comes out at 0.6 dB: the provider puts its own grid there."""
+    body = f"c = MatMul(x, w)  t = {op}(c)  r = Relu(t)  y = MatMul(r, v)"
+    float_model = model("float[4,8] x", "float[4,4] y", body, w=weight(8, 8), v=weight(8, 4))
+    found = plan(float_model, load_target("qnn"), QuantConfig(activation_type=activation))
+    assert ("t" in found.tensors) == kept
+
+
 def test_a_range_that_is_known_is_that_of_a_grid_of_one_tensor_only():
     body = "a = Conv(x, v)  b = Conv(x, w)  j = Concat<axis=1>(a, b)  y = Conv(j, u)"
     weights = {"v": weight(2, 3, 1, 1), "w": weight(2, 3, 1, 1), "u": weight(2, 4, 1, 1)}

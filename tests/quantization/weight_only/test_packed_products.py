@@ -211,3 +211,14 @@ def test_a_packed_model_is_taken_as_it_is():
     graph = model("float[3,64] x", "float[3,8] y", "y = MatMul(x, w)", w=weight(64, 8))
     found = detect(pack(graph).model)
     assert presets.resolve(BuildConfig.from_dict({"precision": "w4"}), quantized=found).quantization is None
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint8"])
+def test_rows_that_are_encoded_apart_are_those_that_are_encoded_together(dtype, monkeypatch):
+    matrix = weight(13, 72)
+    settings = {"dtype": dtype, "size": 32, "symmetric": False, "refine": False}
+    together = packed_products.encode(matrix, **settings)
+    monkeypatch.setattr(packed_products, "_AT_ONCE", 5 * 72)
+    apart = packed_products.encode(matrix, **settings)
+    for name in ("levels", "scales", "zero_points"):
+        np.testing.assert_array_equal(getattr(together, name), getattr(apart, name))

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from intact.rules.float import optimization
-from intact.rules.float.branches import inline
+from intact.rules.float.branches import inline, select
+from intact.runtime import ort_cpu
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given
 
@@ -76,3 +77,46 @@ def test_a_branch_that_returns_a_value_of_the_outside_still_gives_it():
     assert [value.name for value in model.graph.outputs] == ["y"]
     assert difference(given(text, SIGNATURE, c=np.array(True)), model) == 0
     assert isinstance(model, ir.Model)
+
+
+OPEN = "(float[2,3] x, bool c) => (float[2,3] y)"
+INDEXED = """If (c) <then_branch = t () => (float[2,3] p) { p = Gather(x, i) },
+                     else_branch = e () => (float[2,3] q) { q = Neg(x) }>"""
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_both_branches_are_computed_and_the_condition_takes_one(condition):
+    """The branch that does not count overflows, and nothing of it is seen."""
+    text = f"y = {EITHER.format(condition='c')}"
+    model = given(text, OPEN)
+    (done,) = select(model)
+    assert (done.rule, done.node, done.exactness) == ("select_branch", "y", "exact")
+    assert sorted(ops(model)) == ["Abs", "Exp", "Neg", "Where"]
+    feeds = {"x": np.float32([[-3, 0, 2], [1, -500, -1e30 if condition else 1e30]]), "c": np.array(condition)}
+    expected = ort_cpu.run(given(text, OPEN), feeds)["y"]
+    np.testing.assert_array_equal(ort_cpu.run(model, feeds)["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "signature"),
+    [
+        (INDEXED, "(float[2,3] x, int64[2] i, bool c) => (float[2,3] y)"),
+        (INDEXED.replace("Gather(x, i)", "RandomNormalLike(x)"), OPEN),
+        (EITHER.format(condition="c"), OPEN.replace("[2,3]", "[N,3]")),
+        (EITHER.format(condition="c"), OPEN.replace("float", "double")),
+    ],
+)
+def test_branches_that_could_fail_or_are_not_known_stay(text, signature):
+    body = f"y = {text}"
+    wide = body.replace("float[", "double[") if "double" in signature else body
+    model = given(wide.replace("[2,3]", "[N,3]") if "N" in signature else wide, signature)
+    assert select(model) == () and ops(model) == ["If"]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "expected"), [({"If"}, ["Exp", "Neg", "Abs", "Where"]), ({"If", "Where"}, ["If"]), (set(), ["If"])]
+)
+def test_only_a_device_without_control_flow_computes_both(lacking, expected):
+    model = given(f"y = {EITHER.format(condition='c')}", OPEN)
+    assert ops(optimization.optimize(model, ops=lambda _, op: op not in lacking).model) == expected
+    assert ops(optimization.optimize(model).model) == ["If"]

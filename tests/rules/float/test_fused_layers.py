@@ -192,6 +192,28 @@ def feeds(model: ir.Model) -> dict[str, np.ndarray]:
     return rows
 
 
+FREE = {
+    "attention": ("(float[B,S,8] x, int32[B,S] m", f"y = {ATTENTION}> (x, qkv, qkv_bias, m)"),
+    "heads": (
+        "(float[B,S,8] x, float[B,T,8] k, float[B,T,8] v, int32[B,T] m",
+        f"y = {HEADS}> (x, k, v, qkv_bias, m)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_attention_of_free_sizes_is_taken_apart_where_no_place_counts(name):
+    case = (*FREE[name], None)
+    after = apply(given(case), RULES)
+    assert len(after.applications) == 1 and name.title() not in ops(after.model)
+    rows = {"x": floats(2, 5, 8), "k": floats(2, 7, 8), "v": floats(2, 7, 8)}
+    rows["m"] = np.array([[1, 0, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)
+    rows["m"] = rows["m"] if name == "attention" else np.tile(np.int32([1, 1, 0, 1, 0, 1, 1]), (2, 1))
+    row = {value.name: rows[value.name] for value in after.model.graph.inputs}
+    expected, found = ort_cpu.run(given(case), row)["y"], ort_cpu.run(after.model, row)["y"]
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", [*CASES, *ATTENTIONS, *MULTIPLE])
 def test_a_fused_operator_is_taken_apart_and_computes_the_same(name):
     case = {**CASES, **ATTENTIONS, **MULTIPLE}[name]
@@ -217,7 +239,11 @@ REFUSED = {
         "its activation is 'Wiggle'",
     ),
     "a computed weight": (X + ", float[8,24] w", f"y = {ATTENTION}> (x, w, qkv_bias)", "its weight or its bias"),
-    "free sizes": ("(float[N,5,8] x", f"y = {ATTENTION}> (x, qkv, qkv_bias)", "the shape of its input is not known"),
+    "free sizes": (
+        "(float[B,S,8] x",
+        f"y = {ATTENTION}, unidirectional = 1> (x, qkv, qkv_bias)",
+        "it hides keys by their places, of which the number is not known",
+    ),
     "turned positions": (X, f"y = {ATTENTION}, do_rotary = 1> (x, qkv, qkv_bias)", "it turns positions"),
     "a mask of four dimensions": (
         X + ", int32[2,1,9,9] m",

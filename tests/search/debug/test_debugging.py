@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 from typer.testing import CliRunner
 
 from intact.api.convert import convert
@@ -221,6 +225,41 @@ def test_what_fails_to_compile_without_a_name_is_named(zoo, quantized, tmp_path)
     assert first.pattern == "Gelu(uint16) -> uint8" and "1002" in first.error
     alone = debug(folder / "model.onnx", None, config=config(arch="v68"))
     assert alone.first.pattern == first.pattern and alone.compiled == 1
+
+
+def tiny_softmax(path):
+    """A Softmax that the simulator gets wrong: its input has steps of 1e-7."""
+    step, zero = 1e-7, 32768
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["q"], name="q"),
+        helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["d"], name="d"),
+        helper.make_node("Softmax", ["d"], ["s"], name="softmax"),
+        helper.make_node("QuantizeLinear", ["s", "unit", "none"], ["sq"], name="sq"),
+        helper.make_node("DequantizeLinear", ["sq", "unit", "none"], ["y"], name="y"),
+    ]
+    constants = {"step": np.float32(step), "zero": np.uint16(zero), "unit": np.float32(1 / 65536), "none": np.uint16(0)}
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8, 16]) for name in "xy"]
+    stored = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    values = np.random.default_rng(0).uniform(-step * zero, step * zero, (2, 8, 16)).astype(np.float32)
+    np.savez(path.with_suffix(".npz"), x=values)
+
+
+@pytest.mark.qnn
+def test_the_repro_of_a_device_is_a_script_that_needs_the_package_of_the_vendor_alone(tmp_path):
+    tiny_softmax(tmp_path / "m.onnx")
+    result = debug(tmp_path / "m.onnx", config=config(data=tmp_path / "m.npz"), output=tmp_path / "repro")
+    assert (result.kind, result.first.op) == ("device", "Softmax") and result.first.own_db < 25
+    text = (tmp_path / "repro" / "reproduce.py").read_text()
+    assert "intact" not in text and "reproduce.py" in (tmp_path / "repro" / "README.md").read_text()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    hidden = "import runpy, sys; sys.modules['intact'] = None; runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", hidden, str(tmp_path / "repro" / "reproduce.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    (told,) = [line for line in ran.stdout.splitlines() if line.startswith("SQNR:")]
+    assert float(told.split()[1]) == pytest.approx(result.first.own_db, abs=1.5)
 
 
 CHIP = Device("qnn", timeout=60, arch=73)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from intact.backends import lessons
 from intact.model import io, normalize, shapes
 from intact.model.node_encodings import encoding_of
 from intact.pipeline import execution, stages
@@ -44,6 +45,19 @@ MODELS = {
         "h = ConvTranspose <strides = [2,2], pads = [1,0,0,4]> (b, w)\n",
         ", float[2,3,3,3] w = {" + ", ".join(f"{(i * 7 % 11 - 5) / 10}" for i in range(54)) + "}",
     ),
+    "turn_axes": (
+        "(float[1,2,2,3,4] x) => (float[1,3,3,6,5] y)",
+        "v = DequantizeLinear<axis = 1>(w, k, m)\n"
+        "h = ConvTranspose <strides = [1,2,1], pads = [0,1,0,0,0,0], output_padding = [0,1,0]> (b, v)\n",
+        ", float[3] k = {0.01, 0.02, 0.03}, int8[3] m = {0, 0, 0}, int8[2,3,2,2,2] w = {"
+        + ", ".join(str(i * 7 % 11 - 5) for i in range(48))
+        + "}",
+    ),
+    "shrink_window": (
+        "(float[1,2,1,3] x) => (float[1,2,1,3] y)",
+        "h = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)\n",
+        "",
+    ),
     "pad_rows": (
         "(int64[3] x) => (float[3,4] y)",
         "c = DequantizeLinear(table, s, z)\n h = Gather(c, x)\n",
@@ -65,7 +79,9 @@ def model_of(name: str) -> ir.Model:
 def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
-    shape = (1, 2, 5, 6) if name == "crop_outside" else (1, 4)
+    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), "shrink_window": (1, 2, 1, 3)}.get(
+        name, (1, 4)
+    )
     rng = np.random.default_rng(0)
     return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
 
@@ -198,7 +214,8 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
         }
     )
     plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
-    built = build_any(path, config, tmp_path / "mended")
+    learnt = tmp_path / "learnt.json"
+    built = build_any(path, config, tmp_path / "mended", learnt=learnt)
 
     compiled = {
         name: next(a.sqnr_db for a in b.accuracy if a.form == "compiled") for name, b in (("p", plain), ("m", built))
@@ -209,3 +226,9 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     assert "deconvolve" in told.details["done"][0]
     assert [stage.name for stage in built.stages].count("verify") == 1
     assert not built.placement.cpu_nodes
+
+    (lesson,) = lessons.read(learnt)
+    assert "ConvTranspose" in lesson.operator and lesson.wrong_db < 6 < 33 < lesson.right_db
+    again = build_any(path, config, tmp_path / "again", learnt=learnt)
+    assert "mend" not in [stage.name for stage in again.stages]
+    assert again.accuracy == built.accuracy and any("earlier build learnt" in text for text in again.warnings)

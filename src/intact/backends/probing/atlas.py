@@ -16,11 +16,13 @@ from intact.backends import probing
 from intact.backends.probing import Question, subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
 from intact.backends.probing.cases import Case, Chain
-from intact.backends.probing.factors import Factor, factors_of
+from intact.backends.probing.factors import Factor, factors_between, factors_of
 from intact.backends.probing.wrong_regions import WrongRegion
 
 # A result below so many dB is wrong, unless it has 8 bits and is nowhere further off than so many steps of its grid.
 LEAST_DB, MOST_STEPS = 33.0, 3.0
+# One comparison in ten comes out otherwise: rounding alone may exchange the order of two numbers nearly equal.
+LEAST_DB_OF_COMPARISONS = 10.0
 # How much worse than the case as it stands a result has to be.
 LOSS_DB = 6.0
 # Halvings of the ratio between a right and a wrong value.
@@ -48,10 +50,10 @@ class Spot:
         return self.asked.name if self.factor is None else f"{self.asked.name} | {self.factor.name} = {self.value:.6g}"
 
     @property
-    def is_narrow(self) -> bool:
-        """True if the result has 8 bits."""
+    def output(self) -> str:
+        """The type of the result."""
         last = self.asked if isinstance(self.asked, Case) else self.asked.steps[-1]
-        return last.output.split()[0] in ("uint8", "int8")
+        return last.output.split()[0]
 
     def built(self) -> Case | Chain | None:
         """The case to ask about; None where there is none at this value."""
@@ -87,7 +89,7 @@ class Region:
             return f"{factor.name} below {self.above.value:.3g}"
         if factor.ordered and self.above is None and self.below is not None:
             return f"{factor.name} above {self.below.value:.3g}"
-        return f"{factor.name} {', '.join(f'{spot.value:.3g}' for spot in self.wrong)}"
+        return factor.told([spot.value for spot in self.wrong])
 
     def __str__(self) -> str:
         return f"{self.wrong[0].asked.name}: {self.where}: {_figures(self.worst)}; as it stands {_figures(self.usual)}"
@@ -121,6 +123,12 @@ class Atlas:
             (case.name, factor.name): [Spot(case, factor, value) for value in factor.values]
             for case in taken
             for factor in factors_of(case, shapes=case.name in shaped)
+        }
+        spots |= {
+            (chain.name, factor.name): [Spot(chain, factor, value) for value in factor.values]
+            for chain in chains
+            if (answer := self._answer(Spot(chain))) is not None and answer.right
+            for factor in factors_between(chain)
         }
         self._ask([spot for row in spots.values() for spot in row], progress)
         for _ in range(HALVINGS):
@@ -158,18 +166,19 @@ class Atlas:
 
     def _usual(self, spot: Spot) -> Answer | None:
         """The answer to the case as it stands, unless that is wrong itself."""
-        answer = self._taken(Spot(spot.asked))
-        return None if answer is None or is_wrong(answer, narrow=spot.is_narrow) else answer
+        answer = self._answer(Spot(spot.asked))
+        return None if answer is None or answer.sqnr_db is None or is_wrong(answer, output=spot.output) else answer
 
     def _wrong(self, spot: Spot) -> Answer | None:
-        """The answer to a question, if it is a wrong one."""
-        answer = self._taken(spot)
+        """The answer to a question, if it is a wrong one; one that is computed in float may be."""
+        answer = self._answer(spot)
         usual = None if spot.factor is None else self._usual(spot)
-        return answer if answer is not None and is_wrong(answer, usual, narrow=spot.is_narrow) else None
+        return answer if answer is not None and is_wrong(answer, usual, output=spot.output) else None
 
     def _judged(self, row: Sequence[Spot]) -> list[tuple[Spot, Answer, bool]]:
-        """The spots of one factor that the library takes, in order, each with the answer and True if it is wrong."""
-        judged = [(spot, answer, self._wrong(spot) is not None) for spot in row if (answer := self._taken(spot))]
+        """The spots of one factor that the library computes, in order, each with the answer and True if it is wrong."""
+        answers = [(spot, answer) for spot in row if (answer := self._answer(spot)) and answer.sqnr_db is not None]
+        judged = [(spot, answer, self._wrong(spot) is not None) for spot, answer in answers]
         return sorted(judged, key=lambda item: item[0].value)
 
     def _between(self, row: Sequence[Spot]) -> list[Spot]:
@@ -184,8 +193,8 @@ class Atlas:
 
     def _regions(self, row: Sequence[Spot]) -> Iterator[Region]:
         judged = self._judged(row)
-        usual = self._taken(Spot(row[0].asked))
-        assert usual is not None, "only cases that the library takes are varied"
+        usual = self._answer(Spot(row[0].asked))
+        assert usual is not None, "only what the library computes is varied"
         for wrong, group in itertools.groupby(enumerate(judged), key=lambda item: item[1][2]):
             part = list(group)
             if not wrong:
@@ -197,14 +206,14 @@ class Atlas:
             yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
 
 
-def is_wrong(answer: Answer, usual: Answer | None = None, *, narrow: bool) -> bool:
-    """True if a result is wrong, and clearly more so than the usual one of its case; `narrow` ones have 8 bits."""
+def is_wrong(answer: Answer, usual: Answer | None = None, *, output: str) -> bool:
+    """True if a result, of the type `output`, is wrong, and clearly more so than the usual one of its case."""
     if answer.sqnr_db is None:
         return False
-    if narrow and answer.steps is not None and answer.steps <= MOST_STEPS:
+    if output in ("uint8", "int8") and answer.steps is not None and answer.steps <= MOST_STEPS:
         return False
     worse = usual is None or usual.sqnr_db is None or answer.sqnr_db < usual.sqnr_db - LOSS_DB
-    return answer.sqnr_db < LEAST_DB and worse
+    return answer.sqnr_db < (LEAST_DB_OF_COMPARISONS if output == "bool" else LEAST_DB) and worse
 
 
 def _figures(answer: Answer) -> str:

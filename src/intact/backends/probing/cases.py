@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -65,9 +66,20 @@ class Template:
     moves: bool = False
     apart: bool = False
     fixed: bool = False
+    held: bool = False
     outs: bool = False
     half: bool = True
     out: tuple[str, ...] = ()
+
+    @property
+    def keeps_range(self) -> bool:
+        """True if the range of the result is that of the operator, whatever the values are."""
+        return self.fixed or self.held
+
+    @property
+    def follows(self) -> int:
+        """The operand that reads the result of an operator before this one: the first activation."""
+        return next((index for index, operand in enumerate(self.operands) if operand.role == "x"), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +88,14 @@ class Case:
 
     `grid` says how the output's grid relates to that of the input: `own`, `same`, `shifted` (a zero point where a
     fixed output has none), `narrow` (it ends before the values that a fixed output can have), or `apart` (inputs with
-    different grids).
+    different grids). `drawn_as` is the name of the question whose random numbers it has, where they are not its own.
     """
 
     template: Template
     slots: tuple[str, ...]
     output: str
     grid: str = "own"
+    drawn_as: str = ""
 
     @property
     def name(self) -> str:
@@ -90,10 +103,15 @@ class Case:
         grid = "" if self.grid == "own" else f", {self.grid} grid"
         return f"{self.template.name} ({', '.join(self.slots)}) -> {self.output}{grid}"
 
+    @property
+    def seed(self) -> int:
+        """The seed of its random numbers."""
+        return zlib.crc32((self.drawn_as or self.name).encode())
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators that follow each other: the first operand of each is the result of the one before."""
+    """Operators that follow each other: the first activation that each reads is the result of the one before."""
 
     steps: tuple[Case, ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +48,8 @@ def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
     feeds: dict[str, np.ndarray] = {}
     for number, step in enumerate(asked.steps):
         found = _inputs(step, f"{number}/")
-        feeds |= {name: values for name, values in found.items() if not number or name != f"{number}/input0"}
+        read = f"{number}/input{step.template.follows}" if number else None
+        feeds |= {name: values for name, values in found.items() if name != read}
     return feeds
 
 
@@ -64,7 +64,7 @@ def step_of(asked: Case | Chain) -> float | None:
 
 
 def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(zlib.crc32(case.name.encode()))
+    random = np.random.default_rng(case.seed)
     feeds: dict[str, np.ndarray] = {}
     for index, (operand, slot) in enumerate(zip(case.template.operands, case.slots, strict=True)):
         name = f"{prefix}input{index}"
@@ -103,19 +103,19 @@ class _Grid:
 
 
 def _opset(template: Template) -> int:
-    known = template.domain or upgrade.schema_of(template.op, OPSET) is not None
+    known = template.domain or not template.op or upgrade.schema_of(template.op, OPSET) is not None
     return OPSET if known else OPSET_OF_NEW_OPS
 
 
 class _CaseWriter:
     """A graph in the making: its nodes, inputs, constants and results, and the grids of its operands.
 
-    The result of `before` takes the place of the first operand; all names begin with `prefix`.
+    The result of `before` takes the place of the first activation; all names begin with `prefix`.
     """
 
     def __init__(self, case: Case, prefix: str = "", before: _CaseWriter | None = None) -> None:
         self.case, self.prefix, self.before = case, prefix, before
-        self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
+        self.random = np.random.default_rng(case.seed)
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.constants: list[ir.Value] = []
@@ -133,6 +133,9 @@ class _CaseWriter:
         operands = [self._operand(index, operand) for index, operand in enumerate(template.operands)]
         while operands and operands[-1] is None:
             operands.pop()
+        if not template.op:
+            self.results = [self._regridded(operands[0])]
+            return
         attributes = ir.convenience.convert_attributes(dict(template.attributes))
         name = f"{self.prefix}{PROBED}"
         node = ir.Node(template.domain, template.op, operands, attributes, num_outputs=template.outputs, name=name)
@@ -151,8 +154,9 @@ class _CaseWriter:
         slot = _slot(text)
         if slot.constant:
             return self._weight(index, operand, slot)
-        if index == 0 and self.before is not None:
-            self.grids |= dict(enumerate(self.before.result_grids[:1]))
+        if index == self.case.template.follows and self.before is not None:
+            if self.before.result_grids:
+                self.grids[index] = self.before.result_grids[0]
             return self.before.results[0]
         value = self._input(index, operand, ir.DataType.FLOAT16 if text == HALF else ir.DataType.FLOAT)
         if text in ("float", HALF):
@@ -180,6 +184,16 @@ class _CaseWriter:
             value = self._pair(value, grid)
             value.dtype = ir.DataType.FLOAT
         return value
+
+    def _regridded(self, value: ir.Value | None) -> ir.Value:
+        """A value on another grid, right behind the one that it is on."""
+        assert value is not None, "what is put on a grid is there"
+        if self.case.output in _OUTPUTS:
+            return value
+        self.result_grids.append(self._output_grid(0, Slot.parse(self.case.output)))
+        result = self._pair(value, self.result_grids[0])
+        result.dtype = ir.DataType.FLOAT
+        return result
 
     def _output_grid(self, index: int, slot: Slot) -> _Grid:
         low, high = self.case.template.own

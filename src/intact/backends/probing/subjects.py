@@ -49,7 +49,9 @@ def _rows(ops: Sequence[str] | None) -> Iterator[list[Case]]:
     file = _file()
     for kind, dtype in itertools.product(("images", "tokens"), TYPES):
         steps = {name: _step(name, dict(entry), dtype) for name, entry in file[kind].items()}
-        names = [*itertools.product(steps, repeat=2), *map(tuple, file["triples"][kind])]
+        # What is on no grid ends a chain.
+        first = [name for name, step in steps.items() if step.output == dtype]
+        names = [*itertools.product(first, steps), *map(tuple, file["triples"][kind])]
         for row in names:
             found = [steps[name] for name in row]
             if ops is None or any(case.template.op in ops for case in found):
@@ -67,11 +69,11 @@ def _step(name: str, entry: dict[str, Any], dtype: str) -> Case:
     template = Template(name, entry["op"], "", operands, (low, high), entry.get("attributes", {}))
     template = replace(template, axis=entry.get("axis", 0), fixed=entry.get("fixed", False))
     slots = tuple(_slot(operand, dtype) for operand in operands)
-    return Case(template, slots, dtype, "same" if entry.get("moves") else "own")
+    return Case(template, slots, entry.get("out", dtype), "same" if entry.get("moves") else "own")
 
 
 def _slot(operand: CaseOperand, dtype: str) -> str:
-    if operand.role in LITERALS or operand.role in (ABSENT, "index"):
+    if operand.role in LITERALS or operand.role in (ABSENT, "index", "bool"):
         return operand.role
     if operand.role in ("x", "y"):
         return dtype

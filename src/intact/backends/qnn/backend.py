@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from intact import scratch
-from intact.backends.base import Backend, Compiled, Device, Library, NativeProvider, Snippet
+from intact.backends.base import Backend, Compiled, Device, Library, NativeProvider, Snippet, Step
 from intact.backends.qnn import client as qnn_client
-from intact.backends.qnn import placing
+from intact.backends.qnn import placing, repro_script
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.errors import TargetError
@@ -93,6 +94,10 @@ class QnnBackend(Backend):
         """Outputs of the model at `path` in the vendor's simulator."""
         return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout)
 
+    def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
+        """The model at `path` in one simulator that stays for all samples."""
+        return qnn_client.opened(path, chip_of(device), timeout=device.timeout)
+
     def place(self, model: ir.Model, device: Device) -> Placement:
         """Ask the compiler to take `model`: all of it if it can, otherwise with the rest on the CPU."""
         return placing.place(model, chip_of(device), device.timeout)
@@ -101,6 +106,12 @@ class QnnBackend(Backend):
         """True if an EPContext node is from the QNN provider, or does not say where it is from."""
         sources = [node.attributes.get_string("source", "") for node in model.graph if node.op_type == "EPContext"]
         return any(not source or source.upper().startswith("QNN") for source in sources)
+
+    def repro_script(self, device: Device) -> str:
+        """A comparison of the CPU with the simulator, which needs the vendor's package alone."""
+        chip = {"htp_arch": device.arch, "soc_model": device.soc_id}
+        options = {**{name: str(value) for name, value in chip.items() if value is not None}, **device.ep_options}
+        return repro_script.write(options, qnn_client.environment())
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
         """A session with the QNN provider, which refuses to leave nodes to the CPU where none are meant to be there."""

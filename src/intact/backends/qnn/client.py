@@ -18,6 +18,7 @@ from typing import TypedDict
 import numpy as np
 
 from intact.backends import sample_files
+from intact.backends.base import Step
 from intact.backends.qnn import log as qnn_log
 from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
@@ -29,6 +30,8 @@ from intact.targets.provider_placement import AssignedNodes
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = TOOLCHAIN.package
 INSTALL = "pip install 'intact[qnn]'"
+
+_JOBS = "intact.backends.qnn.job"
 
 # A simulator holds 261 MB for a CNN with a binary of 24 MB and 269 MB for an encoder of 35 MB, however many samples it
 # runs (seen with onnxruntime-qnn 2.7.0); this leaves room for inputs and outputs.
@@ -157,6 +160,22 @@ def run(
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
 
 
+@contextmanager
+def opened(path: Path, chip: Chip, *, timeout: float) -> Iterator[Step]:
+    """The model at `path` in one simulator that runs a sample at a time."""
+    model: SimulatorOrder = {"model": str(path.resolve()), **_order(chip), "optimize": True, "core": None}
+    limit = process.default_memory_limit()
+    with process.staying(timeout=timeout, memory_limit=limit, python=_interpreter(chip)) as call:
+
+        def step(sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with sample_files.sent([sample]) as files:
+                order: RunOrder = {**model, **files}
+                reply = _checked(call(f"{_JOBS}:run_samples", order))
+                return sample_files.received(files, reply.result["names"])[0]
+
+        yield step
+
+
 def load(path: Path, chip: Chip, *, timeout: float) -> None:
     """Raise unless the simulator loads the model at `path`; nothing is run."""
     order: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
@@ -220,12 +239,16 @@ def _call(job: str, order: ChipOrder, chip: Chip, timeout: float) -> process.Rep
 def _started(
     job: str, order: ChipOrder, chip: Chip, timeout: float
 ) -> AbstractContextManager[Callable[[], process.Reply]]:
-    library, name = chip.library, f"intact.backends.qnn.job:{job}"
+    limit = process.default_memory_limit()
+    return process.started(f"{_JOBS}:{job}", order, timeout=timeout, memory_limit=limit, python=_interpreter(chip))
+
+
+def _interpreter(chip: Chip) -> process.Interpreter | None:
+    """The Python of the chip's library; None for ours, which has to have the package."""
+    library = chip.library
     if library is None:
         _require_package()
-    python = None if library is None else library.python
-    limit = process.default_memory_limit()
-    return process.started(name, order, timeout=timeout, memory_limit=limit, python=python)
+    return None if library is None else library.python
 
 
 def _checked(reply: process.Reply) -> process.Reply:

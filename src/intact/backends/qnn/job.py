@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ PROVIDER = "QNNExecutionProvider"
 
 # Set by our own settings; a second place for them could only disagree.
 _OURS = {"htp_arch": "the architecture (--arch)", "soc_model": "the chip (--soc)"}
+
+_SAMPLES = sample_files.SamplesOrder.__annotations__.keys()
 
 
 def compile_context(request: CompileOrder) -> CompileReply:
@@ -69,13 +72,20 @@ def run_samples(request: RunOrder) -> dict[str, list[str]]:
     """Run `model` in the simulator on every sample of `inputs` (an .npz) and save the results in `outputs`."""
     if request["core"] is not None:
         os.sched_setaffinity(0, {request["core"]})  # before the simulator starts its threads, which inherit it
-    options = session_options(request)
-    if not request["optimize"]:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = _load(request["model"], options)
+    session = _session_for(json.dumps({name: item for name, item in request.items() if name not in _SAMPLES}))
     names = [value.name for value in session.get_outputs()]
     sample_files.answer(request, (_run(session, names, feeds) for feeds in sample_files.each(request)))
     return {"names": names}
+
+
+@cache
+def _session_for(order: str) -> ort.InferenceSession:
+    """The session of an order, in JSON and without its samples: a process that stays loads a model once."""
+    request: RunOrder = json.loads(order)
+    options = session_options(request)
+    if not request["optimize"]:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _load(request["model"], options)
 
 
 def _load(path: str, options: ort.SessionOptions) -> ort.InferenceSession:

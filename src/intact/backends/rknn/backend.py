@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from intact import scratch
 from intact.backends.base import Backend, Compiled, Device, Snippet
 from intact.backends.rknn import client as rknn_client
-from intact.backends.rknn import placing
+from intact.backends.rknn import native, placing
 from intact.backends.rknn.client import CompiledRknn, Platform
 from intact.backends.rknn.log import CompilerReport
 from intact.backends.rknn.toolchain import TOOLCHAIN
@@ -96,7 +97,7 @@ class RknnBackend(Backend):
         """The ONNX model that a file was made from, which lies beside it."""
         found = path.with_name(MODEL)
         if not found.is_file():
-            raise ModelError("M165", f"{path}: the model that it was made from ({MODEL}) does not lie beside it")
+            raise ModelError("M171", f"{path}: the model that it was made from ({MODEL}) does not lie beside it")
         return found
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
@@ -109,6 +110,13 @@ class RknnBackend(Backend):
             "assert model.init_runtime() == 0",
         )
         return Snippet(lines, 'model.inference(inputs=list(inputs.values()), data_format=["nchw"] * len(inputs))')
+
+    def native_code(
+        self, inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, str] | None:
+        """The vendor's C API."""
+        code = native.program(RKNN, inputs, outputs)
+        return None if code is None else ("C", code)
 
 
 class RknnSimulator:

@@ -89,11 +89,11 @@ def parsed(options: Mapping[str, str]) -> dict[str, object]:
     """Options of the compiler as it takes them; unknown ones and wrong values are refused."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
-        raise SettingsError("S195", f"option {unknown[0]}: the compiler takes none such", allowed=", ".join(OPTIONS))
+        raise SettingsError("S215", f"option {unknown[0]}: the compiler takes none such", allowed=", ".join(OPTIONS))
     try:
         return {name: OPTIONS[name](text) for name, text in options.items()}
     except ValueError as error:
-        raise SettingsError("S195", f"compiler options: {error}") from None
+        raise SettingsError("S215", f"compiler options: {error}") from None
 
 
 def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout: float) -> CompiledRknn:
@@ -102,7 +102,8 @@ def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout:
     with _started("compile_model", order, platform, timeout) as answer:
         reply = answer()
     report = rknn_log.report(reply.log)
-    return CompiledRknn(None if reply.result["compiled"] else rknn_log.reason(reply.log), report)
+    error = None if reply.result["compiled"] else reply.result["error"] or rknn_log.reason(reply.log)
+    return CompiledRknn(error, report)
 
 
 def run(

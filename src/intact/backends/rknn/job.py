@@ -15,16 +15,15 @@ from rknn.api import RKNN
 def compile_model(request: dict[str, Any]) -> dict[str, Any]:
     """Compile the ONNX model `model` for `platform`; write it to `rknn` unless that is None.
 
-    The toolkit tells what it did, and why it fails, in its log alone.
+    The toolkit tells in its log alone what it did, and often why it fails.
     """
     toolkit = RKNN(verbose=True)
     try:
         built = _build(toolkit, request)
         written = built and (request["rknn"] is None or toolkit.export_rknn(request["rknn"]) == 0)
     except ValueError as error:
-        print(f"ValueError: {_last_line(error)}", flush=True)
-        written = False
-    return {"compiled": bool(written)}
+        return {"compiled": False, "error": _last_line(error)}
+    return {"compiled": bool(written), "error": None}
 
 
 def run_samples(request: dict[str, Any]) -> dict[str, Any]:

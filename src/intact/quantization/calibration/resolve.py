@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.model import query
+from intact.model import mapped, query
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.ranges import range_of, worth_trying
@@ -57,7 +57,8 @@ def resolve(
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
-        constants[weight.node, weight.index] = (encoding, arithmetic.quantize(array, encoding, precision=np.float64))
+        integers = arithmetic.quantize(array, encoding, precision=np.float64)
+        constants[weight.node, weight.index] = (encoding, mapped.aside(integers))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
         source = tensors[_entry_of_input(plan, nodes[bias.node])]

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import scratch
+from intact.data.dataset import Dataset
 from intact.data.shared_rows import SharedRows, shared
 from intact.errors import ToolchainError
 from intact.model import io
@@ -123,15 +124,24 @@ def _spread(
         empty.write_bytes(pickle.dumps(fresh(watchers)))
         files = io.save(model, folder / "model.onnx")
         digests = tuple(io.sha256_of(file) for file in (empty, *files))
-        kept = folder / "rows"
-        kept.mkdir()
-        every = shared(rows, kept)
+        every = _shared(rows, found, folder)
         parts = [every.part(start, start + ROWS) for start in range(0, len(every), ROWS)]
         jobs = [ShardJob(files[0], empty, digests, part, threads) for part in parts]
         for part, seen in zip(parts, found.each(watch_shard, jobs), strict=True):
             yield cast("Mapping[str, Sequence[Kind]]", seen)
             for _ in range(len(part)):
                 progress()
+
+
+def _shared(rows: Iterable[Feeds], found: cluster.Cluster, folder: Path) -> SharedRows:
+    """`rows` as workers read them; what is in no file is written down, once where it is known to be the same."""
+    kept = found.folder / f"rows-{rows.sha256}" if isinstance(rows, Dataset) else folder / "rows"
+    new = not kept.exists()
+    kept.mkdir(exist_ok=True)
+    every = shared(rows, kept)
+    if new and any(kept.iterdir()):
+        found.events.note(f"{len(every)} rows that are in no file are written down beside the output for the workers")
+    return every
 
 
 def watch_shard(job: ShardJob) -> dict[str, list[Watcher]]:
@@ -160,6 +170,7 @@ def _files(model: Path, count: int) -> list[Path]:
 
 
 def _unseen(model: Path, why: str) -> ToolchainError:
+    """The error for a worker that cannot read the folder of a pass."""
     return ToolchainError(
         "E194",
         f"worker {worker_terms.name()} does not see what was written for it: {why}",

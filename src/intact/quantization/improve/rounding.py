@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import query
-from intact.numbers.encoding import Encoding
+from intact.model import mapped, query
+from intact.numbers.encoding import Encoding, narrowest
 from intact.quantization.calibration.resolve import Resolved
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import Linear, Moments
@@ -27,7 +27,8 @@ def round_weights(resolved: Resolved, studies: Sequence[Study], progress: Callab
             encoding, _ = constants[weight.node, weight.index]
             scale, zero_point = _of_weights(encoding, study.linear, matrix)
             integers = round_matrix(matrix, study.moments, scale, zero_point, encoding.dtype, noise)
-            constants[weight.node, weight.index] = (encoding, study.linear.weight(integers))
+            rounded = study.linear.weight(integers).astype(narrowest(encoding.dtype))
+            constants[weight.node, weight.index] = (encoding, mapped.aside(rounded))
             progress()
     return replace(resolved, constants=constants)
 

@@ -252,8 +252,8 @@ class _Draft:
         """Leave out the grid between a producer and a Relu or Clip that is its only reader.
 
         The grid after the clipping holds no value that it would cut off, so a second rounding before it would
-        cost accuracy for nothing. A symmetric grid does not clip at zero, and one that other tensors share or that
-        the settings fix may hold more values: there both stay.
+        cost accuracy for nothing. A symmetric grid does not clip at zero, one that other tensors share or that the
+        settings fix may hold more values, and a producer may insist on a grid of its own: there both stay.
         """
         node = choice.node
         value = node.inputs[0] if node.inputs else None
@@ -265,7 +265,8 @@ class _Draft:
         if self.nodes.get(producer.name or "") != choice.activation:
             return
         output = _name(node.outputs[0])
-        if name in self.parent and name not in self.moved and not {name, output} & set(self.config.overrides):
+        may_go = name in self.parent and name not in self.moved and name not in self.rigid
+        if may_go and not {name, output} & set(self.config.overrides):
             self.skipped[name] = output
 
     def _join(self, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU, float where floats are at home.
+"""Finds what 8 bits cannot hold, and keeps it in more: 16 bits on an NPU that has them, otherwise float.
 
 A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
 its other values drown. The measure is the signal-to-noise ratio of the tensor's bulk on its own grid. On an NPU the
@@ -54,9 +54,12 @@ def rescue(
 
     Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
     """
-    limit = LEAST_DB_OF_AN_NPU if target.npu else LEAST_DB
+    wide = _has_wider(target)
+    if target.npu and not wide and not target.halves:
+        return None
+    limit = LEAST_DB_OF_AN_NPU if wide else LEAST_DB
     ratios = signal_to_noise(plan, seen)
-    streams = _residual_streams(model) if target.npu else set()
+    streams = _residual_streams(model) if wide else set()
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
     grids = {plan.tensors[name] for name in noisy}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
@@ -68,9 +71,16 @@ def rescue(
         if any(value.name in settled for value in (*node.inputs, *node.outputs) if value is not None):
             continue
         if current in _WIDER and any(value in poor for value in touched):
-            types[node.name or ""] = _WIDER[current] if target.npu else FLOAT
+            types[node.name or ""] = _WIDER[current] if wide else FLOAT
     _keep_units_together(model, plan, types)
     return Rescue(types, noisy) if types else None
+
+
+def _has_wider(target: Target) -> bool:
+    """True if an NPU multiplies activations of 16 bits."""
+    signatures = (row for spec in target.ops.values() for row in target.signatures(spec) if row.runs == "integer")
+    types = {dtype for row in signatures for slot in row.inputs[:1] for dtype in slot.types}
+    return target.npu and not types.isdisjoint(_WIDER.values())
 
 
 def _keep_units_together(model: ir.Model, plan: QuantPlan, types: dict[str, str]) -> None:

@@ -27,11 +27,14 @@ def refusal(model: ir.Model, target: Target, config: QuantConfig, types: Mapping
     return TargetError(
         "T110",
         found + (some(told, _SHOWN, "; ") if told else "it has no nodes"),
-        fix="build it for cpu or openvino, which run it in float" if not target.runs_float else _fix(reasons),
+        fix=_fix(reasons, target),
     )
 
 
-def _fix(reasons: Mapping[str, list[str]]) -> str | None:
+def _fix(reasons: Mapping[str, list[str]], target: Target) -> str | None:
+    if not target.runs_float:
+        halves = "--no-strict builds it in float, which is computed in half precision; or " if target.halves else ""
+        return f"{halves}build it for cpu or openvino, which run it in float"
     return "let the settings include more nodes" if _EXCLUDED in reasons else None
 
 

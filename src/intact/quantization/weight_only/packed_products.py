@@ -28,6 +28,8 @@ from intact.targets.spec import Packing, Target
 
 DOMAIN, OPERATOR = "com.microsoft", "MatMulNBits"
 _SHOWN = 5
+# Weights that are encoded at a time.
+_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,17 @@ def encode(
 ) -> Weight:
     """A matrix [outputs, inputs] in blocks of `size` inputs; `refine` shrinks scales to where the error is least.
 
-    With `moments` of the inputs, weights are rounded so that the error in the outputs is least.
+    With `moments` of the inputs, weights are rounded so that the error in the outputs is least. Without them rows do
+    not concern each other, and are encoded some at a time: the numbers on the way take many times their memory.
     """
+    rows = max(1, _AT_ONCE // max(1, matrix.shape[1]))
+    if moments is None and len(matrix) > rows:
+        starts = range(0, len(matrix), rows)
+        parts = [encode(matrix[at : at + rows], dtype, size, symmetric=symmetric, refine=refine) for at in starts]
+        levels, scales, zeros = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("levels", "scales", "zero_points")
+        )
+        return Weight(levels, scales, zeros, parts[0].bits)
     outputs, inputs = matrix.shape
     padded = np.pad(matrix.astype(np.float64), ((0, 0), (0, -inputs % size)))
     blocks = padded.reshape(-1, size)
@@ -118,8 +129,8 @@ def encode(
     if refine and dtype in COARSE:
         encoding = least_error_scales(blocks, encoding)
     low, high = limits(dtype)
-    integers = arithmetic.quantize(blocks, encoding, precision=np.float64).astype(np.int64)
-    levels = (integers - low).reshape(outputs, -1, size)
+    integers = arithmetic.quantize(blocks, encoding, precision=np.float64).astype(np.int16)
+    levels = (integers - low).astype(np.uint8).reshape(outputs, -1, size)
     if moments is not None and moments.rows:
         spread = (np.repeat(values, size).reshape(outputs, -1) for values in (encoding.scale, encoding.zero_point))
         scale, zero_point = (values[None, :, :inputs] for values in spread)
@@ -133,8 +144,11 @@ def pack_bits(levels: np.ndarray, bits: int) -> np.ndarray:
     """Unsigned integers as bytes along the last axis, the first of them in the low bits."""
     together = 8 // bits
     padded = np.pad(levels, [(0, 0)] * (levels.ndim - 1) + [(0, -levels.shape[-1] % together)])
-    groups = padded.reshape(*padded.shape[:-1], -1, together)
-    return np.asarray((groups << (bits * np.arange(together))).sum(axis=-1), np.uint8)
+    groups = padded.astype(np.uint8, copy=False).reshape(*padded.shape[:-1], -1, together)
+    packed = groups[..., 0].copy()
+    for place in range(1, together):
+        packed |= groups[..., place] << np.uint8(bits * place)
+    return packed
 
 
 def _check(packing: Packing | None, target: Target, config: QuantConfig) -> None:
@@ -193,7 +207,7 @@ class _ProductWriter:
     config: QuantConfig
     moments: Mapping[str, Moments]
     names: edit.Names = field(init=False)
-    packed: dict[tuple[str, bool, float], tuple[Weight, dict[str, ir.Value]]] = field(default_factory=dict)
+    packed: dict[tuple[str, bool, float], tuple[int, dict[str, ir.Value]]] = field(default_factory=dict)
     before: int = 0
     after: int = 0
 
@@ -203,12 +217,12 @@ class _ProductWriter:
     def replace(self, node: ir.Node) -> None:
         """Put a MatMulNBits in the place, and under the name, of `node`."""
         graph, old = self.model.graph, node.outputs[0]
-        weight, constants = self._weight(node)
+        bits, constants = self._weight(node)
         inputs = [node.inputs[0], constants["packed"], constants["scale"], constants.get("zero_point"), None]
         inputs += [self._bias(node)] if query.input_(node, 2) is not None else []
         while inputs[-1] is None:
             inputs.pop()
-        new = ir.Node(DOMAIN, OPERATOR, inputs, self._attributes(node, weight), name=node.name)
+        new = ir.Node(DOMAIN, OPERATOR, inputs, self._attributes(node, bits), name=node.name)
         output, name = new.outputs[0], old.name
         output.name, output.type, output.shape = self.names.take(f"{name}_packed"), old.type, old.shape
         graph.insert_before(node, new)
@@ -217,7 +231,8 @@ class _ProductWriter:
         output.name = name
         graph.opset_imports.setdefault(DOMAIN, 1)
 
-    def _weight(self, node: ir.Node) -> tuple[Weight, dict[str, ir.Value]]:
+    def _weight(self, node: ir.Node) -> tuple[int, dict[str, ir.Value]]:
+        """The bits of a node's weight, and the constants that it was packed into."""
         value = node.inputs[1]
         assert value is not None and value.name, "the weight is a constant with a name"
         transposed, factor = bool(query.int_(node, "transB", 0)), query.float_(node, "alpha", 1.0)
@@ -235,7 +250,7 @@ class _ProductWriter:
             arrays = weight.constants()
             self.before += 4 * matrix.size
             self.after += sum(array.nbytes for array in arrays.values())
-            self.packed[key] = weight, {part: self._add(a, f"{value.name}_{part}") for part, a in arrays.items()}
+            self.packed[key] = weight.bits, {part: self._add(a, f"{value.name}_{part}") for part, a in arrays.items()}
         return self.packed[key]
 
     def _moments_of(self, node: ir.Node) -> Moments | None:
@@ -250,11 +265,11 @@ class _ProductWriter:
     def _add(self, array: np.ndarray, name: str) -> ir.Value:
         return edit.add_initializer(self.model.graph, array, self.names.take(name))
 
-    def _attributes(self, node: ir.Node, weight: Weight) -> list[ir.Attr]:
+    def _attributes(self, node: ir.Node, bits: int) -> list[ir.Attr]:
         shape = query.static_shape(node.inputs[1])
         assert shape is not None, "the weight is a constant matrix"
         inputs, outputs = shape[::-1] if query.int_(node, "transB", 0) else shape
-        values = {"K": inputs, "N": outputs, "bits": weight.bits, "block_size": self.config.block_size}
+        values = {"K": inputs, "N": outputs, "bits": bits, "block_size": self.config.block_size}
         values |= {"accuracy_level": self.config.accuracy_level} if self.config.accuracy_level else {}
         return [ir.AttrInt64(name, value) for name, value in values.items()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,11 @@ class TakeAttentionApart(FusedRule):
     def check(self, node: ir.Node) -> str | None:
         if not (query.is_constant(node.inputs[1]) and _is_constant_or_absent(query.input_(node, 2))):
             return "its weight or its bias is computed"
-        if query.static_shape(node.inputs[0]) is None:
+        if query.rank(node.inputs[0]) != 3:
             return "the shape of its input is not known"
         if query.int_(node, "do_rotary", 0) or query.input_(node, 6) is not None:
             return "it turns positions, or shares a buffer with its past"
-        return _no_mask_known(query.input_(node, 3), _past_length(query.input_(node, 4)))
+        return _no_mask_known(node, node.inputs[:1], query.input_(node, 3), query.input_(node, 4))
 
     def rewrite(self, op: Builder, node: ir.Node) -> list[ir.Value]:
         count = query.int_(node, "num_heads", 1)
@@ -35,8 +36,8 @@ class TakeAttentionApart(FusedRule):
         past = query.input_(node, 4)
         if past is not None:
             parts[1:] = [op.Concat(_half(op, past, at), part, axis=2) for at, part in enumerate(parts[1:])]
-        shape, width = query.known_shape(node.inputs[0]), self._sizes(node)
-        scores = AttentionScores.of(node, shape[1], shape[1] + (_past_length(past) or 0), width[0] // count)
+        rows, width = _rows(node.inputs[0]), self._sizes(node)
+        scores = AttentionScores.of(node, rows, rows + (_past_length(past) or 0), width[0] // count)
         mask = scores.mask(op, query.input_(node, 3), query.input_(node, 5))
         result = _attended(op, scores, parts, mask, width[2])
         if len(node.outputs) == 1:
@@ -68,27 +69,27 @@ class TakeMultiHeadAttentionApart(FusedRule):
     op = "MultiHeadAttention"
 
     def check(self, node: ir.Node) -> str | None:
-        shapes = [query.static_shape(query.input_(node, at)) for at in range(3)]
-        if any(shape is None or len(shape) not in (3, 4) for shape in shapes) or len(shapes[0] or ()) != 3:
+        ranks = [query.rank(query.input_(node, at)) for at in range(3)]
+        if ranks[0] != 3 or any(rank not in (3, 4) for rank in ranks) or _widths(node) is None:
             return "its queries, keys and values are not three tensors of known shape"
         if not _is_constant_or_absent(query.input_(node, 3)):
             return "its bias is computed"
         if any(query.input_(node, at) is not None for at in (8, 9)):
             return "it shares a buffer with its past"
-        return _no_mask_known(query.input_(node, 4), _past_length(query.input_(node, 6)))
+        return _no_mask_known(node, node.inputs[:2], query.input_(node, 4), query.input_(node, 6))
 
     def rewrite(self, op: Builder, node: ir.Node) -> list[ir.Value]:
         count = query.int_(node, "num_heads", 1)
         given = [value for value in node.inputs[:3] if value is not None]
-        rows, width = query.known_shape(given[0])[1], query.known_shape(given[0])[2]
+        widths = _widths(node)
+        assert widths is not None, "the widths were checked"
         parts = [_heads(op, part, count) for part in self._biased(op, node, given)]
         for at, past in ((1, query.input_(node, 6)), (2, query.input_(node, 7))):
             parts[at] = parts[at] if past is None else op.Concat(past, parts[at], axis=2)
-        keys, last = query.known_shape(given[1]), query.known_shape(given[2])
-        length = keys[-2] + (_past_length(query.input_(node, 6)) or 0)
-        scores = AttentionScores.of(node, rows, length, width // count)
+        length = _rows(given[1]) + (_past_length(query.input_(node, 6)) or 0)
+        scores = AttentionScores.of(node, _rows(given[0]), length, widths[0] // count)
         mask = scores.mask(op, query.input_(node, 4), query.input_(node, 5))
-        result = _attended(op, scores, parts, mask, last[2] if len(last) == 3 else last[3] * count)
+        result = _attended(op, scores, parts, mask, widths[1])
         return [result, *parts[1:]][: len(node.outputs)]
 
     @staticmethod
@@ -97,7 +98,7 @@ class TakeMultiHeadAttentionApart(FusedRule):
         bias = query.constant(query.input_(node, 3))
         if bias is None:
             return given
-        width = query.known_shape(given[0])[2]
+        width = (_widths(node) or (0,))[0]
         pairs = zip(given, np.split(bias, [width, 2 * width]), strict=True)
         return [op.Add(value, op.constant(part, "bias")) if query.rank(value) == 3 else value for value, part in pairs]
 
@@ -128,12 +129,12 @@ class AttentionScores:
         return found if bias is None else [*found, bias]
 
     def _padding(self, op: Builder, mask: ir.Value) -> ir.Value:
-        shape = query.known_shape(mask)
-        if len(shape) == 1:
+        rank = query.rank(mask)
+        if rank == 1:
             lengths = op.Unsqueeze(mask, op.constant(np.array([1]), "axis"))
             places = op.constant(np.arange(self.columns, dtype=np.int32)[None], "places")
-            mask, shape = op.Less(places, lengths), (shape[0], self.columns)
-        axes = op.constant(np.array([1, 2] if len(shape) == 2 else [1]), "axes")
+            mask = op.Less(places, lengths)
+        axes = op.constant(np.array([1] if rank == 3 else [1, 2]), "axes")
         live = op.Unsqueeze(op.Cast(mask, to=int(ir.DataType.FLOAT)), axes)
         one = op.constant(np.array(1, np.float32), "one")
         return op.Mul(op.Sub(one, live), op.constant(np.array(self.hidden, np.float32), "hidden"))
@@ -172,13 +173,32 @@ def _past_length(past: ir.Value | None) -> int | None:
     return 0 if past is None else None if shape is None else shape[-2]
 
 
-def _no_mask_known(mask: ir.Value | None, past: int | None) -> str | None:
-    if past is None:
-        return "the length of its past is not known"
-    shape = query.static_shape(mask)
-    if mask is None or (shape is not None and len(shape) in (2, 3)):
+def _rows(value: ir.Value | None) -> int:
+    """The number of queries or keys; 0 where it is not known, which only what goes by their places needs."""
+    size = None if value is None or value.shape is None else value.shape[-2]
+    return size if isinstance(size, int) else 0
+
+
+def _widths(node: ir.Node) -> tuple[int, int] | None:
+    """The widths of queries and of values, all heads together, or None where one is not known."""
+    first, last = (None if value is None or value.shape is None else value.shape[-1] for value in node.inputs[:3:2])
+    if not isinstance(first, int) or not isinstance(last, int):
         return None
-    if shape is None or len(shape) != 1 or mask.dtype != ir.DataType.INT32:
+    return first, last * (query.int_(node, "num_heads", 1) if query.rank(node.inputs[2]) == 4 else 1)
+
+
+def _no_mask_known(
+    node: ir.Node, counted: Sequence[ir.Value | None], mask: ir.Value | None, past: ir.Value | None
+) -> str | None:
+    """Refuse a mask that is not known, or that goes by the places of rows whose number, in `counted`, is not."""
+    if _past_length(past) is None:
+        return "the length of its past is not known"
+    by_place = query.int_(node, "unidirectional", 0) or query.rank(mask) == 1
+    if by_place and not all(map(_rows, counted)):
+        return "it hides keys by their places, of which the number is not known"
+    if mask is None or query.rank(mask) in (2, 3):
+        return None
+    if query.rank(mask) != 1 or mask.dtype != ir.DataType.INT32:
         return "its mask is neither lengths nor of two or three dimensions, or of unknown shape"
     return None
 

@@ -30,10 +30,11 @@ class FusedRule(Rule):
 
     exactness = BOUNDED
     op: ClassVar[str]
+    domain: ClassVar[str] = MICROSOFT
 
     def pattern(self, op: Patterns) -> Roots:
         inputs = op.each(Var("inputs", optional=True))
-        return op.every_output(op.node(self.op, inputs, _domain=MICROSOFT, _name="node"))
+        return op.every_output(op.node(self.op, inputs, _domain=self.domain, _name="node"))
 
 
 class TakeGeluApart(FusedRule):

@@ -13,12 +13,14 @@ from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, constant_folding, duplicates, loops
 from intact.rules.float.fused_layers import FusedRule
+from intact.rules.float.recurrent import UnrolledLayer
 
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
 ORDER = (
     *(
         "fused_layers",
         "fused_attention",
+        "fused_decoder",
         "identity",
         "space",
         "moves",
@@ -28,7 +30,7 @@ ORDER = (
         "affine_folding",
         "scalar_factors",
     ),
-    *("commuting", "division", "linear", "normalization", "activation"),
+    *("commuting", "division", "linear", "normalization", "magnitude", "activation"),
 )
 
 _ALL = [rule for module in discovery.files_of(float_rules, ORDER) for rule in discovery.rules_of(module)]
@@ -38,17 +40,25 @@ RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare and no
 RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.replaces)
 
 
-def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, take_apart: bool = True) -> Rewritten:
+def optimize(
+    model: ir.Model,
+    *,
+    ops: Callable[[str, str], bool] | None = None,
+    take_apart: bool = True,
+    unroll_layers: bool = False,
+) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
     `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
     to operators that few targets have. `take_apart` says whether operators that ONNX Runtime's own optimizers fuse
-    are taken apart, as quantizing them needs it, and every device but its CPU provider.
+    are taken apart, as quantizing them needs it, and every device but its CPU provider; `unroll_layers`, whether
+    recurrent layers are.
     """
     result = model.clone()
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
-    rules = [rule for rule in known if take_apart or not isinstance(rule, FusedRule)]
+    left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
+    rules = [rule for rule in known if not isinstance(rule, left_whole)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True
@@ -56,6 +66,8 @@ def optimize(model: ir.Model, *, ops: Callable[[str, str], bool] | None = None, 
         shapes.infer_shapes(result)
         folded = constant_folding.fold(result)
         decided = (*branches.inline(result), *(() if ops is None else loops.unroll(result)))
+        if not (decided or folded) and ops is not None and ops("", "Where") and not ops("", "If"):
+            decided = branches.select(result)
         applications += decided
         if decided:
             continue  # the types behind them are known only now

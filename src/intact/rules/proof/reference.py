@@ -112,7 +112,9 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     if not mixed and not any(node.op_type in wanted for node in query.all_nodes(model)):
         return model
     copy = model.clone()
-    # A model as it was given may have constants of no known type.
-    shapes.infer_shapes(copy)
+    products = (node for node in query.all_nodes(copy) if node.op_type in wanted | _PRODUCTS)
+    if any(value is not None and value.dtype is None for node in products for value in node.inputs):
+        # A model as it was given may have constants of no known type.
+        shapes.infer_shapes(copy)
     done = rewriter.apply(copy, [*mixed, *rules, *exact])
     return done.model if done.applications else model

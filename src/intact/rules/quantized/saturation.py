@@ -41,4 +41,4 @@ def weight_of(operand: Operand) -> np.ndarray | None:
     integers = query.constant(operand.q)
     if integers is None or operand.dtype == ir.DataType.INT8:
         return integers
-    return integers.astype(np.int64) - 128
+    return integers.astype(np.int16 if integers.itemsize == 1 else np.int64) - 128

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from intact import data
 from intact.backends import compiling, installed
+from intact.backends.base import Device
 from intact.errors import NotAvailable, SettingsError, TargetError
 from intact.events import Log
 from intact.model import detect
@@ -157,25 +158,24 @@ def _on_device(
     with log.stage("compile"):
         error = fails(model)
     if error is not None:
-        return _failing(model, fails, error, target, save, log)
+        with log.stage("debug"):
+            found = failing.smallest_failing(model, fails)
+        if found is None:
+            raise TargetError("T190", f"{target.name}: the model fails to compile as a whole, but not cut up: {error}")
+        return _failing(found, target, device, save, log)
     comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
     return _against_cpu(comparison, target, len(rows[:SIMULATED_ROWS]), save, log)
 
 
 def _failing(
-    model: ir.Model, fails: failing.Fails, error: str, target: Target, save: Destination | None, log: Log
+    found: failing.Failure, target: Target, device: Device, save: Destination | None, log: Log
 ) -> CompileBisection:
-    with log.stage("debug"):
-        found = failing.smallest_failing(model, fails)
-    if found is None:
-        raise TargetError("T190", f"{target.name}: the model fails to compile as a whole, but not cut up: {error}")
     unit = found.units[-1]
     pattern = "; ".join(unit.pattern for unit in found.units)
     nodes = [name for unit in found.units for name in unit.nodes]
     if save is not None:
         what = f"{', '.join(nodes)}: {pattern}\nThe compiler for {target.name} fails: {found.error}"
-        command = f"intact debug model.onnx --device {target.backend} {_arch(target)}"
-        repro.write_device(save.folder, what, found.model, {}, command, overwrite=save.overwrite)
+        repro.write_device(save, what, found.model, {}, device)
     return CompileBisection(
         target=target.name,
         first=FailingUnit(unit.node, unit.op, unit.tensor, "compile", pattern, nodes, found.error),
@@ -194,15 +194,9 @@ def _against_cpu(
         joined = comparison.together() if alone is None else None
     by_error = sorted((e for e in errors if e.own_db is not None), key=lambda e: e.own_db or 0.0)
     first = alone or joined
-    worst = alone or next(iter(by_error), None)
+    worst = first or next(iter(by_error), None)
     if save is not None and worst is not None:
-        inputs = comparison.inputs_of(worst.unit)
-        piece = comparison.units.piece(worst.unit, inputs)
-        what = (
-            f"{', '.join(worst.unit.nodes)}: {worst.unit.pattern}\nCPU and {target.name} differ: {_db(worst.own_db)}."
-        )
-        command = f"intact debug model.onnx --device {target.backend} {_arch(target)} --data inputs.npz"
-        repro.write_device(save.folder, what, piece, inputs, command, overwrite=save.overwrite)
+        _save_unit(save, comparison, worst, target, together=joined is not None)
     return DeviceBisection(
         target=target.name,
         first=None if first is None else PartedUnit(**asdict(_told(first)), together=joined is not None),
@@ -215,15 +209,22 @@ def _against_cpu(
     )
 
 
+def _save_unit(
+    save: Destination, comparison: DeviceComparison, worst: UnitError, target: Target, *, together: bool
+) -> None:
+    """Write a unit alone, or one that is right alone with all that is before it."""
+    unit = worst.unit
+    piece, inputs = comparison.behind(unit) if together else comparison.alone(unit)
+    nodes = f"{', '.join(unit.nodes)}{', behind all that is before' if together else ''}"
+    what = f"{nodes}: {unit.pattern}\nCPU and {target.name} differ: {_db(worst.own_db)}."
+    repro.write_device(save, what, piece, inputs, comparison.device)
+
+
 def _told(error: UnitError) -> UnitFinding:
     unit = error.unit
     cause: Literal["device"] | None = "device" if error.parted else None
     figures = (error.own_db, error.steps, error.max_abs_error)
     return UnitFinding(unit.node, unit.op, unit.tensor, *figures, unit.pattern, cause)
-
-
-def _arch(target: Target) -> str:
-    return "" if target.arch is None else f"--arch v{target.arch}"
 
 
 def _db(value: float | None) -> str:

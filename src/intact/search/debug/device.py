@@ -81,7 +81,7 @@ class DeviceComparison:
         self._parted_db = PARTED_DB
         self._rows = rows
         self._simulator = simulator
-        self._device = device
+        self.device = device
         self._values: dict[str, Rows] = {
             value.name or "": [np.asarray(row[value.name or ""]) for row in rows] for value in model.graph.inputs
         }
@@ -168,8 +168,21 @@ class DeviceComparison:
             self._known = {unit.tensor: [session.run(row)[unit.output] for row in rows]}
         return self._known[unit.tensor]
 
-    def inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
-        """The tensors that a unit reads, for the first row."""
+    def behind(self, unit: Unit) -> tuple[ir.Model, dict[str, np.ndarray]]:
+        """A unit with all that is before it, and the inputs of the first row."""
+        piece = self._up_to(self.units, unit)
+        return piece, {value.name or "": np.asarray(self._rows[0][value.name or ""]) for value in piece.graph.inputs}
+
+    def alone(self, unit: Unit) -> tuple[ir.Model, dict[str, np.ndarray]]:
+        """A unit by itself, as it ran, and the tensors that it reads in the first row."""
+        inputs = self._inputs_of(unit)
+        return self._alone(unit, inputs), inputs
+
+    def _alone(self, unit: Unit, like: Mapping[str, np.ndarray]) -> ir.Model:
+        # With the tensor in front of its grid as an output too, the compiler would compute something else.
+        return self.units.cutter.piece([unit.output], self.units.stops - {unit.tensor}, like)
+
+    def _inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
         behind = self.units.cutter.piece(list(unit.reads), {v.name or "" for v in self.units.cutter.model.graph.inputs})
         if not len(behind.graph):
             return {name: np.asarray(self._rows[0][name]) for name in unit.reads}
@@ -182,9 +195,7 @@ class DeviceComparison:
         session = execution.session(piece)
         results = [session.run({n: rows[index] for n, rows in feeds.items()}) for index in range(len(self._rows))]
         self._values[unit.tensor] = [result[unit.tensor] for result in results]
-        alone = self.units.cutter.piece(
-            [unit.output], self.units.stops - {unit.tensor}, {n: rows[0] for n, rows in feeds.items()}
-        )
+        alone = self._alone(unit, {name: rows[0] for name, rows in feeds.items()})
         return _Waiting(unit, alone, feeds, [result[unit.output] for result in results])
 
     def _on_npu(self, waiting: list[_Waiting]) -> list[UnitError]:
@@ -196,7 +207,7 @@ class DeviceComparison:
             {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
             for row in range(len(self._rows))
         ]
-        return SimulatorJob(io.to_bytes(model), samples, self._simulator, self._device)
+        return SimulatorJob(io.to_bytes(model), samples, self._simulator, self.device)
 
     def _errors(self, waiting: list[_Waiting], results: Sequence[Mapping[str, np.ndarray]]) -> list[UnitError]:
         return [

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from intact.backends import installed
+from intact.backends.base import Device
 from intact.model import io
 from intact.reports import publish
+from intact.search.debug.findings import Destination
+
+REPRODUCE = "reproduce.py"
 
 COMPARE = """\
 import numpy as np
@@ -48,12 +53,27 @@ def write_difference(
 
 
 def write_device(
-    folder: Path, what: str, model: ir.Model, inputs: Mapping[str, np.ndarray], command: str, *, overwrite: bool = False
+    save: Destination,
+    what: str,
+    model: ir.Model,
+    inputs: Mapping[str, np.ndarray],
+    device: Device,
 ) -> None:
-    """Write a model that should give the same on the NPU as on the CPU, or compile at all."""
-    with publish.staged(folder, overwrite=overwrite) as work:
+    """Write a model that should give the same on the NPU as on the CPU, or compile at all.
+
+    Where the backend knows how, a script shows that without intact, for the vendor to run.
+    """
+    data = " --data inputs.npz" if inputs else ""
+    arch = "" if device.arch is None else f" --arch v{device.arch}"
+    command = f"intact debug model.onnx --device {device.backend}{arch}{data}"
+    script = installed.find(device.backend).repro_script(device)
+    with publish.staged(save.folder, overwrite=save.overwrite) as work:
         _write(work, model, inputs)
-        _explain(work, what, command)
+        if script is None:
+            _explain(work, what, command)
+        else:
+            (work / REPRODUCE).write_text(script, encoding="utf-8")
+            _explain(work, what, f"python {REPRODUCE}    # needs the vendor's package alone\n    {command}")
 
 
 def _write(work: Path, model: ir.Model, inputs: Mapping[str, np.ndarray]) -> None:

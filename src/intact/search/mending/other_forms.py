@@ -105,6 +105,23 @@ def crop_outside(site: FaultSite) -> str | None:
     return f"{node.name} (ConvTranspose) computes what its pads leave out, and a Slice leaves it out"
 
 
+def shrink_window(site: FaultSite) -> str | None:
+    """Let an AveragePool that counts no pads look at nothing else along an axis that has one number only."""
+    node = next((n for n in site.nodes if n.op_type == "AveragePool" and any(query.ints(n, "pads"))), None)
+    shape = None if node is None or node.inputs[0] is None else query.static_shape(node.inputs[0])
+    after = None if node is None else query.static_shape(node.outputs[0])
+    if node is None or shape is None or after is None or query.int_(node, "count_include_pad", 0):
+        return None
+    single = [size == 1 == new for size, new in zip(shape[2:], after[2:], strict=True)]
+    if not any(single) or query.string(node, "auto_pad", "NOTSET") != "NOTSET":
+        return None
+    kernel = [1 if one else size for one, size in zip(single, query.ints(node, "kernel_shape"), strict=True)]
+    pads = [0 if one else pad for one, pad in zip((*single, *single), query.ints(node, "pads"), strict=True)]
+    node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", kernel)
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    return f"{node.name} (AveragePool) has no window along axes of one number"
+
+
 def pad_rows(site: FaultSite, least: int = 32) -> str | None:
     """Read longer rows from a constant table, and cut them behind the Gather."""
     node = next((n for n in site.nodes if n.op_type == "Gather" and n.outputs[0].name == site.tensor), None)
@@ -129,28 +146,83 @@ def pad_rows(site: FaultSite, least: int = 32) -> str | None:
     return f"the table of {node.name} (Gather) has rows of {least} numbers, and a Slice leaves out what was added"
 
 
+def turn_axes(site: FaultSite) -> str | None:
+    """Let a ConvTranspose over three axes, of which two have one stride, compute with those two last."""
+    node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and n.outputs[0].name == site.tensor), None)
+    strides = () if node is None else query.ints(node, "strides")
+    weight = None if node is None or node.inputs[1] is None else node.inputs[1].producer()
+    if node is None or len(strides) != 3 or strides[1] == strides[2] or len(set(strides)) != 2:
+        return None
+    if weight is None or any(name in node.attributes for name in ("output_shape", "auto_pad")):
+        return None
+    integers = query.constant(weight.inputs[0]) if weight.op_type == DEQUANTIZE else None
+    x, shape = node.inputs[0], query.static_shape(node.outputs[0])
+    read = None if x is None else x.producer()
+    encoding = None if read is None or read.op_type != DEQUANTIZE else encoding_of(read)
+    if integers is None or x is None or encoding is None or shape is None:
+        return None
+    # Of three strides one is unlike the others: it changes places with the first.
+    odd = next(index for index in (1, 2) if strides.count(strides[index]) == 1)
+    turn = [{0: odd, odd: 0}.get(index, index) for index in range(3)]
+    axes = [0, 1, *(2 + index for index in turn)]
+    names, graph = edit.Names(site.model), site.model.graph
+    before = ir.Node("", "Transpose", [x], [ir.AttrInt64s("perm", axes)], name=names.take(f"{node.name}/turned"))
+    turned = before.outputs[0]
+    turned.name, turned.type = names.take(f"{site.tensor}/turned"), x.type
+    turned.shape = ir.Shape([(query.static_shape(x) or ())[index] for index in axes])
+    pair = _pair(site.model, turned, encoding)
+    constant = edit.add_initializer(graph, integers.transpose(axes), names.take(f"{site.tensor}/weight"))
+    kept = ir.Node(
+        "", DEQUANTIZE, [constant, *weight.inputs[1:]], weight.attributes.values(), name=names.take(f"{weight.name}/t")
+    )
+    kept.outputs[0].name = names.take(f"{site.tensor}/weight/values")
+    graph.insert_before(node, [before, *pair, kept])
+    changed = {name: _turned(attribute, turn) for name, attribute in node.attributes.items()}
+    inputs = [pair[-1].outputs[0], kept.outputs[0], *node.inputs[2:]]
+    other = ir.Node("", node.op_type, inputs, changed.values(), name=node.name)
+    back = ir.Node("", "Transpose", [other.outputs[0]], [ir.AttrInt64s("perm", axes)])
+    _replace_before(site, node, other, [shape[index] for index in axes], back)
+    return f"{node.name} (ConvTranspose) computes with its axes in another order, between two Transposes"
+
+
+def _turned(attribute: ir.Attr, turn: list[int]) -> ir.Attr:
+    """An attribute with a number for each axis, or one for each end of each, in another order of axes."""
+    if attribute.name not in ("strides", "pads", "dilations", "kernel_shape", "output_padding"):
+        return attribute
+    numbers = list(attribute.as_ints())
+    halves = [numbers[start : start + 3] for start in range(0, len(numbers), 3)]
+    return ir.AttrInt64s(attribute.name, [half[index] for half in halves for index in turn])
+
+
 def _cut_behind(
     site: FaultSite, old: ir.Node, wide: ir.Node, shape: list[int], window: tuple[list[int], list[int], list[int]]
 ) -> None:
     """Put a wider node in the place of one, on the same grid, and behind it a Slice to starts, ends and axes."""
+    names, name = edit.Names(site.model), old.outputs[0].name
+    numbers = [
+        edit.add_initializer(site.model.graph, np.array(part, np.int64), names.take(f"{name}/{what}"))
+        for part, what in zip(window, ("starts", "ends", "axes"), strict=True)
+    ]
+    _replace_before(site, old, wide, shape, ir.Node("", "Slice", [wide.outputs[0], *numbers]))
+
+
+def _replace_before(site: FaultSite, old: ir.Node, new: ir.Node, shape: list[int], last: ir.Node) -> None:
+    """Put a node with a result of another shape in the place of one, on the same grid, and `last` behind it."""
     names, graph, value = edit.Names(site.model), site.model.graph, old.outputs[0]
     name, grid = value.name, next((node for node in value.consumers() if node.op_type == QUANTIZE), None)
-    whole = wide.outputs[0]
+    whole = new.outputs[0]
     whole.name, whole.type, whole.shape = names.take(f"{name}/whole"), value.type, ir.Shape(shape)
     encoding = None if grid is None else encoding_of(grid)
     pair = [] if encoding is None else _pair(site.model, whole, encoding)
-    numbers = [
-        edit.add_initializer(graph, np.array(part, np.int64), names.take(f"{name}/{what}"))
-        for part, what in zip(window, ("starts", "ends", "axes"), strict=True)
-    ]
-    cut = ir.Node("", "Slice", [pair[-1].outputs[0] if pair else whole, *numbers], name=names.take(f"{name}/Slice"))
-    graph.insert_before(old, [wide, *pair, cut])
+    last.name = names.take(f"{name}/{last.op_type}")
+    last.replace_input_with(0, pair[-1].outputs[0] if pair else whole)
+    graph.insert_before(old, [new, *pair, last])
     is_output = value.is_graph_output()
-    edit.replace_value(value, cut.outputs[0], names)
-    cut.outputs[0].type, cut.outputs[0].shape = value.type, value.shape
+    edit.replace_value(value, last.outputs[0], names)
+    last.outputs[0].type, last.outputs[0].shape = value.type, value.shape
     graph.remove(old, safe=True)
     if not is_output:
-        cut.outputs[0].name = name
+        last.outputs[0].name = name
 
 
 def _regrid_reads(site: FaultSite, choose: Callable[[Encoding, str], Encoding | None]) -> list[str]:
@@ -222,7 +294,7 @@ def other_width(site: FaultSite) -> str | None:
 
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
-    *(crop_outside, pad_rows, widen_more, other_width),
+    *(crop_outside, turn_axes, shrink_window, pad_rows, widen_more, other_width),
 )
 
 

@@ -1,0 +1,201 @@
+"""Processor time and memory of builds of big graphs and of big weights, against the bars that they were built to.
+
+Each build runs in a process of its own. Its time is that of the processor, with that of its child processes; its
+memory is what all of its processes hold at once and no file backs (`Anonymous` in /proc/PID/smaps_rollup). Exit
+status 1 where a bar does not hold.
+
+python bench/scale.py graphs [KIND…]           5,000 and 50,000 nodes of each kind
+python bench/scale.py weights                  3 GB of weights beside the model, uint8 and w4
+python bench/scale.py curve KIND NODES…        one kind at these sizes
+python bench/scale.py profile KIND NODES       the functions that take the most time
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.big_graphs import FEATURES, GRAPHS, save_weights  # noqa: E402
+
+FEW, MANY = 5_000, 50_000
+MOST_SECONDS, MOST_BYTES, MOST_GROWTH = 120.0, 2 * 10**9, 1.5
+WEIGHTS, WEIGHT_SECONDS, WEIGHT_SHARE = 3 * 10**9, 150.0, 1.3
+ROWS = 8
+EVERY = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a build took: seconds of the processor, the most bytes that no file backs, and seconds of each stage."""
+
+    seconds: float
+    peak: int
+    stages: dict[str, float]
+
+
+def measured(model: Path, rows: Path, *flags: str) -> Cost:
+    """Build a model in a process of its own, watched."""
+    command = [sys.executable, __file__, "--job", str(model), str(rows), *flags]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    watch = MemoryWatch(started.pid)
+    output, _ = started.communicate()
+    if started.returncode:
+        raise SystemExit(f"the build of {model.name} failed")
+    told = json.loads(output.splitlines()[-1])
+    return Cost(told["seconds"], watch.peak, told["stages"])
+
+
+class MemoryWatch(threading.Thread):
+    """Looks again and again how much memory that no file backs a process and those below it hold together."""
+
+    def __init__(self, root: int) -> None:
+        super().__init__(daemon=True)
+        self.root, self.peak = root, 0
+        self.start()
+
+    def run(self) -> None:
+        while (held := sum(map(anonymous, tree(self.root)))) or Path(f"/proc/{self.root}").exists():
+            self.peak = max(self.peak, held)
+            time.sleep(EVERY)
+
+
+def tree(root: int) -> list[int]:
+    """A process and all processes below it."""
+    found = [root]
+    for pid in found:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found.extend(map(int, children.read_text().split()))
+            except OSError:
+                continue
+    return found
+
+
+def anonymous(pid: int) -> int:
+    """Bytes that a process holds and that no file backs."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def run_job(model: str, rows: str, *flags: str) -> None:
+    """Build one model and tell what it took; the imports of the command line count, as they do for a user."""
+    from intact.api.build import build
+
+    settings = json.loads(flags[0]) if flags else {}
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(model, data=rows, output=f"{folder}/built", device="cpu", effort="fast", **settings)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    stages = {stage.name: round(stage.seconds or 0.0, 2) for stage in built.stages}
+    print(json.dumps({"seconds": sum(one.ru_utime + one.ru_stime for one in used), "stages": stages}))
+
+
+def graph(folder: Path, kind: str, nodes: int) -> tuple[Path, Path]:
+    """A graph and inputs for it, as files."""
+    model, rows = folder / f"{kind}_{nodes}.onnx", folder / f"{kind}.npz"
+    made = GRAPHS[kind](nodes)
+    onnx.save(made, model)
+    shape = [ROWS, *(size.dim_value for size in made.graph.input[0].type.tensor_type.shape.dim[1:])]
+    np.savez(rows, x=np.random.default_rng(1).standard_normal(shape, np.float32))
+    return model, rows
+
+
+def told(what: str, found: float, bar: float) -> bool:
+    """Print a row; return True if the bar holds."""
+    print(f"{what:58} {found:9.3f}   bar {bar:8.2f}   {'holds' if found <= bar else 'FAILS'}", flush=True)
+    return found <= bar
+
+
+def curve(kind: str, sizes: list[int]) -> dict[int, Cost]:
+    """Build graphs of one kind of several sizes, and print what each took."""
+    found = {}
+    for nodes in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            found[nodes] = cost = measured(*graph(Path(folder), kind, nodes))
+        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in cost.stages.items() if seconds >= 0.05)
+        each = f"{1000 * cost.seconds / nodes:6.2f} ms a node"
+        print(
+            f"{kind:9} {nodes:6} nodes {cost.seconds:7.1f} CPU s {each}, {cost.peak / 1e9:5.2f} GB   ({stages})",
+            flush=True,
+        )
+    return found
+
+
+def graphs(*kinds: str) -> bool:
+    held = []
+    for kind in kinds or tuple(GRAPHS):
+        found = curve(kind, [FEW, MANY])
+        few, many = (found[nodes].seconds / nodes for nodes in (FEW, MANY))
+        held += [
+            told(f"{kind}: CPU seconds of {MANY} nodes", found[MANY].seconds, MOST_SECONDS),
+            told(f"{kind}: GB of {MANY} nodes", found[MANY].peak / 1e9, MOST_BYTES / 1e9),
+            told(f"{kind}: time a node, against {FEW} nodes", many / few, MOST_GROWTH),
+        ]
+    return all(held)
+
+
+def weights(*sizes: str) -> bool:
+    held = []
+    size = int(float(sizes[0])) if sizes else WEIGHTS
+    with tempfile.TemporaryDirectory(dir=os.environ.get("INTACT_BENCH_FOLDER")) as folder:
+        model, rows = Path(folder) / "weights.onnx", Path(folder) / "rows.npz"
+        save_weights(model, size)
+        np.savez(rows, x=np.random.default_rng(1).standard_normal((ROWS, 4, FEATURES), np.float32))
+        bytes_of = model.with_suffix(".data").stat().st_size
+        for precision in ("uint8", "w4"):
+            cost = measured(model, rows, json.dumps({"precision": precision}))
+            print(f"{precision}: {cost.stages}")
+            held += [
+                told(
+                    f"{precision}: GB held, for {bytes_of / 1e9:.2f} GB of weights: times",
+                    cost.peak / bytes_of,
+                    WEIGHT_SHARE,
+                ),
+                told(f"{precision}: CPU seconds", cost.seconds, WEIGHT_SECONDS),
+            ]
+    return all(held)
+
+
+def profile(kind: str, nodes: str, shown: str = "45") -> bool:
+    import cProfile
+    import pstats
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, rows = graph(Path(folder), kind, int(nodes))
+        # Of the processor: a machine that does other work as well must not change the figures.
+        profiler = cProfile.Profile(time.process_time)
+        profiler.runcall(run_job, str(model), str(rows))
+    stats = pstats.Stats(profiler)
+    stats.sort_stats("tottime").print_stats(int(shown))
+    stats.sort_stats("cumtime").print_stats(3 * int(shown))
+    return True
+
+
+def main(what: str = "graphs", *arguments: str) -> None:
+    if what == "--job":
+        return run_job(*arguments)
+    if what == "curve":
+        curve(arguments[0], list(map(int, arguments[1:])))
+        return None
+    parts = {"graphs": graphs, "weights": weights, "profile": profile}
+    raise SystemExit(0 if parts[what](*arguments) else 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

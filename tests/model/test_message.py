@@ -1,0 +1,42 @@
+"""Messages of models, written without a copy."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intact.model import external, message
+from tests.builder import from_text
+
+
+@pytest.fixture
+def model():
+    weights = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float32)}
+    return from_text("(float[2,3] x) => (float[2,4] y)", "p = MatMul(x, w) y = Add(p, b)", weights=weights)
+
+
+def test_it_is_the_message_that_a_copy_has(model):
+    assert message.of(model, {}) == ir.serde.serialize_model(model.clone())
+
+
+def test_another_tensor_stands_in_the_message_and_the_model_keeps_its_own(model):
+    value = model.graph.initializers["w"]
+    own = value.const_value
+    found = message.of(model, {value: external.hollow(own, "w")})
+    stored = {tensor.name: tensor for tensor in found.graph.initializer}
+    assert stored["w"].external_data[0].value == "hollow" and stored["b"].raw_data
+    assert value.const_value is own
+
+
+def test_constants_need_not_be_described_twice(model):
+    plain, short = (message.of(model, {}, described=said).graph for said in (True, False))
+    assert {info.name for info in plain.value_info} - {info.name for info in short.value_info} >= {"w", "b"}
+    assert list(plain.initializer) == list(short.initializer) and list(plain.node) == list(short.node)
+
+
+def test_constants_in_bodies_and_attributes_are_not_within_reach(model):
+    assert message.is_flat(model)
+    constant = ir.node("Constant", [], {"value": ir.tensor([1.0])}, name="constant")
+    model.graph.insert_before(model.graph[0], constant)
+    assert not message.is_flat(model)
