@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 # Where Python is told to keep no compiled modules, each of the processes that tests start would compile all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench clean
+.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench docs clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -48,6 +48,10 @@ format: .venv/test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "output/site/index.html"
+
 bench: .venv/test
 	for part in rewriting zero_points quantizer accuracy search mixed cluster; do $(BIN)/python bench/$$part.py || failed=1; done; \
 		test -z "$$failed"
@@ -61,7 +65,7 @@ bench: .venv/test
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test,docs]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
+from intact.glimpse import Glimpse, Sight
 from intact.json_types import Json
 
 
@@ -488,8 +489,14 @@ class Verdict:
         return self.word not in FORBIDDING
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+def decibels_shown(rows: Sequence[Accuracy]) -> str:
+    """The least SQNR of some outputs, as people read it."""
+    found = [row.sqnr_db for row in rows if row.sqnr_db is not None]
+    return f"{min(found):.2f} dB" if found else "identical" if rows else "not compared"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Build(Glimpse):
     """Everything about a build; the manifest is this, written down."""
 
     source_path: str
@@ -527,3 +534,37 @@ class Build:
     def passed(self) -> bool:
         """True if nothing forbids deployment: neither a gate nor the verdict."""
         return self.judged.passed
+
+    def sight(self) -> Sight:
+        """The head of the report: the verdict, the share on the NPU, accuracy and size of what is deployed."""
+        forms: dict[Form, list[Accuracy]] = {}
+        for row in self.accuracy:
+            forms.setdefault(row.form, []).append(row)
+        last = list(forms.values())[-1] if forms else []
+        # The binary of a model belongs to what is deployed.
+        needed = sum(file.bytes for file in self.artifacts if file.kind in ("deployable model", "binary of the model"))
+        compiled = self.config.get("compile")
+        device = compiled.get("device", "") if isinstance(compiled, Mapping) else ""
+        figures = {
+            "on the NPU": self._placed(),
+            "accuracy": decibels_shown(last),
+            "size": f"{needed / 1000:.1f} KB",
+            "warnings": str(len(self.warnings)),
+        }
+        rows = tuple((form, row.output, decibels_shown([row])) for form, found in forms.items() for row in found)
+        return Sight(
+            f"{self.source_path} for {device} in {self.config.get('precision')}",
+            self.verdict,
+            figures,
+            ("form", "output", "SQNR"),
+            rows,
+            self.verdict_reasons,
+        )
+
+    def _placed(self) -> str:
+        """The compute nodes on the NPU, of all; Q/DQ compute nothing."""
+        on, off = (
+            sum(node.op not in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
+            for nodes in (self.placement.npu_nodes, self.placement.cpu_nodes)
+        )
+        return f"{on} of {on + off} nodes" if self.placement.partitions else "no NPU"

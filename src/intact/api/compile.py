@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.notebook_progress import watched
 from intact.api.request import requested
 from intact.events import Events
 from intact.pipeline import stages
@@ -26,5 +27,6 @@ def compile(
 ) -> Build:
     """Compile a model for a device without verifying it; a float model is quantized first, as `build` would."""
     options = BuildOptions(overwrite=overwrite, verify=False)
+    events = watched(events)
     with requested(model, hf, config, settings, events) as given:
         return stages.build(given.path, given.config, Path(output), options, events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.notebook_progress import watched
 from intact.api.request import settled
 from intact.events import Events, Log, Silence
 from intact.runtime import cluster as clusters
@@ -32,5 +33,6 @@ def debug(
     """
     save = None if output is None else Destination(Path(output), overwrite)
     second = None if candidate is None else Path(candidate)
+    events = watched(events)
     with settled(config, settings) as complete, clusters.used(cluster, events=events):
         return debug_files(Path(reference), second, complete, save=save, log=Log(events or Silence()))

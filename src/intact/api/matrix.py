@@ -11,6 +11,7 @@ import numpy as np
 
 from intact import scratch
 from intact.api.given_model import path_of
+from intact.api.notebook_progress import watched
 from intact.errors import SettingsError
 from intact.events import Events
 from intact.search.matrix import cells
@@ -42,7 +43,7 @@ def matrix(
         plain = {**settings, **{name: path for name, path in held.items() if path is not None}}
         wanted = cells.cells(devices, precisions, configured(config, plain))
         where = cells.Where(workers, threads, cluster)
-        return cells.run(path_of(model), wanted, Path(output), where, events)
+        return cells.run(path_of(model), wanted, Path(output), where, watched(events))
 
 
 def _as_file(name: str, inputs: object, folder: Path) -> str | None:

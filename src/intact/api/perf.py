@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.notebook_progress import watched
 from intact.api.request import settled
 from intact.events import Events, Log, Silence
 from intact.pipeline import acceptance, execution, trial, verdict
@@ -45,7 +46,7 @@ def perf(
 ) -> Timing:
     """Time model files beside each other on the same rows."""
     paths = tuple(map(Path, models))
-    log = Log(events or Silence())
+    log = Log(watched(events) or Silence())
     with settled(config, settings) as complete:
         plugins = execution.plugins(paths)
         for path in (path for path in paths if path not in plugins):

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack, cast
 
+from intact.api.notebook_progress import watched
 from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
+from intact.glimpse import Glimpse, Sight
 from intact.pipeline import checkpoints, model_files, preparation
 from intact.results import QuantizeFigures
 from intact.runtime import cluster as clusters
@@ -17,8 +19,8 @@ from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedFile:
+@dataclass(frozen=True, slots=True, repr=False)
+class QuantizedFile(Glimpse):
     """A quantized model as it was written: for which target, with which settings, and the figures of the stage."""
 
     output: Path
@@ -27,6 +29,11 @@ class QuantizedFile:
     nodes_quantized: int
     warnings: tuple[str, ...] = ()
     figures: Mapping[str, object] = field(default_factory=dict)
+
+    def sight(self) -> Sight:
+        """The file, its target, and how much of it is quantized."""
+        figures = {"nodes quantized": str(self.nodes_quantized), "warnings": str(len(self.warnings))}
+        return Sight(f"{self.output} for {self.target}", figures=figures)
 
     def to_dict(self) -> dict[str, object]:
         """The result for programs."""
@@ -53,6 +60,7 @@ def quantize(
 ) -> QuantizedFile:
     """Quantize a float model into the file `output`, with the stages of `build`, its `cluster` and its `resume`."""
     place = Path(output)
+    events = watched(events)
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())

@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.notebook_progress import watched
 from intact.api.request import settled
 from intact.data import examination
 from intact.data.labels import load_labels
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
+from intact.glimpse import Glimpse, Sight
 from intact.pipeline import acceptance, execution, trial, verdict
 from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import integrity
 from intact.reports.integrity import Integrity
-from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word
+from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word, decibels_shown
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 from intact.verification.compare import measure
@@ -39,8 +41,8 @@ class VerifiedModel:
         return tolerance(self.accuracy)
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(Glimpse):
     """Model files compared with a reference on the same rows, the gates that were set, and the verdict."""
 
     samples: int
@@ -65,6 +67,15 @@ class Verification:
         """The rows of all models, in order."""
         return tuple(row for model in self.models for row in model.accuracy)
 
+    def sight(self) -> Sight:
+        """The verdict, and what every output of every model keeps."""
+        rows = tuple(
+            (str(model.path), row.output, decibels_shown([row])) for model in self.models for row in model.accuracy
+        )
+        figures = {"samples": str(self.samples), "least SQNR": decibels_shown(self.accuracy)}
+        title = f"compared with {self.reference.path}"
+        return Sight(title, self.verdict, figures, ("model", "output", "SQNR"), rows, self.verdict_reasons)
+
 
 def verify(
     reference: AnyPath,
@@ -80,7 +91,7 @@ def verify(
     if not models:
         raise SettingsError("S149", f"there is nothing to compare {reference} with", fix="give two or more models")
     with settled(config, settings) as complete:
-        return _verify(Path(reference), tuple(map(Path, models)), complete, Log(events or Silence()))
+        return _verify(Path(reference), tuple(map(Path, models)), complete, Log(watched(events) or Silence()))
 
 
 def verify_manifest(manifest: AnyPath) -> Integrity:

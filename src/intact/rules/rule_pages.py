@@ -13,9 +13,13 @@ from intact.targets.registry import known_backends, load_target
 _HEAD = """\
 # Rewriting quantized graphs
 
-    intact rewrite model.onnx -o rewritten.onnx --device cpu
-    intact rewrite model.onnx -o rewritten.onnx --device cpu --explain NODE
-    intact convert model.onnx --to qdq|qlinear -o other.onnx
+```sh
+intact quantize model.onnx --device cpu --data inputs.npz -o model.qdq.onnx
+intact rewrite model.qdq.onnx --device cpu -o rewritten.onnx
+intact rewrite model.qdq.onnx --device cpu --explain node_Conv_109 -o explained.onnx
+intact convert model.qdq.onnx --to qlinear -o qlinear.onnx
+intact convert qlinear.onnx --to qdq -o qdq.onnx
+```
 
 `rewrite` brings a quantized model, from whatever tool, to the form that a device takes and runs fast. It prints which
 rule fired how often, with its claim, and the operators before and after; `--json` has the same. `--explain NODE` says
@@ -36,10 +40,10 @@ before and after on held-back inputs in ONNX Runtime without its optimizations: 
 claim of its rule, and outputs are compared. A rule that breaks its claim stops the build, by name.
 
 Where ONNX Runtime would refuse to load the result with its optimizations, or spoil it by fusing nodes for a CPU, exact
-repairs of `intact lint` follow, in the same list (`propagated_int8` and others, docs/lint.md).
+repairs of `intact lint` follow, in the same list (`propagated_int8` and others, [what lint finds](lint.md)).
 
 Rules match the structure of a graph only. Which rules a device gets, and in which order they are tried at a node, is in
-`targets/<device>.toml` under `[rewrite]`.
+`backends/<device>/table.toml` under `[rewrite]`.
 
 ## Rules
 

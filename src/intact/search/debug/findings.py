@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from intact.glimpse import Glimpse, Sight
 from intact.search.debug.layers import Layer
 
 
@@ -52,8 +53,23 @@ class FailingUnit:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelBisection:
+# Layers that are shown at a glance.
+_SHOWN = 8
+
+
+def _sight(found: ModelBisection | DeviceBisection) -> Sight:
+    """The layers with the largest errors, and the first at which something parts ways."""
+    rows = tuple(
+        (layer.node, layer.op, "identical" if layer.own_db is None else f"{layer.own_db:.1f} dB")
+        for layer in found.layers[:_SHOWN]
+    )
+    parted = "nothing parts ways" if found.first is None else f"parts ways at {found.first.node} ({found.first.op})"
+    figures = {"layers": str(found.compared), "samples": str(found.samples)}
+    return Sight(parted, figures=figures, heads=("layer", "operator", "keeps alone"), rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelBisection(Glimpse):
     """Two models, layer by layer: `layers` by their error, those that part ways, and those whose error is undone."""
 
     kind: Literal["models"] = "models"
@@ -66,9 +82,13 @@ class ModelBisection:
     repro: str | None
     warnings: Sequence[str]
 
+    def sight(self) -> Sight:
+        """The worst layers."""
+        return _sight(self)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceBisection:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeviceBisection(Glimpse):
     """A model on the CPU and on the NPU, unit by unit: `layers` by their error, and the tensors that part ways."""
 
     kind: Literal["device"] = "device"
@@ -80,6 +100,10 @@ class DeviceBisection:
     samples: int
     repro: str | None
     warnings: Sequence[str]
+
+    def sight(self) -> Sight:
+        """The worst layers."""
+        return _sight(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
