@@ -58,7 +58,7 @@ class Reader:
         if block.title:
             (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
-        elif block.language == "python" and python is not None:
+        elif block.language == "python" and python is not None and block.lines[0] not in self.exceptions:
             python.run(block.text)
         elif block.language in ("sh", "console"):
             asked = [command for command in commands(block) if command.text not in self.exceptions]
