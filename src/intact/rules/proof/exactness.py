@@ -158,8 +158,15 @@ def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
     if pair.application.exactness == EXACT:
         return np.inf
     step = pair.step or max(pair.sum_step or 0.0, LARGEST_SHARE * float(np.abs(old).max(initial=1e-30)))
-    # Neighbours on a grid are a step apart as far as floats of some hundred steps can tell.
-    return round(error / step, 4)
+    # Two floats on a grid, a step apart, are so as far as floats can tell.
+    is_neighbour = pair.step is not None and step < error <= step + _rounding(old, new)
+    return 1.0 if is_neighbour else error / step
+
+
+def _rounding(old: np.ndarray, new: np.ndarray) -> float:
+    """The most that the distance of two floats on a grid differs from that of their integers: each is rounded once."""
+    ends = [np.abs(values[np.isfinite(values)]).max(initial=0) for values in (old, new)]
+    return float(np.spacing(max(ends)))
 
 
 @dataclass(frozen=True, slots=True)
