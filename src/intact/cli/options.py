@@ -209,7 +209,7 @@ TOOLCHAIN = (
 COMPILE = (
     option(
         "strict",
-        "Refuse nodes that the NPU does not take, or warn and leave them on the CPU. [default: strict]",
+        "Refuse nodes that the NPU does not take, or warn and let the CPU run them. [default: strict]",
         bool | None,
         "--strict/--no-strict",
     ),

@@ -201,7 +201,7 @@ def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
 def _left_alone(node: PlacedNode) -> Violation:
     """The violation of a node that a compiler put on the CPU by itself."""
     requirement, fix = "the compiler has to compute it on the NPU", "replace it by operators that the NPU computes"
-    fix = f"{fix}; --no-strict leaves this node on the CPU"
+    fix = f"{fix}; --no-strict goes on with this node on the CPU"
     return Violation(node.name, node.op, requirement, node.reason, "the compiler's own placement", fix, "T128")
 
 

@@ -32,8 +32,8 @@ _CODES: dict[Kind, str] = {
 UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
 DISTINCT = "T115"
 
-_ALL_LENIENT = "--no-strict goes on and leaves these nodes on the CPU"
-_LENIENT = "--no-strict leaves this node on the CPU"
+_ALL_LENIENT = "--no-strict goes on: these nodes run on the CPU, unless the compiler takes them after all"
+_LENIENT = "--no-strict goes on: this node runs on the CPU, unless the compiler takes it after all"
 _FIXES = {
     "T102": f"quantize with --device {{backend}}, which chooses types that it takes; {_LENIENT}",
     "T103": f"compile for {{wanted}} or newer, or choose a precision with other types; {_LENIENT}",

@@ -82,7 +82,7 @@ def violations(model: ir.Model, kept: Iterable[Kept], target: Target) -> tuple[V
             f"{target.name} computes in half precision, also what is written in float32",
             row.reason,
             target.table,
-            "choose --precision w8a16, or scale the values down; --no-strict leaves this node on the CPU",
+            "choose --precision w8a16, or scale the values down; --no-strict goes on with this node on the CPU",
             "T112",
         )
         for row in kept
