@@ -9,11 +9,11 @@ from intact.pipeline import execution
 
 
 @pytest.mark.parametrize(
-    ("bytes_each", "at_once", "blocks"),
-    [(4, None, [192, 58]), (1 << 20, None, [64, 64, 64, 58]), (128 << 10, None, [128, 122]), (4, 1, [1] * 250)],
-    ids=["small rows", "large rows", "rows between", "one after the other"],
+    ("bytes_each", "blocks"),
+    [(4, [192, 58]), (1 << 20, [64, 64, 64, 58]), (128 << 10, [128, 122])],
+    ids=["small rows", "large rows", "rows between"],
 )
-def test_small_rows_come_in_larger_blocks(monkeypatch, bytes_each, at_once, blocks):
+def test_small_rows_come_in_larger_blocks(monkeypatch, bytes_each, blocks):
     seen = []
 
     def run(path, rows, target, config):
@@ -23,5 +23,5 @@ def test_small_rows_come_in_larger_blocks(monkeypatch, bytes_each, at_once, bloc
     monkeypatch.setattr(execution, "run_compiled", run)
     row = np.broadcast_to(np.float32(0), (bytes_each // 4,))
     rows = ({"x": row, "n": np.int8([n % 100])[:0]} for n in range(250))
-    found = list(execution.stream_compiled("m", rows, None, None, at_once))
+    found = list(execution.stream_compiled("m", rows, None, None))
     assert seen == blocks and len(found) == 250

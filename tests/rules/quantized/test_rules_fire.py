@@ -20,7 +20,7 @@ from intact.targets.registry import load_target
 from tests.rules.quantized.kinds import Kind, quantized, rows, variant
 from tests.rules.quantized.test_kinds import EVERY_KIND
 
-CPU, NPU = load_target("cpu", vnni=True), load_target("qnn")
+CPU, NPU, ROCKCHIP = load_target("cpu", vnni=True), load_target("qnn"), load_target("rknn", soc="rk3588")
 TO_QDQ, TO_QLINEAR = families.conversion("qdq"), families.conversion("qlinear")
 
 # What runs on this version runs on every later one, and it has no kernel for zero points that differ by channel.
@@ -51,6 +51,7 @@ WAYS = [
     (variant("depthwise_cnn", "ort-qoperator", "uint8", "uint8", "reduced"), (BARE_CPU,)),
     (variant("depthwise_cnn", "ort-qoperator", "uint8", "int8", "products"), (CPU,)),
     (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (CPU,)),
+    (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (ROCKCHIP,)),
     (variant("depthwise_cnn", "intact", "uint8", "int8", "for-qnn"), (TO_QLINEAR, TO_QDQ)),
     (variant("bert", "intact", "uint8", "int8"), (TO_QDQ, NPU)),
     (variant("bert", "intact", "uint8", "int8", "for-qnn"), (CPU,)),

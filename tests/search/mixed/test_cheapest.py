@@ -76,7 +76,7 @@ def test_the_manifest_has_the_curve_and_the_report_draws_it(built):
     worst = [group["sqnr_db"] for group in found["worst"]]
     assert worst == sorted(worst)
     page = (folder / "report.html").read_text()
-    assert '<svg class="curve"' in page and '<circle class="chosen"' in page and 'class="goal"' in page
+    assert '<div class="plot"' in page and '<span class="dot chosen"' in page and '<line class="goal"' in page
 
 
 def test_the_plan_of_a_mix_gives_the_same_model(built, zoo, tmp_path):
