@@ -37,8 +37,9 @@ def residual(nodes: int) -> onnx.ModelProto:
 
 
 def chain(nodes: int) -> onnx.ModelProto:
-    """A long chain of operators without weights to multiply."""
+    """A long chain of operators without weights to multiply, behind a layer that has them: alone they stay in float."""
     net, x = _begun("chain")
+    x = net.linear(x, WIDTH, WIDTH)
     for number in range(nodes // 4):
         x = net.op("Sigmoid", net.op("Add", x, net.normal((WIDTH,), 0.3)))
         x = net.op("Mul", net.op("Transpose", x, perm=[0, 2, 1]), net.const(1.5 + number % 3))
