@@ -133,7 +133,7 @@ BAD = [
     ("a scalar", {"x": np.float32(1)}, "D107", "rank 0"),
     ("another size", {"x": ramp(8, 3, 4, 6)}, "D108", "[8, 3, 4, 6]"),
     ("channels last", {"x": ramp(8, 4, 5, 3)}, "D108", "looks like channels last (NHWC): .transpose(0, 3, 1, 2)"),
-    ("channels last, whole", {"x": ramp(8, 1, 4, 5, 3)}, "D108", "looks like channels last (NHWC)"),
+    ("channels last, whole", {"x": ramp(8, 1, 4, 5, 3)}, "D108", "channels last (NHWC): .transpose(0, 1, 4, 2, 3)"),
     ("no samples", {"x": FINE[:0]}, "D109", "no samples"),
     ("NaN", {"x": NOT_A_NUMBER}, "D111", "sample 7: x holds NaN (1 of 60 values are not finite)"),
     ("Inf", {"x": INFINITE}, "D111", "sample 0: x holds Inf (3 of 60"),

@@ -55,8 +55,9 @@ agraph (float[8, 16] x) => (float[8, 4] y)
   h = MatMul (x, w)
   y = MatMul (h, v)
 }"""
+# As grids are put in: an output keeps its name behind its grid, and the layer before it gives the name up.
 QUANTIZED = """<ir_version: 10, opset_import: ["": 21]>
-agraph (float[8, 16] x) => (float[8, 4] y_out)
+agraph (float[8, 16] x) => (float[8, 4] y)
 <float s = {0.05}, float t = {0.2}, float u = {0.5}, int8 z = {0}>
 {
   xq = QuantizeLinear (x, s, z)
@@ -64,9 +65,9 @@ agraph (float[8, 16] x) => (float[8, 4] y_out)
   h = MatMul (xd, w)
   hq = QuantizeLinear (h, t, z)
   hd = DequantizeLinear (hq, t, z)
-  y = MatMul (hd, v)
-  yq = QuantizeLinear (y, u, z)
-  y_out = DequantizeLinear (yq, u, z)
+  y_dequantized = MatMul (hd, v)
+  yq = QuantizeLinear (y_dequantized, u, z)
+  y = DequantizeLinear (yq, u, z)
 }"""
 
 

@@ -53,7 +53,7 @@ def test_ports_tell_type_scale_and_zero_point():
     assert (y["name"], y["direction"], y["dtype"]) == ("y", "output", "uint8")
     assert x["scale"] == float(after.inputs["x"].scale) and x["zero_point"] == int(after.inputs["x"].zero_point)
     floats = IntegerIO(qdq(), {}, {}).ports()
-    assert floats[0] == {"name": "x", "direction": "input", "dtype": "float"}
+    assert floats[0] == {"name": "x", "direction": "input", "dtype": "float", "shape": [1, 3, 4, 4]}
 
 
 def test_an_input_with_another_reader_and_an_output_that_is_float_stay_float():

@@ -181,9 +181,10 @@ def _check_shape(
 ) -> None:
     if shape_fits(wanted, found):
         return
+    seems = looks_like(wanted, found, before=len(array.shape) - len(found))
     raise DataError(
         "D108",
-        f"{where}: {spec.name} has shape {shape_text(array.shape)}{looks_like(wanted, found)}",
+        f"{where}: {spec.name} has shape {shape_text(array.shape)}{seems}",
         allowed=_allowed(spec),
         fix="bring the samples into the shape and the layout of the model's input",
     )

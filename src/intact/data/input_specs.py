@@ -124,20 +124,23 @@ def check_values(feed: Mapping[str, np.ndarray], where: str) -> None:
         )
 
 
-def looks_like(wanted: tuple[int | str | None, ...], found: tuple[int, ...]) -> str:
-    """`, which looks like …` where moving the channel axis would make `found` fit, else nothing."""
+def looks_like(wanted: tuple[int | str | None, ...], found: tuple[int, ...], *, before: int = 0) -> str:
+    """`, which looks like …` where moving the channel axis would make `found` fit, else nothing.
+
+    `before` is the number of axes of samples that come before those of `found` in the array.
+    """
     if len(found) < 3 or len(found) != len(wanted):
         return ""
     if fits(wanted, (found[0], found[-1], *found[1:-1])):
-        return f", which looks like channels last (NHWC): {_transposition(len(found), last=True)} makes it fit"
+        return f", which looks like channels last (NHWC): {_moved(len(found), before, last=True)} makes it fit"
     if fits(wanted, (found[0], *found[2:], found[1])):
-        return f", which looks like channels first (NCHW): {_transposition(len(found), last=False)} makes it fit"
+        return f", which looks like channels first (NCHW): {_moved(len(found), before, last=False)} makes it fit"
     return ""
 
 
-def _transposition(rank: int, *, last: bool) -> str:
+def _moved(rank: int, before: int, *, last: bool) -> str:
     axes = (0, rank - 1, *range(1, rank - 1)) if last else (0, *range(2, rank), 1)
-    return f".transpose{axes}"
+    return f".transpose{(*range(before), *(axis + before for axis in axes))}"
 
 
 def _spec(value: ir.Value) -> InputSpec:

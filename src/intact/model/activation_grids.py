@@ -18,11 +18,13 @@ class ActivationGrid:
     """The grid that one QuantizeLinear puts a tensor on, and how the nodes behind it read it.
 
     `tensor` is what is quantized; `base` is the computed tensor behind it, another one where grids follow each other.
+    `float_name` is what that is called in the model without grids: an output has its name behind the grid here.
     """
 
     quantize: str
     tensor: str
     base: str
+    float_name: str
     write: Encoding
     reads: tuple[Encoding, ...]
 
@@ -139,11 +141,14 @@ def _reads_grid(node: ir.Node) -> bool:
 def _grid(node: ir.Node) -> ActivationGrid:
     source, write = node.inputs[0], encoding_of(node)
     assert source is not None and write is not None, "only inputs on grids with constant scales are read"
-    readers = [encoding_of(reader) for reader in node.outputs[0].consumers() if _reads_grid(reader)]
+    readers = [reader for reader in node.outputs[0].consumers() if _reads_grid(reader)]
+    base = base_of(source)
+    behind = [reader.outputs[0] for reader in readers if base is source and reader.outputs[0].is_graph_output()]
     return ActivationGrid(
         quantize=node.name or "",
         tensor=source.name or "",
-        base=base_of(source).name or "",
+        base=base.name or "",
+        float_name=(behind[0] if behind else base).name or "",
         write=write,
-        reads=tuple(read for read in readers if read is not None),
+        reads=tuple(read for read in map(encoding_of, readers) if read is not None),
     )

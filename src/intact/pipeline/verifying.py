@@ -158,9 +158,10 @@ def _right_tensors(
     """The tensors of the float model for the first rows; the layers of the quantized one are compared with them."""
     if prepared.twin is None:
         return
-    known = query.values(prepared.twin.model).keys() & {one.grid.base for one in errors}
-    apart = layers_apart(prepared.model, known)
-    names = list(apart.feeds.values())
+    tensors = query.values(prepared.twin.model).keys()
+    apart = layers_apart(prepared.model, tensors & {one.grid.base for one in errors})
+    compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
+    names = list(dict.fromkeys([*apart.feeds.values(), *compared]))
     try:
         opened = execution.session(apart.model)
     except ModelError as error:

@@ -24,6 +24,7 @@ class Port(TypedDict):
     name: str
     direction: Direction
     dtype: str
+    shape: NotRequired[list[int | str | None] | None]
     scale: NotRequired[float | None]
     zero_point: NotRequired[int | None]
 
@@ -128,6 +129,8 @@ def _port(direction: Direction, value: ir.Value, grids: Mapping[str, Encoding]) 
     encoding = grids.get(value.name or "")
     dtype = value.dtype.name.lower() if value.dtype is not None else "unknown"
     port: Port = {"name": value.name or "", "direction": direction, "dtype": dtype}
+    if value.shape is not None:
+        port["shape"] = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     if encoding is not None:
         port |= {"scale": float(encoding.scale), "zero_point": int(encoding.zero_point)}
     return port

@@ -86,6 +86,7 @@ class ManifestPort(ManifestPart):
     name: str
     direction: Literal["input", "output"]
     dtype: str
+    shape: list[int | str | None] | None = None
     scale: float | None = None
     zero_point: int | None = None
 

@@ -35,10 +35,16 @@ def _given(port: Mapping[str, Any]) -> str:
     """An input; one that the model takes as integers is quantized on the way."""
     dtype = NUMPY_TYPES.get(port["dtype"], port["dtype"])
     if port["scale"] is None:
-        return f"...,  # {dtype} array"
+        return f"...,  # {dtype} array{_shape(port)}"
     low, high = limits(port["dtype"])
     levels = f"np.rint(np.float32(...) / np.float32({port['scale']:.9g})) + {port['zero_point']}"
-    return f"np.clip({levels}, {low}, {high}).astype(np.{dtype}),  # from a float32 array"
+    return f"np.clip({levels}, {low}, {high}).astype(np.{dtype}),  # from a float32 array{_shape(port)}"
+
+
+def _shape(port: Mapping[str, Any]) -> str:
+    """The shape of an input, where it is known; a free dimension by its name."""
+    shape = port.get("shape")
+    return "" if shape is None else f" of shape [{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
 
 
 def _real(place: int, port: Mapping[str, Any]) -> str:

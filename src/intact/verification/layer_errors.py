@@ -59,8 +59,9 @@ class GridErrors:
 def compare_apart(errors: Sequence[GridErrors], right: Values, apart: Values) -> None:
     """Take in what the layers of a model make of the right tensors, each by itself; by the name of the grid."""
     for one in errors:
-        if one.grid.base in right and right[one.grid.base].shape == apart[one.grid.quantize].shape:
-            one.own.add(right[one.grid.base], apart[one.grid.quantize])
+        name = one.grid.float_name
+        if name in right and right[name].shape == apart[one.grid.quantize].shape:
+            one.own.add(right[name], apart[one.grid.quantize])
 
 
 def compared(errors: Sequence[GridErrors], right: Iterator[Values], rows: Iterable[Values]) -> Iterator[Values]:
@@ -68,7 +69,7 @@ def compared(errors: Sequence[GridErrors], right: Iterator[Values], rows: Iterab
     for values in rows:
         expected = next(right, {})
         for one in errors:
-            base = expected.get(one.grid.base)
+            base = expected.get(one.grid.float_name)
             if base is not None and base.shape == values[one.grid.tensor].shape:
                 one.accumulated.add(base, one.grid.rounded(values[one.grid.tensor]))
         yield values
@@ -90,7 +91,7 @@ class Seen(Protocol):
 def records(errors: Iterable[GridErrors], model: ir.Model, seen: Mapping[str, Seen]) -> tuple[LayerError, ...]:
     """The errors as they are written down, in the order of the model; those that were not compared are left out."""
     values = query.values(model)
-    return tuple(_record(one, values[one.grid.base], seen.get(one.grid.base)) for one in errors if one.own.rows)
+    return tuple(_record(one, values[one.grid.base], seen.get(one.grid.float_name)) for one in errors if one.own.rows)
 
 
 def _record(error: GridErrors, base: ir.Value, seen: Seen | None) -> LayerError:
@@ -98,7 +99,7 @@ def _record(error: GridErrors, base: ir.Value, seen: Seen | None) -> LayerError:
     found = LayerError(
         node=(producer.name or "") if producer is not None else "",
         op=producer.op_type if producer is not None else "input",
-        tensor=grid.tensor,
+        tensor=grid.float_name if grid.tensor == grid.base else grid.tensor,
         quantizer=grid.quantize,
         dtype=grid.dtype,
         own_db=_rounded(error.own.sqnr_db),
