@@ -567,4 +567,4 @@ class Build(Glimpse):
             sum(node.op not in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
             for nodes in (self.placement.npu_nodes, self.placement.cpu_nodes)
         )
-        return f"{on} of {on + off} nodes" if self.placement.partitions else "no NPU"
+        return f"{on} of {on + off} nodes" if self.placement.partitions else "none: it has no NPU"

@@ -51,8 +51,8 @@ def build(
     Settings are keyword arguments by the names of the flags of `intact build`, over a `BuildConfig` if `config` gives
     one. What is left out follows the preset of the precision:
 
-    - device: `cpu`, `qnn`, `openvino`, `dml` or a table (`intact.list_targets()`); arch="v75" or soc="SM8650" names the
-      chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout, max_memory.
+    - device: `cpu`, `qnn`, `openvino`, `rknn`, `dml` or a table (`intact.list_targets()`); arch="v75" or soc="SM8650"
+      names the chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout, max_memory.
     - precision: `uint8`, `int8`, `w8a16`, `int16`, `w4a16`, `w8`, `w4`, `fp16`, `fp32`, or `auto` with a goal; effort:
       `fast`, `normal` or `high`; method, plan, rescue, optimize.
     - data: real inputs, as arrays by input name with samples on axis 0, an .npz, a folder of images, a text file, or a

@@ -19,9 +19,9 @@ from intact.results import QuantPlan
 
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _NOTES: dict[type, str] = {
-    Smoothing: "smoothing: outlying channels of {} tensors moved into weights",
-    Equalization: "equalization: channels of {} tensors evened out between the layers around them",
-    ScoreProduct: "equalization: channels of {} products of queries and keys evened out",
+    Smoothing: "smoothing: outlying channels of {} tensor{s} moved into weights",
+    Equalization: "equalization: channels of {} tensor{s} evened out between the layers around them",
+    ScoreProduct: "equalization: channels of {} product{s} of queries and keys evened out",
 }
 
 
@@ -51,7 +51,8 @@ def migrate(
 def describe(moved: tuple[tuple[str, str], ...]) -> list[str]:
     """One sentence for each kind of move, with how many there were."""
     kinds = [note for note, _ in moved]
-    return [note.format(kinds.count(note)) for note in dict.fromkeys(kinds)]
+    numbers = {note: kinds.count(note) for note in dict.fromkeys(kinds)}
+    return [note.format(number, s="" if number == 1 else "s") for note, number in numbers.items()]
 
 
 def _sites(model: ir.Model, plan: QuantPlan, on_grid: set[str] | None) -> Iterator[Site]:
