@@ -28,6 +28,14 @@ def from_text(
     return result
 
 
+def contrib_model(signature: str, body: str, weights: Mapping[str, np.ndarray]) -> ir.Model:
+    """A model whose output `y` nobody described, as behind operators of ONNX Runtime, with what weights it reads."""
+    used = {name: array for name, array in weights.items() if name in body}
+    model = from_text(f"{signature}) => (float y)", body, weights=used)
+    model.graph.outputs[0].shape = None
+    return model
+
+
 class Net:
     """A graph in the making; every method returns the name of a value.
 

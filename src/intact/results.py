@@ -542,7 +542,7 @@ class Build(Glimpse):
             forms.setdefault(row.form, []).append(row)
         last = list(forms.values())[-1] if forms else []
         # The binary of a model belongs to what is deployed.
-        needed = sum(file.bytes for file in self.artifacts if file.kind in ("deployable model", "binary of the model"))
+        needed = sum(file.bytes for file in self.artifacts if file.kind in (DEPLOYABLE, BINARY))
         compiled = self.config.get("compile")
         device = compiled.get("device", "") if isinstance(compiled, Mapping) else ""
         figures = {

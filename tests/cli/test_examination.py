@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from intact.cli import main
+from tests.cli import command
 from tests.zoo import ZOO, data
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run():
     """Call the command in this process: its status, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        streams = capsys.readouterr()
-        return end.value.code or 0, streams.out, streams.err
-
-    return call
+    return command.run
 
 
 @pytest.fixture

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 import intact
 from intact.api import doctor as api_doctor
 from intact.backends import installed
-from intact.cli import main
 from intact.errors import NotAvailable, SettingsError
 from intact.runtime import installation, toolchains
+from tests.cli import command
 from tests.runtime.fake_vendor import environment, recipe
 
 
@@ -24,19 +23,12 @@ class FakeBackend:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, tmp_path):
     """Call the command in this process, with a cache of its own and a device `fake`: its status, stdout and stderr."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("INTACT_TOOLCHAIN_FAKE", raising=False)
     monkeypatch.setattr(installed, "every", lambda: iter([("fake", FakeBackend)]))
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return call
+    return command.run
 
 
 @pytest.fixture

@@ -15,22 +15,16 @@ import typer
 
 from intact.cli import main, panels
 from intact.model import io
+from tests.cli import command
 from tests.linting.wrong import CASES
 
 BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run():
     """Call the command in this process: its status, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return call
+    return command.run
 
 
 @pytest.fixture

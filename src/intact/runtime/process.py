@@ -122,11 +122,8 @@ def started(
 
         def reply() -> Reply:
             status = _wait(process, deadline)
-            log = _read_ends(folder / "log.txt")
-            answer = _answer(folder / "answer.json")
-            if "result" in answer:
-                return Reply(answer["result"], log)
-            raise _error(job, status, answer, log, timeout, memory_limit)
+            answer, log = _answer(folder / "answer.json"), _read_ends(folder / "log.txt")
+            return _reply(job, status, answer, log, timeout, memory_limit)
 
         try:
             yield reply
@@ -144,10 +141,8 @@ def staying(*, timeout: float, memory_limit: int | None = None, python: Interpre
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout)
-                log, answer = _read_ends(home / "log.txt"), _answer(folder / "answer.json")
-            if "result" in answer:
-                return Reply(answer["result"], log)
-            raise _error(job, status, answer, log, timeout, memory_limit)
+                answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt")
+            return _reply(job, status, answer, log, timeout, memory_limit)
 
         try:
             yield call_next
@@ -276,6 +271,13 @@ def _answer(path: Path) -> JobAnswer:
         return {}
     answer: JobAnswer = json.loads(path.read_text(encoding="utf-8"))
     return answer
+
+
+def _reply(job: str, status: int | None, answer: JobAnswer, log: str, timeout: float, limit: int | None) -> Reply:
+    """What a job answered; raise what it refused, or died of."""
+    if "result" in answer:
+        return Reply(answer["result"], log)
+    raise _error(job, status, answer, log, timeout, limit)
 
 
 def _error(job: str, status: int | None, answer: JobAnswer, log: str, timeout: float, limit: int | None) -> IntactError:

@@ -10,7 +10,7 @@ from intact.matching.rewriter import apply
 from intact.rules.discovery import rules_of
 from intact.rules.float import fused_decoder
 from intact.runtime import ort_cpu
-from tests.builder import from_text
+from tests.builder import contrib_model
 from tests.model.small import ops
 
 RULES = rules_of(fused_decoder)
@@ -71,11 +71,7 @@ CASES = {
 
 
 def given(signature: str, body: str) -> ir.Model:
-    used = {name: array for name, array in WEIGHTS.items() if name in body}
-    model = from_text(f"{signature}) => (float y)", body, weights=used)
-    model.opset_imports["com.microsoft"] = 1
-    model.graph.outputs[0].shape = None
-    return model
+    return contrib_model(signature, body, WEIGHTS)
 
 
 def feeds(model: ir.Model) -> dict[str, np.ndarray]:

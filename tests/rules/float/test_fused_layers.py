@@ -10,7 +10,7 @@ from intact.matching.rewriter import apply
 from intact.rules.discovery import rules_of
 from intact.rules.float import fused_attention, fused_layers
 from intact.runtime import ort_cpu
-from tests.builder import from_text
+from tests.builder import contrib_model
 from tests.model.small import ops
 
 RULES = (*rules_of(fused_layers), *rules_of(fused_attention))
@@ -169,11 +169,7 @@ MULTIPLE = {
 
 def given(case: tuple[str, str, object]) -> ir.Model:
     signature, body, _ = case
-    used = {name: array for name, array in WEIGHTS.items() if name in body}
-    model = from_text(f"{signature}) => (float y)", body, weights=used)
-    model.opset_imports["com.microsoft"] = 1
-    model.graph.outputs[0].shape = None
-    return model
+    return contrib_model(signature, body, WEIGHTS)
 
 
 def feeds(model: ir.Model) -> dict[str, np.ndarray]:
