@@ -15,7 +15,7 @@ from intact.events import Events, Silence
 from intact.model import query
 from intact.quantization import blocks, encodings, float16
 from intact.quantization.calibration.observe import Rows, idle_nodes, observe
-from intact.quantization.calibration.resolve import check_constants, resolve
+from intact.quantization.calibration.resolve import Resolved, check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.calibration.spread import Spread, spreads
 from intact.quantization.improve import improve
@@ -81,54 +81,116 @@ def quantize(
     if not config.has_grids:
         return _without_grids(model, target, config, rows, events)
     stopwatch = Stopwatch()
-    notes: list[str] = []
     types, config = plan_file.edited(model, target, config)
-    # Given encodings are for the tensors of the model as it is: nothing may move between them.
-    free = config.encodings is None
-    first = plan(model, target, config, types)
-    check_constants(model, first)
+    task = _Task(target, config, rows, ranges, events, stopwatch)
+    plain, moved = _migrated(task, model, types)
+    found = _calibrated(task, plain, types)
+    blocked = blocks.split(plain, found.plan, target, config)
+    improved, resolved = _resolved(task, plain, found, blocked)
+    notes = (
+        *moved,
+        *([] if found.rescued is None else [str(found.rescued)]),
+        *blocked.notes,
+        *_substitutes(found.plan, config, found.types, found.rescued),
+        *_other_weights(improved, found.plan, config),
+    )
     stopwatch.lap("planning")
-    if free and config.effort != "fast":
-        model, moved = migrate(model, first, rows, by_nodes=not target.npu)
-        notes += describe(moved)
-        stopwatch.lap("smoothing")
-    given = encodings.planned(model, target, config, types, ranges)
-    eight_bits = free and config.rescue and config.activation_type in ("uint8", "int8")
+    result = insert(improved, found.plan, resolved)
+    stopwatch.lap("qdq_insertion")
+    given, seen = found.given, found.seen
+    changed = given.changed(resolved.constants)
+    warnings = (*given.warnings, *blocked.warnings, *changed, *_nonfinite(seen), *_idle(found.idle))
+    twin = FloatTwin(plain, spreads(found.plan, seen, resolved.tensors))
+    return QuantizedModel(result, found.plan, notes, warnings, stopwatch.seconds, twin=twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The same for every step of one quantization."""
+
+    target: Target
+    config: QuantConfig
+    rows: Rows
+    ranges: Mapping[str, Range] | None
+    events: Events
+    stopwatch: Stopwatch
+
+    @property
+    def is_free(self) -> bool:
+        """False if encodings are given: those are for the tensors of the model as it is, and nothing may move."""
+        return self.config.encodings is None
+
+    @property
+    def improves(self) -> bool:
+        """True if weights may be moved between layers and rounded with them in view."""
+        return self.is_free and self.config.effort != "fast"
+
+    def planned(self, model: ir.Model, types: Mapping[str, str]) -> encodings.Planned:
+        """The plan with these types of nodes."""
+        return encodings.planned(model, self.target, self.config, types, self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibrated:
+    """A plan that fits what was observed, with what decided about it; `run_seconds` is the time of one pass."""
+
+    given: encodings.Planned
+    seen: Mapping[str, Sketch]
+    types: Mapping[str, str]
+    idle: Sequence[str]
+    rescued: Rescue | None
+    run_seconds: float
+
+    @property
+    def plan(self) -> QuantPlan:
+        return self.given.plan
+
+
+def _migrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> tuple[ir.Model, list[str]]:
+    """The model with outlying channels moved between layers, and words about it."""
+    first = plan(model, task.target, task.config, types)
+    check_constants(model, first)
+    task.stopwatch.lap("planning")
+    if not task.improves:
+        return model, []
+    model, moved = migrate(model, first, task.rows, by_nodes=not task.target.npu)
+    task.stopwatch.lap("smoothing")
+    return model, describe(moved)
+
+
+def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Calibrated:
+    """Plan and observe; plan again where nodes are idle, or need more bits than they were given."""
+    given, stopwatch = task.planned(model, types), task.stopwatch
+    eight_bits = task.is_free and task.config.rescue and task.config.activation_type in ("uint8", "int8")
     watched = _on_grids(model, given.plan) if eight_bits else ()
     stopwatch.lap("planning")
-    with events.stage("observe", len(rows)) as advance:
-        seen = observe(model, given.plan, rows, watched=watched, progress=advance)
+    with task.events.stage("observe", len(task.rows)) as advance:
+        seen = observe(model, given.plan, task.rows, watched=watched, progress=advance)
     stopwatch.lap("calibration")
     run_seconds = stopwatch.seconds["calibration"]
     idle = idle_nodes(model, given.plan, seen)
     if idle:
         types = {**types, **dict.fromkeys(idle, FLOAT)}
-        given = encodings.planned(model, target, config, types, ranges)
-    rescued = rescue(model, given.plan, seen, target, config.overrides) if eight_bits else None
+        given = task.planned(model, types)
+    rescued = rescue(model, given.plan, seen, task.target, task.config.overrides) if eight_bits else None
     if rescued is not None:
-        notes.append(str(rescued))
         # What a plan says of a node stands; rescue decides about the others.
-        given = encodings.planned(model, target, config, {**rescued.types, **types}, ranges)
+        given = task.planned(model, {**rescued.types, **types})
         stopwatch.lap("planning")
         if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
-            seen |= observe(model, given.plan, rows)
+            seen |= observe(model, given.plan, task.rows)
             stopwatch.lap("calibration")
-    blocked, plain = blocks.split(model, given.plan, target, config), model
-    notes += blocked.notes
-    if free and config.effort != "fast":
-        effort = Effort(DEPTHS[config.effort], run_seconds, events, stopwatch)
-        model, resolved = improve(model, blocked.rest, seen, rows, blocked=blocked, effort=effort)
-    else:
-        resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, seen, given.weights))
-        stopwatch.lap("rounding")
-    notes += _substitutes(given.plan, config, types, rescued)
-    notes += _other_weights(model, given.plan, config)
-    stopwatch.lap("planning")
-    result = insert(model, given.plan, resolved)
-    stopwatch.lap("qdq_insertion")
-    warnings = (*given.warnings, *blocked.warnings, *given.changed(resolved.constants), *_nonfinite(seen), *_idle(idle))
-    twin = FloatTwin(plain, spreads(given.plan, seen, resolved.tensors))
-    return QuantizedModel(result, given.plan, tuple(notes), warnings, stopwatch.seconds, twin=twin)
+    return _Calibrated(given, seen, types, idle, rescued, run_seconds)
+
+
+def _resolved(task: _Task, model: ir.Model, found: _Calibrated, blocked: blocks.Blocked) -> tuple[ir.Model, Resolved]:
+    """The grids of all tensors, and the model that they are for: improved, where there is time for it."""
+    if task.improves:
+        effort = Effort(DEPTHS[task.config.effort], found.run_seconds, task.events, task.stopwatch)
+        return improve(model, blocked.rest, found.seen, task.rows, blocked=blocked, effort=effort)
+    resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, found.seen, found.given.weights))
+    task.stopwatch.lap("rounding")
+    return model, resolved
 
 
 def quantize_unseen(model: ir.Model, target: Target, config: QuantConfig) -> ir.Model:
