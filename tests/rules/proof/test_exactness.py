@@ -8,7 +8,9 @@ import pytest
 from intact.errors import GateFailed
 from intact.matching import rewriter
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.results import Application
 from intact.rules.proof import exactness, witness
+from intact.rules.proof.witness import Pair
 from intact.rules.quantized.folding import DropSelfRequantize, MergeRequantize
 from intact.rules.quantized.symmetric import RequantizeWeight
 from intact.runtime import ort_cpu
@@ -244,3 +246,23 @@ def test_a_replaced_input_of_the_graph_can_be_looked_at():
     after = rewriter.apply(subject.clone(), [DropSelfRequantize()])
     rows = [{"x": np.arange(64, dtype=np.uint8)[None]}]
     assert exactness.validate(subject, after, [DropSelfRequantize()], rows).checked == 1
+
+
+STEP = np.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    ("new", "least", "most"),
+    [
+        (np.float32(-127) * STEP, 1, 1),
+        (np.float32(-126.999) * STEP, 1.0005, 1.002),
+        (np.float32(-127.75) * STEP, 0, 0.3),
+    ],
+    ids=["neighbours", "a thousandth more", "closer"],
+)
+def test_neighbours_on_a_grid_are_a_step_apart_but_for_the_rounding_of_floats(steps, least, most):
+    """Rounded to floats, -128 and -127 steps are more than a step apart; a thousandth of a step is more than that."""
+    old = np.float32(-128) * STEP
+    assert float(np.float32(-127) * STEP) - float(old) > STEP
+    pair = Pair(Application("a_rule", "a_node", WITHIN_ONE_STEP), "old", "new", float(STEP), None)
+    assert least <= exactness._move(pair, np.array([old]), np.array([np.float32(steps) * STEP])) <= most
