@@ -252,12 +252,8 @@ STEP = np.float32(0.1)
 
 
 @pytest.mark.parametrize(
-    ("new", "least", "most"),
-    [
-        (np.float32(-127) * STEP, 1, 1),
-        (np.float32(-126.999) * STEP, 1.0005, 1.002),
-        (np.float32(-127.75) * STEP, 0, 0.3),
-    ],
+    ("steps", "least", "most"),
+    [(-127, 1, 1), (-126.999, 1.0005, 1.002), (-127.75, 0, 0.3)],
     ids=["neighbours", "a thousandth more", "closer"],
 )
 def test_neighbours_on_a_grid_are_a_step_apart_but_for_the_rounding_of_floats(steps, least, most):
