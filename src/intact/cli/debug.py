@@ -62,6 +62,10 @@ def run(values: Flags) -> None:
     """
     config = arguments.settings(values, *SETTINGS)
     arguments.there(values["reference"], values["candidate"])
+    from intact.api import early
+
+    check = early.check_files if values["device"] is None else early.check_device
+    check(config)
     from intact.api.debug import debug
     from intact.cli import console
 
