@@ -21,6 +21,8 @@ Say = Callable[[str], None]
 NAME = "debug"
 PARTED = 1
 SHOWN = 8
+# Where `so far` frightens people.
+LOW_DB = 20.0
 FILES = (
     Option("reference", Path, typer.Argument(help="The model that is right; or one model alone.", show_default=False)),
     Option("candidate", Path | None, typer.Argument(help="The model that is not.", show_default=False)),
@@ -49,6 +51,8 @@ def run(values: Flags) -> None:
 
     REFERENCE CANDIDATE: a float model and a quantized one. Every layer of the candidate is fed with the tensors of
     the reference, so that no earlier error counts. A difference that later layers undo is told apart: it may be meant.
+    The report of a build has the same for every grid, against the float model after its optimization, on fewer samples:
+    a layer here may be several there.
 
     MODEL --device qnn: one quantized model, on the CPU and on the simulator of the NPU. If it does not compile at
     all, it is cut until the smallest piece is left that does not. REFERENCE CANDIDATE --device qnn does both, in turn.
@@ -117,6 +121,11 @@ def _show_models(result: findings.ModelBisection, say: Say) -> None:
     rows = [(one, (one.own_db, one.computed_db, one.grid_db, one.accumulated_db)) for one in result.layers[:SHOWN]]
     headings = ("own dB", "computed", "grid", "so far")
     _show_worst("contributions, each layer fed with right inputs", headings, rows, say)
+    if rows:
+        say("own dB: the SQNR that the layer leaves by itself, by what it computes and by the grid of its result")
+        say("so far: that of the tensor in the whole model, against the reference as it is given")
+    if any(one.accumulated_db is not None and one.accumulated_db < LOW_DB for one, _ in rows):
+        say(f"below {LOW_DB:g} dB so far may be meant: a scale that moved to a later layer, or a mask, does not count")
 
 
 def _grid(layer: Layer) -> str:
