@@ -122,10 +122,22 @@ def _show_models(result: findings.ModelBisection, say: Say) -> None:
     headings = ("own dB", "computed", "grid", "so far")
     _show_worst("contributions, each layer fed with right inputs", headings, rows, say)
     if rows:
-        say("own dB: the SQNR that the layer leaves by itself, by what it computes and by the grid of its result")
-        say("so far: that of the tensor in the whole model, against the reference as it is given")
-    if any(one.accumulated_db is not None and one.accumulated_db < LOW_DB for one, _ in rows):
-        say(f"below {LOW_DB:g} dB so far may be meant: a scale that moved to a later layer, or a mask, does not count")
+        _show_meaning(result)
+
+
+def _show_meaning(result: findings.ModelBisection) -> None:
+    """Say what the columns are, and that a low figure before a scale is taken back is no fault."""
+    from intact.cli.console import print_wrapped
+
+    print_wrapped(
+        "own dB: SQNR that the layer leaves by itself, by what it computes and by the grid of its result; "
+        "so far: SQNR of the tensor in the whole model, against the reference as it is given"
+    )
+    if any(one.accumulated_db is not None and one.accumulated_db < LOW_DB for one in result.layers[:SHOWN]):
+        print_wrapped(
+            f"less than {LOW_DB:g} dB so far may be meant: equalization moves scales to later layers, which take them "
+            "back, and what a mask covers may be anything; intact verify tells what reaches the outputs"
+        )
 
 
 def _grid(layer: Layer) -> str:
