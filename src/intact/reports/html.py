@@ -85,7 +85,7 @@ def view(manifest: Record) -> dict[str, Any]:
     return {
         "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
         "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
-        "verdict": _verdict(manifest),
+        "verdict": verdict(manifest),
         "task": _task(manifest["task_accuracy"]),
         "target": _target(config, stages),
         "precision": _precision(config, stages),
@@ -111,7 +111,7 @@ def view(manifest: Record) -> dict[str, Any]:
     }
 
 
-def _verdict(manifest: Record) -> dict[str, Any]:
+def verdict(manifest: Record) -> dict[str, Any]:
     """The word about the build, what it means, and why; older manifests have none, so their gates decide."""
     word = manifest.get("verdict") or ("failed" if manifest["status"] == "failed" else "unverified")
     state, text = WORDS[word]
