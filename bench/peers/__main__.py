@@ -61,7 +61,9 @@ def main() -> int:
     if not asked.report:
         wanted = [tool for tool in TOOLS if not asked.tools or tool.label in asked.tools]
         _say("environments: made once, some are large")
-        ready = {name: made(bench.environments, PACKAGES[name], retry=asked.retry) for name in _packages(wanted)}
+        # All of them where none is asked for: one that does not install is named in the report.
+        names = dict.fromkeys(tool.package for tool in wanted) if asked.tools else PACKAGES
+        ready = {name: made(bench.environments, PACKAGES[name], retry=asked.retry) for name in names}
         describe(bench, ready, results)
         usable = [tool for tool in wanted if ready[tool.package].usable]
         cases = chosen(asked)
@@ -71,10 +73,6 @@ def main() -> int:
     report.write(into, results)
     _say(str(into / "RESULTS.md"))
     return 0
-
-
-def _packages(wanted: list) -> list[str]:
-    return list(dict.fromkeys(tool.package for tool in wanted))
 
 
 def _say(text: str) -> None:

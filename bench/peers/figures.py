@@ -116,6 +116,10 @@ def _cpu_db(results: Results, model: str, tool: str) -> float | None:
     return figure_of(results, model, tool, "cpu", "sqnr_db")
 
 
+def _optimized_db(results: Results, model: str, tool: str) -> float | None:
+    return figure_of(results, model, tool, "cpu", "optimized_db")
+
+
 def _npu_db(results: Results, model: str, tool: str) -> float | None:
     return figure_of(results, model, tool, "qnn", "sqnr_db")
 
@@ -131,6 +135,7 @@ COMPARED: tuple[tuple[str, Figure, str, str, bool], ...] = (
     ("memory, fast", memory_of, FAST, "{:.0f} MB", False),
     ("memory", memory_of, NORMAL, "{:.0f} MB", False),
     ("SQNR on the CPU", _cpu_db, NORMAL, "{:.1f} dB", True),
+    ("SQNR on the CPU, optimized", _optimized_db, NORMAL, "{:.1f} dB", True),
     ("SQNR on the NPU's simulator", _npu_db, FOR_QNN, "{:.1f} dB", True),
     ("time on ONNX Runtime, of float", _latency, NORMAL, "{:.2f}", False),
     ("size", size_of, NORMAL, "{:.2f} MB", False),

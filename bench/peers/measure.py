@@ -73,8 +73,10 @@ def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
     return {
         "processor": name,
+        "vnni": bool({"avx512_vnni", "avx_vnni"} & set(flags)) if flags else None,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.system(),

@@ -9,6 +9,7 @@ from bench.peers import figures, plots
 from bench.peers.store import Results
 from bench.peers.tools import Tool
 
+ROOT = Path(__file__).resolve().parents[2]
 NONE = "–"
 
 
@@ -36,8 +37,9 @@ def page(results: Results) -> str:
         _table(results, _general(results), _memory_cell, "peak MB"),
         *(f"![{words}](results/{name})" for name, words in plots.captions(results).items()),
         "## The quantized models",
-        "Time of a sample on ONNX Runtime, as a multiple of the float model's; size in MB.",
-        _table(results, figures.ran(results), _model_cell, "time / size"),
+        "On ONNX Runtime as users run it, with all optimizations: time of a sample as a multiple of the float model's, "
+        f"and SQNR in dB{_kernels(results)}; then the size in MB.",
+        _table(results, figures.ran(results), _model_cell, "time / dB / MB"),
         _sameness(results),
         "## The tools",
         _packages(results),
@@ -90,7 +92,15 @@ def _memory_cell(results: Results, model: str, tool: str) -> str:
 def _model_cell(results: Results, model: str, tool: str) -> str:
     ratio = figures.figure_of(results, model, tool, "cpu", "latency_ratio")
     size = figures.size_of(results, model, tool)
-    return NONE if ratio is None or size is None else f"{ratio:.2f} / {size:.2f}"
+    kept = figures.figure_of(results, model, tool, "cpu", "optimized_db")
+    return NONE if ratio is None or size is None else f"{ratio:.2f} / {_bold(kept, None)} / {size:.2f}"
+
+
+def _kernels(results: Results) -> str:
+    """The fact about integer kernels of this machine that a reader of figures has to know."""
+    if results.machine["vnni"] is False:
+        return " (this processor has no VNNI, so that sums of uint8 × int8 may saturate in its kernels)"
+    return ""
 
 
 def _npu_cell(results: Results, model: str, tool: str) -> str:
@@ -154,8 +164,8 @@ def _reading(results: Results) -> str:
     kind = "of the clock" if figures.quiet(results) else "of the processor"
     return (
         f"Seconds {kind} from the start of the process to its end, imports included, medians; then the SQNR in dB of "
-        "the worst output on samples that no tool has seen, on ONNX Runtime as users run it. Bold: the best of the "
-        "row. `intact` is its normal effort, `intact fast` chooses ranges only."
+        "the worst output on samples that no tool has seen, on ONNX Runtime, each node as it is written. Bold: the "
+        "best of the row. `intact` is its normal effort, `intact fast` chooses ranges only."
     )
 
 

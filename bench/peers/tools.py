@@ -58,8 +58,6 @@ TOOLS = (
     Tool("ORT for qnn", "onnxruntime", "by_onnxruntime", "qnn"),
     Tool("NNCF", "nncf", "by_nncf", ""),
     Tool("Quark", "amd-quark", "by_quark", ""),
-    Tool("AIMET", "aimet-onnx", "by_aimet", ""),
-    Tool("ModelOpt", "nvidia-modelopt", "by_modelopt", ""),
-    Tool("Olive", "olive-ai", "by_olive", ""),
-    Tool("Neural Compressor", "neural-compressor", "by_neural_compressor", ""),
+    Tool("AIMET", "aimet-onnx", "by_aimet", "default"),
+    Tool("AIMET for qnn", "aimet-onnx", "by_aimet", "htp_v73"),
 )
