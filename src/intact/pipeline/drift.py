@@ -28,6 +28,7 @@ ROOM_DB = 4.0
 # With both, a number that is as wrong as in one step of fifty (2.37 times the average) still keeps LEAST_DB.
 STEP_ROOM_DB = 3.5
 LEAST_GAIN_DB = 1.0
+CLOSE_DB = 0.5
 STEPS = 48
 # Each layer is tried alone: more would take longer than all the rest of a build.
 MOST_LAYERS = 24
@@ -152,12 +153,12 @@ def steadied(steps: Steps, config: QuantConfig, quantize: Quantize, *, npu: bool
 def _released(layers: Sequence[str], release: Release, noise: Measure, least: Noise) -> tuple[QuantizedModel, int]:
     """The model with more bits for as few layers as will do, the noisiest first, and their number.
 
-    `least` is the noise with more bits for all. Within a decibel of it more layers would be no help, and may do harm: a
-    device may compute the wider form less exactly than the CPU does.
+    `least` is the noise with more bits for all. Close to it more layers would be no help, and may do harm: a device may
+    compute the wider form less exactly than the CPU does.
     """
     share = {name: _beyond(noise(release([one for one in layers if one != name]).model), least) for name in layers}
     noisiest = sorted(layers, key=lambda name: -max(share[name].values(), default=0.0))
-    count, enough = 1, min(LEAST_DB + ROOM_DB, _worst(least) - LEAST_GAIN_DB)
+    count, enough = 1, min(LEAST_DB + ROOM_DB, _worst(least) - CLOSE_DB)
     while count < len(layers) and _worst(_sum([least, *(share[name] for name in noisiest[count:])])) < enough:
         count += 1
     while True:
