@@ -61,6 +61,7 @@ def load_target(
         opset=table.target.opset,
         by_chip=table.target.by_chip,
         halves_alone=table.target.halves_alone,
+        longest_stride=table.target.longest_stride,
     )
 
 

@@ -112,6 +112,7 @@ class TargetSection(TableSection):
     opset: int | None = None
     by_chip: bool = False
     halves_alone: bool = False
+    longest_stride: int | None = None
 
 
 class SignatureRow(TableSection):
