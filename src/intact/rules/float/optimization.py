@@ -11,7 +11,7 @@ from intact.model import edit, normalize, shapes
 from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
-from intact.rules.float import branches, constant_folding, duplicates, loops
+from intact.rules.float import branches, composites, constant_folding, duplicates, loops
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.patches import SplitLongStride
 from intact.rules.float.recurrent import UnrolledLayer
@@ -78,8 +78,10 @@ def optimize(
         refusals, attempts = done.refusals, attempts + done.attempts
         # Last, because rules want a value to have one use where exporters gave it one.
         merged = () if folded or done.applications else duplicates.merge(result)
-        applications += merged
-        changed = bool(folded or done.applications or merged)
+        # What a rule knows a better form of is gone by then.
+        apart = () if ops is None or folded or done.applications else composites.take_apart(result, ops)
+        applications += (*merged, *apart)
+        changed = bool(folded or done.applications or merged or apart)
     edit.prune(result)
     return Rewritten(result, tuple(applications), refusals, attempts)
 
