@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.peers import figures, plots
 from bench.peers.store import Results
-from bench.peers.tools import Tool
+from bench.peers.tools import LEFT_OUT, Tool
 
 ROOT = Path(__file__).resolve().parents[2]
 NONE = "–"
@@ -40,6 +42,7 @@ def page(results: Results) -> str:
         "On ONNX Runtime as users run it, with all optimizations: time of a sample as a multiple of the float model's, "
         f"and SQNR in dB{_kernels(results)}; then the size in MB.",
         _table(results, figures.ran(results), _model_cell, "time / dB / MB"),
+        _accuracies(results),
         _sameness(results),
         "## The tools",
         _packages(results),
@@ -96,6 +99,20 @@ def _model_cell(results: Results, model: str, tool: str) -> str:
     return NONE if ratio is None or size is None else f"{ratio:.2f} / {_bold(kept, None)} / {size:.2f}"
 
 
+def _accuracies(results: Results) -> str:
+    """Points of accuracy lost, for the models whose test samples have labels."""
+    labelled = {one.model for one in results.judged if "points_lost" in one.cpu}
+    if not labelled:
+        return ""
+    part = replace(results, models={model: known for model, known in results.models.items() if model in labelled})
+    return f"Points of accuracy lost there:\n\n{_table(part, figures.ran(part), _points_cell, 'points lost')}"
+
+
+def _points_cell(results: Results, model: str, tool: str) -> str:
+    lost = figures.figure_of(results, model, tool, "cpu", "points_lost")
+    return NONE if lost is None else f"{lost:.1f}"
+
+
 def _kernels(results: Results) -> str:
     """The fact about integer kernels of this machine that a reader of figures has to know."""
     if results.machine["vnni"] is False:
@@ -105,7 +122,7 @@ def _kernels(results: Results) -> str:
 
 def _npu_cell(results: Results, model: str, tool: str) -> str:
     judged = results.verdict(model, tool)
-    if judged is None:
+    if judged is None or not judged.qnn:
         return NONE
     if "error" in judged.qnn:
         return "refused"
@@ -141,9 +158,9 @@ def _first_words(results: Results) -> str:
     models, others = _models(results), [tool.label for tool in figures.peers(results)]
     best = [model for model in models if _is_best(results, model, others)]
     faster = [model for model in models if _at_most(results, model, figures.FAST, "ORT MinMax")]
-    samples = sorted({results.models[model]["samples"] for model in models})
+    samples = " or ".join(map(str, sorted({results.models[model]["samples"] for model in models})))
     return (
-        f"{len(models)} models, quantized to 8 bits with {' or '.join(map(str, samples))} samples. `intact` keeps more "
+        f"{len(models)} model{'s' * (len(models) != 1)}, quantized to 8 bits with {samples} samples. `intact` keeps more "
         f"of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` takes "
         f"no longer than onnxruntime.quantization's MinMax on {len(faster)}."
     )
@@ -235,12 +252,32 @@ def _failures(results: Results) -> list[str]:
         for one in results.judged
         if "error" in one.cpu and one.model in results.models
     ]
-    parts = [("Not installed here:", absent), ("Failed, in the tool's own words:", [*errors, *cpu])]
+    left_out = [f"- {name}: {reason}." for name, reason in LEFT_OUT.items()]
+    parts = [
+        ("Not compared:", left_out),
+        ("Not usable here, in the words of pip or Python:", absent),
+        ("Failed, in the tool's own words:", [*errors, *cpu]),
+    ]
     return [f"{head}\n\n" + "\n".join(lines) for head, lines in parts if lines]
 
 
 def _name(results: Results, model: str) -> str:
     return results.models[model]["title"] if model in results.models else "every model"
+
+
+def _spread(results: Results) -> str:
+    """The widest distance between repeats, relative to their median."""
+    found = [
+        figures.seconds(results, results.of(model, tool.label, known["samples"]))
+        for model, known in results.models.items()
+        for tool in figures.ran(results)
+    ]
+    widths = [(one.most - one.least) / one.value for one in found if one is not None and one.count > 1]
+    if not widths:
+        return "Nothing was repeated: how far seconds spread is not known."
+    return f"From the least to the most, repeats span {100 * statistics.median(widths):.0f} % of their median, " + (
+        f"at most {100 * max(widths):.0f} %."
+    )
 
 
 def _times(counts: Sequence[int]) -> str:
@@ -266,6 +303,7 @@ def _method(results: Results) -> str:
         f"- {state}; other programs used {100 * share:.0f} % of it in the median run.",
         f"- Each tool ran in an environment of its own, with pinned versions, {_times(counts)} on each model, tools "
         "and models in shuffled order; the job of each is in `bench/peers/jobs/`.",
+        f"- {_spread(results)}",
         "- Every tool is given the same samples. intact holds a quarter of them back to judge its own choices by.",
         "- Memory is the most that a process and its children had together, looked at twenty times a second.",
         "- Models with drawn weights say much about time and memory, and less about accuracy: no training shaped them.",

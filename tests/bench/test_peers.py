@@ -48,7 +48,9 @@ def test_the_pictures_are_what_the_raw_figures_give():
 
 
 def test_the_first_table_stands_in_the_readme():
-    assert report.first_table(store.read(RAW)) in (report.ROOT / "README.md").read_text(encoding="utf-8")
+    assert report.first_table(store.read(RAW)) in (report.ROOT / "README.md").read_text(encoding="utf-8"), (
+        "copy the first table of bench/RESULTS.md to README.md"
+    )
 
 
 def test_raw_figures_are_read_as_they_were_written(tmp_path):
