@@ -160,9 +160,9 @@ def _first_words(results: Results) -> str:
     faster = [model for model in models if _at_most(results, model, figures.FAST, "ORT MinMax")]
     samples = " or ".join(map(str, sorted({results.models[model]["samples"] for model in models})))
     return (
-        f"{len(models)} model{'s' * (len(models) != 1)}, quantized to 8 bits with {samples} samples. `intact` keeps more "
-        f"of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` takes "
-        f"no longer than onnxruntime.quantization's MinMax on {len(faster)}."
+        f"{len(models)} model{'s' * (len(models) != 1)}, quantized to 8 bits with {samples} samples. `intact` keeps "
+        f"more of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` "
+        f"takes no longer than onnxruntime.quantization's MinMax on {len(faster)}."
     )
 
 
