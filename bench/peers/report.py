@@ -40,7 +40,7 @@ def page(results: Results) -> str:
         *(f"![{words}](results/{name})" for name, words in plots.captions(results).items()),
         "## The quantized models",
         "On ONNX Runtime as users run it, with all optimizations: time of a sample as a multiple of the float model's, "
-        f"and SQNR in dB{_kernels(results)}; then the size in MB.",
+        f"where the machine was quiet, SQNR in dB{_kernels(results)}, and the size in MB.",
         _table(results, figures.ran(results), _model_cell, "time / dB / MB"),
         _accuracies(results),
         _sameness(results),
@@ -93,10 +93,12 @@ def _memory_cell(results: Results, model: str, tool: str) -> str:
 
 
 def _model_cell(results: Results, model: str, tool: str) -> str:
-    ratio = figures.figure_of(results, model, tool, "cpu", "latency_ratio")
+    ratio = figures.latency_of(results, model, tool)
     size = figures.size_of(results, model, tool)
     kept = figures.figure_of(results, model, tool, "cpu", "optimized_db")
-    return NONE if ratio is None or size is None else f"{ratio:.2f} / {_bold(kept, None)} / {size:.2f}"
+    if kept is None or size is None:
+        return NONE
+    return f"{NONE if ratio is None else f'{ratio:.2f}'} / {kept:.1f} / {size:.2f}"
 
 
 def _accuracies(results: Results) -> str:
