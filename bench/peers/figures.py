@@ -160,6 +160,12 @@ def losses(results: Results) -> Iterator[Loss]:
     yield from _of_packages(results)
 
 
+def wasted(results: Results) -> list[str]:
+    """The models on which the normal effort keeps less than the fast one."""
+    pairs = {model: [_cpu_db(results, model, tool) for tool in (FAST, NORMAL)] for model in results.models}
+    return [model for model, (fast, normal) in pairs.items() if fast and normal and normal < fast - CLEAR_DB]
+
+
 def _clearly_better(theirs: float, own: float, *, more: bool) -> bool:
     return theirs > own + CLEAR_DB if more else theirs < own * (1 - CLEAR)
 

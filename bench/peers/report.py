@@ -67,6 +67,8 @@ def _first_cell(results: Results, model: str, tool: str) -> str:
     if _failed(results, model, tool):
         return "fails"
     taken = figures.time_of(results, model, tool)
+    if taken is None:
+        return NONE
     kept = figures.figure_of(results, model, tool, "cpu", "sqnr_db")
     labels = [tool.label for tool in _general(results)]
     times = [figures.time_of(results, model, label) for label in labels]
@@ -190,20 +192,24 @@ def _reading(results: Results) -> str:
 
 def _losses(results: Results) -> str:
     found = list(figures.losses(results))
-    if not found:
-        return "In no figure of this run is another tool clearly better."
     rows = [[_name(results, loss.model), loss.figure, loss.ours, f"{loss.theirs} ({loss.tool})"] for loss in found]
-    return (
+    words = (
         "Every figure in which the best of all other tools is clearly better, each figure by itself: the quickest tool "
         "is seldom the most accurate one.\n\n" + _markdown(["model", "figure", "intact", "best of the others"], rows)
     )
+    parts = [words if found else "In no figure of this run is another tool clearly better."]
+    wasted = [_name(results, model) for model in figures.wasted(results)]
+    if wasted:
+        parts.append(f"The normal effort keeps less than the fast one, which takes less time, on: {', '.join(wasted)}.")
+    return "\n\n".join(parts)
 
 
 def _simulated(results: Results) -> str:
     words = (
         "Each quantized model is compiled by `intact compile --device qnn --no-strict`, which brings models of other "
         "tools to the form that the device takes where no number changes by it, and compared by `intact verify`: SQNR "
-        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device."
+        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device; "
+        "– was not asked."
     )
     refused = [
         f"- {one.tool}, {results.models[one.model]['title']}: {one.qnn['error']}"

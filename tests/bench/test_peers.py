@@ -89,6 +89,13 @@ def test_a_peer_that_keeps_more_is_named(theirs, lost):
         assert "| a small model | SQNR on the CPU | 40.0 dB | 41.0 dB (NNCF) |" in report.page(found)
 
 
+@pytest.mark.parametrize(("fast", "said"), [(41.0, True), (40.05, False), (39.0, False)])
+def test_an_effort_that_was_wasted_is_told(fast, said):
+    runs = (RUN, replace(RUN, tool="intact fast"))
+    page = report.page(results(*runs, judged=(kept("intact", 40.0), kept("intact fast", fast))))
+    assert ("keeps less than the fast one, which takes less time, on: a small model." in page) == said
+
+
 def test_a_tool_that_fails_is_quoted():
     page = report.page(results(RUN, replace(RUN, tool="NNCF", error="ValueError: opset 9")))
     assert "| fails |" in page and "- NNCF, a small model: ValueError: opset 9" in page
