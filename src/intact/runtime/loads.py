@@ -12,7 +12,7 @@ from intact.runtime import process
 TIMEOUT = 900.0
 
 
-class LoadOrder(TypedDict):
+class TrialLoad(TypedDict):
     """Model files to make sessions for, with the optimizations of ONNX Runtime or without."""
 
     models: list[str]
@@ -41,7 +41,7 @@ def problems(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> d
     # The child has another working directory.
     places = {str(path.absolute()): path for path in paths}
     try:
-        order: LoadOrder = {"models": list(places), "optimize": optimize}
+        order: TrialLoad = {"models": list(places), "optimize": optimize}
         reply = process.call("intact.runtime.loads:load", order, timeout=timeout)
     except IntactError as error:
         if len(paths) == 1:
@@ -51,7 +51,7 @@ def problems(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> d
     return {places[path]: why for path, why in reply.result["refused"].items()}
 
 
-def load(order: LoadOrder) -> dict[str, dict[str, str]]:
+def load(order: TrialLoad) -> dict[str, dict[str, str]]:
     """Job: make a session for each model; what ONNX Runtime refuses is answered, what crashes it ends this process."""
     import onnxruntime as ort
 
