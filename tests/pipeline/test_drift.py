@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -91,3 +93,43 @@ def test_bits_that_do_not_help_are_not_spent(tmp_path, monkeypatch):
     assert any("more bits for layers do not help" in warning for warning in result.warnings)
     left = onnx.load(tmp_path / "out/model.qdq.onnx").graph
     assert not any(node.op_type == "MatMul" and node.input[1] in WEIGHTS for node in left.node)
+
+
+def test_a_quiet_step_counts_as_much_as_a_loud_one():
+    """By numpy: loud steps keep 60 dB, quiet ones 20 dB; all together seem to keep what the loud ones do."""
+    right = np.array([[100.0], [1.0]] * 24, np.float32)
+    steps = drift.Steps(ir_model("y = Mul(x, c)", c=np.float32(1)), [{"x": row} for row in right], {}, rows_of(right))
+    wrong = ir_model("y = Add(x, c)", c=np.float32(0.1))
+    together = 10 * np.log10(np.mean(right**2) / 0.01)
+    assert -10 * np.log10(steps.noise(wrong)["y"]) == pytest.approx(together, abs=0.01)
+    single = 10 * np.log10(1 / np.mean(0.01 / right**2)) - drift.STEP_ROOM_DB
+    assert -10 * np.log10(steps.noise_of_a_step(wrong)["y"]) == pytest.approx(single, abs=0.01) and single < 20
+
+
+def ir_model(text, **weights):
+    return from_text("(float[1] x) => (float[1] y)", text, weights=weights)
+
+
+def rows_of(values):
+    return [{"y": row} for row in values]
+
+
+@pytest.mark.parametrize(
+    ("shares", "freed"),
+    [
+        ({"a": 1e-3, "b": 1e-9, "c": 1e-2}, {"a", "c"}),  # 30 and 20 dB are too little, 90 are not
+        ({"a": 1e-9, "b": 1e-9, "c": 1e-2}, {"c"}),
+        ({"a": 0.0, "b": 0.0, "c": 1e-2, "rest": 3e-3}, {"c"}),  # never 34 dB: bits for a and b would change nothing
+    ],
+)
+def test_bits_go_to_the_noisiest_layers_and_to_no_more_than_help(shares, freed):
+    rest, layers = shares.get("rest", 1e-9), [name for name in shares if name != "rest"]
+
+    def release(names):
+        return SimpleNamespace(model=frozenset(names))
+
+    def noise(names):
+        return {"y": rest + sum(shares[name] for name in layers if name not in names)}
+
+    result, number = drift._released(layers, release, noise, noise(layers))
+    assert (result.model, number) == (freed, len(freed))

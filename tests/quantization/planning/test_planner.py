@@ -144,6 +144,14 @@ class TestOverrides:
         assert read(result, "c", 1).axis is None and read(result, "d", 1).axis == 0
         assert read(result, "c", 2).scale == read(result, "c", 0).scale * read(result, "c", 1).scale
 
+    @pytest.mark.parametrize(("asked", "axis"), [({}, None), ({"per_channel": True}, 0)])
+    def test_a_scale_a_channel_where_the_table_names_one_for_all_first(self, asked, axis):
+        """On qnn 16-bit weights have one scale for all channels, unless somebody wants one for each."""
+        given = {"w": {"dtype": "int16", **asked}}
+        config = QuantConfig(activation_type="uint16", per_channel=True, overrides=given)
+        found = {weight.tensor: weight for weight in quantizing.plan(net(), load_target("qnn"), config).weights}
+        assert (found["w"].dtype, found["w"].axis) == ("int16", axis)
+
     def test_the_type_of_a_weight(self):
         result = quantized(net(), FEEDS, overrides={"w": {"dtype": "uint8", "symmetric": False}}).model
         assert read(result, "c", 1).dtype == "uint8" and read(result, "d", 1).dtype == "int8"

@@ -88,7 +88,8 @@ def _candidate(node: ir.Node, target: Target, config: QuantConfig, types: Mappin
     for dtype in (wanted, *(_INSTEAD[wanted] if target.npu else ())):
         fitting = [s for s in target.signatures(spec) if _fits(node, s, dtype, target) and _obeys(node, s, config)]
         exact = [s for s in fitting if _has_weight_types(node, s, target, config)]
-        signature = next(iter(exact or fitting), None)
+        asked = [s for s in exact if _has_channels_asked_for(node, s, config)]
+        signature = next(iter(asked or exact or fitting), None)
         if signature is not None:
             return Choice(node, spec, signature, dtype)
     return None
@@ -108,6 +109,18 @@ def _has_weight_types(node: ir.Node, signature: Signature, target: Target, confi
         if wanted not in slot.types:
             return False
     return True
+
+
+def _has_channels_asked_for(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
+    """True if each weight for which the settings want a scale a channel can have them.
+
+    A table may name one scale for all channels first, because a device rounds less with it; a weight whose channels
+    differ much in size loses more by that.
+    """
+    pairs = [(signature.input(index), value) for index, value in enumerate(node.inputs) if value is not None]
+    weights = [(slot, value.name or "") for slot, value in pairs if slot is not None and slot.constant]
+    asked = [slot for slot, name in weights if name in config.overrides and config.overrides[name].per_channel]
+    return all(slot.granularity == "channel" for slot in asked)
 
 
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:

@@ -1,0 +1,59 @@
+"""Operators that a device does not have, in those that ONNX defines them by.
+
+Some of them ONNX Runtime's CPU has not either, losses for one: it takes them apart itself, but not in a model that a
+compiler gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from intact.matching.rewriter import BOUNDED
+from intact.model import edit, query, randomness
+from intact.model.op_definitions import definition
+from intact.results import Application
+
+
+def take_apart(model: ir.Model, ops: Callable[[str, str], bool]) -> tuple[Application, ...]:
+    """Write every operator that the target lacks in those of its definition; return which were.
+
+    The definition says what an operator computes, up to the rounding of floats.
+    """
+    names: edit.Names | None = None
+    opset = model.opset_imports[""]
+    done: list[Application] = []
+    for node in [node for node in model.graph if not node.domain and not ops("", node.op_type)]:
+        body = None if randomness.draws(node) else definition(node, opset)
+        if body is None:
+            continue
+        names = names or edit.Names(model)
+        _splice(node, body, names)
+        done.append(Application("take_apart", node.name or "", BOUNDED.value))
+    return tuple(done)
+
+
+def _splice(node: ir.Node, body: ir.Graph, names: edit.Names) -> None:
+    """Put the nodes of a definition in the place of `node`."""
+    graph, nodes, results = node.graph, list(body), list(body.outputs)
+    assert isinstance(graph, ir.Graph), f"{node.name!r} is in a graph"
+    given = dict(zip(body.inputs, (value for value in node.inputs if value is not None), strict=True))
+    body.outputs.clear()
+    body.remove(nodes)
+    for constant in list(body.initializers.values()):
+        del body.initializers[constant.name or ""]
+        constant.name = names.take(f"{node.name}/{constant.name}")
+        graph.initializers[constant.name] = constant
+    for old, new in given.items():
+        for user, position in list(old.uses()):
+            user.replace_input_with(position, new)
+    for inner in nodes:
+        inner.name = names.take(f"{node.name}/{inner.op_type}")
+        for value in inner.outputs:
+            value.name = names.take(f"{inner.name}/output") if value.name else value.name
+    graph.insert_before(node, nodes)
+    for old, new in zip(node.outputs, results, strict=True):
+        if not query.is_unused(old):
+            edit.replace_value(old, given.get(new, new), names)
+    graph.remove(node, safe=True)
