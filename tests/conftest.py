@@ -48,9 +48,9 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
         numbers.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
-def _load_here(*paths: Path, timeout: float = loads.TIMEOUT) -> dict[Path, str]:
+def _load_here(*paths: Path, timeout: float = loads.TIMEOUT, optimize: bool = True) -> dict[Path, str]:
     """The job of `loads.problems` without its process."""
-    found = loads.load({"models": [str(path) for path in paths]})["refused"]
+    found = loads.load({"models": [str(path) for path in paths], "optimize": optimize})["refused"]
     return {path: found[str(path)] for path in paths if str(path) in found}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from intact.matching.explanation import doubts, explain
 from intact.matching.order import Order
-from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, apply
+from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, apply, could_fire
 from intact.model import query
 from intact.results import Application, Refusal
 from intact.runtime import ort_cpu
@@ -139,6 +139,22 @@ def test_an_application_is_recorded_with_its_claim():
 def test_rewriting_goes_on_until_nothing_matches():
     body = "a = Neg(x)\n b = Neg(a)\n c = Neg(b)\n d = Neg(c)\n e = Neg(d)\n y = Relu(e)"
     assert ops(apply(model(body), [CancelNegations()]).model) == ["Neg", "Relu"]
+
+
+@pytest.mark.parametrize(
+    ("body", "factor", "fires"),
+    [
+        pytest.param("a = Mul(x, c)\n y = Mul(a, c)", "2", True, id="matches"),
+        pytest.param("a = Mul(x, c)\n y = Mul(a, c)", "1e30", False, id="has a doubt"),
+        pytest.param("a = Mul(x, c)\n y = Neg(a)", "2", False, id="does not match"),
+    ],
+)
+def test_a_rule_that_would_fire_is_known_without_firing(body, factor, fires):
+    subject = model(body, constants=f"float c = {{{factor}}}")
+    before = ops(subject)
+    assert could_fire(subject, [MergeScales()]) is fires
+    assert ops(subject) == before
+    assert bool(apply(subject, [MergeScales()]).applications) is fires
 
 
 def test_a_match_that_an_earlier_rewrite_makes_possible_is_found():

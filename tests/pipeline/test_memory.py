@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bench.scale import MOST_APART, graph, measured
 from intact.api.build import build
 from intact.api.quantize import quantize
 from intact.errors import SettingsError, ToolchainError
@@ -62,7 +63,7 @@ def test_fewer_bits_and_less_effort_need_less(tmp_path):
 
 
 def test_a_limit_below_the_estimate_is_refused_with_the_figure_before_any_work(saved, tmp_path):
-    with pytest.raises(SettingsError, match=r"--max-memory 100M: the build needs about 0\.4 GB") as caught:
+    with pytest.raises(SettingsError, match=r"--max-memory 100M: the build needs about 0\.2 GB") as caught:
         build(saved, output=tmp_path / "built", device="cpu", max_memory="100M")
     assert (caught.value.code, caught.value.status) == ("S240", 2)
     assert not (tmp_path / "built").exists()
@@ -107,7 +108,14 @@ def test_the_estimate_is_told_and_stands_in_the_manifest(saved, tmp_path):
     events = Silence()
     events.note = told.note
     built = build(saved, output=tmp_path / "built", device="cpu", effort="fast", events=events)
-    assert any(text.startswith("needs about 0.4 GB") for text in told)
+    assert any(text.startswith("needs about 0.2 GB") for text in told)
     load = next(stage for stage in built.stages if stage.name == "load")
     assert load.details["memory_needed_bytes"] == memory.needed(io.load(saved), CONFIG).total
     assert onnx.load(tmp_path / "built" / "model.onnx").producer_name == "intact"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process holds on Linux only")
+def test_a_build_holds_what_it_said(tmp_path):
+    cost = measured(*graph(tmp_path, "layers", 1_500))
+    assert max(cost.needed, cost.peak) <= MOST_APART * min(cost.needed, cost.peak)

@@ -43,8 +43,8 @@ def test_a_value_that_is_cut_off_is_a_doubt_only_where_outputs_change(reader, ro
     found = clipped.clipped(grids, execution.inside(model, list(grids), rows))
     assert [one.tensor for one in found] == ["scores"]
 
-    prepared = SimpleNamespace(model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig())
-    doubts = verifying.clipping_doubts(prepared, found)
+    prepared = SimpleNamespace(model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), calibrated=True)
+    doubts = verifying.clipping_doubts(prepared, verifying.watched(prepared), found)
     assert bool(doubts) == doubted
     assert all("scores reaches" in one for one in doubts)
     log = Log()
@@ -90,8 +90,10 @@ def test_the_error_of_a_layer_is_what_it_adds_to_right_inputs_and_what_came_toge
     normalize.name_nodes(model)
     rows = [{"x": rng.standard_normal((8, 16)).astype(np.float32)} for _ in range(3)]
     twin = FloatTwin(float_model, {"h": Spread(-3.0, 4.0, (1, 0, 5), 0.25)})
-    prepared = SimpleNamespace(model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), twin=twin)
-    _, errors = verifying._look_inside(prepared, Log())
+    prepared = SimpleNamespace(
+        model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), twin=twin, calibrated=True
+    )
+    _, errors = verifying._look_inside(prepared, verifying.watched(prepared), Log())
 
     x = np.stack([row["x"] for row in rows[: layer_errors.ROWS]])
     h, y = x @ w, x @ w @ v

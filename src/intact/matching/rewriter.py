@@ -150,6 +150,17 @@ def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None)
         return _Engine(model, rules, watch).run()
 
 
+def could_fire(model: ir.Model, rules: Iterable[Rule]) -> bool:
+    """True if a rule matches somewhere in `model` and has no doubt; where none does, `apply` changes nothing."""
+    index = PatternIndex([_prepared(rule) for rule in rules])
+    return any(
+        prepared.check(match) is None
+        for node in query.all_nodes(model)
+        for prepared in index.candidates(node)
+        for match in prepared.matcher.matches(node)
+    )
+
+
 class PreparedRule:
     """A rule with its pattern built and the arguments of its methods known."""
 

@@ -105,7 +105,7 @@ def _write_tensor(message: onnx.TensorProto, tensor: ir.TensorProtocol, name: st
     message.dims.extend(array.shape)
 
 
-def _is_bytes(tensor: ir.Tensor) -> bool:
+def _is_bytes(tensor: ir.TensorProtocol) -> bool:
     """True if the bytes of the array are those of the message; narrow integers are packed there."""
     dtype = tensor.dtype.numpy()
     is_plain = dtype.isbuiltin == 1 and dtype.kind in "biuf" and sys.byteorder == "little"
@@ -114,8 +114,8 @@ def _is_bytes(tensor: ir.Tensor) -> bool:
 
 def _write_node(message: onnx.NodeProto, node: ir.Node, ir_version: int) -> None:
     outputs = [value.name for value in node.outputs]
-    rest = node.overload or node.doc_string or node.metadata_props or getattr(node, "device_configurations", ())
-    if rest or not all(outputs):
+    is_plain = not (node.overload or node.doc_string or node.metadata_props or node.device_configurations)
+    if not is_plain or not all(outputs):
         ir.serde.serialize_node_into(message, node, model_ir_version=ir_version)
         return
     message.op_type = node.op_type

@@ -15,7 +15,6 @@ from intact.backends import compiling, other_version
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
 from intact.linting import linter, repairs
-from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
@@ -23,9 +22,10 @@ from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_re
 from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
 from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
-from intact.rules.proof import exactness
+from intact.rules.proof import exactness, witness
+from intact.rules.proof.witness import Witness
 from intact.rules.quantized import families, zero_point_notes
-from intact.runtime import loads
+from intact.runtime import loads, ort_cpu
 from intact.targets import validate as validation
 from intact.targets.spec import Target
 
@@ -74,9 +74,9 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     with log.stage("rewrite") as (_, details):
         repaired = _repair(quantized, log)
         rules = families.rules_for(quantized.target)
-        rewritten = rewriter.apply(repaired.model.clone(), rules)
+        rewritten, seen = witness.rewrite(repaired.model, rules)
         rows = validation_rows(quantized.inputs)
-        details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target))
+        details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, seen))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
@@ -204,10 +204,14 @@ def _left_alone(node: PlacedNode) -> Violation:
     return Violation(node.name, node.op, requirement, node.reason, "the compiler's own placement", fix, "T128")
 
 
-def check_loads(compiled: CompiledModel, folder: Path, *, runs_later: bool) -> None:
+def check_loads(compiled: CompiledModel, folder: Path, log: Log, *, runs_later: bool) -> None:
     """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it later, loads it."""
     if (folder / PORTABLE).is_file():
-        loads.check(folder / PORTABLE)
+        optimize = ort_cpu.is_worth_optimizing(compiled.prepared.model)
+        if not optimize:
+            nodes = f"{len(compiled.prepared.model.graph)} nodes, more than {ort_cpu.MOST_OPTIMIZED}"
+            log.events.note(f"{PORTABLE} was loaded without ONNX Runtime's optimizations, which take long: {nodes}")
+        loads.check(folder / PORTABLE, optimize=optimize)
     if not runs_later and compiled.compiled.runs and not compiled.compiled.loaded:
         compiling.load(compiled.compiled.path, compiled.device)
 
@@ -242,10 +246,15 @@ def validation_rows(inputs: data.CalibrationAndTest) -> Sequence[Outputs]:
 
 
 def check_rewriting(
-    before: ir.Model, rewritten: Rewritten, rules: Sequence[Rule], rows: Sequence[Outputs], target: Target
+    before: ir.Model,
+    rewritten: Rewritten,
+    rules: Sequence[Rule],
+    rows: Sequence[Outputs],
+    target: Target,
+    seen: Witness | None = None,
 ) -> RewriteCheck:
-    """Run the model before and after rewriting, and tell what that showed."""
-    found = exactness.validate(before, rewritten, rules, rows)
+    """Run the model before and after rewriting, and tell what that showed; `seen` is what was recorded meanwhile."""
+    found = exactness.validate(before, rewritten, rules, rows, seen)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -148,6 +149,28 @@ def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) ->
         return iter(rows)
     opened = session(model, computed)
     return ({**row, **opened.run_over(row)} for row in rows)
+
+
+class WatchedModel:
+    """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it."""
+
+    def __init__(self, model: ir.Model, names: Sequence[str]) -> None:
+        inputs = {value.name for value in model.graph.inputs}
+        self._model = model
+        self._outputs = [value.name or "" for value in model.graph.outputs]
+        self._computed = [name for name in names if name not in inputs]
+
+    @functools.cached_property
+    def _session(self) -> ort_cpu.Session:
+        return session(self._model, list(dict.fromkeys([*self._outputs, *self._computed])))
+
+    def stream(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        """Outputs of the model for each row."""
+        return (self._session.run(row, self._outputs) for row in rows)
+
+    def inside(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+        """The values of the tensors, inputs among them, for each row; the next row is written over them."""
+        return ({**row, **self._session.run_over(row)} for row in rows)
 
 
 def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outputs]:

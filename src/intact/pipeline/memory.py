@@ -24,8 +24,8 @@ from intact.settings.memory_size import bytes_of, gigabytes
 
 # Measured with bench/scale.py: Python with its libraries in this process and in one that loads the result, a node in
 # all forms that are alive at once, and the rows that calibration runs at once, each with its tensors and a copy.
-PROGRAM = 350_000_000
-NODE = 40_000
+PROGRAM = 120_000_000
+NODE = 88_000
 ACTIVATIONS = 4
 # The numbers on the way from a weight to its integers are two arrays of float64.
 LARGEST_WEIGHT = 6
@@ -66,9 +66,12 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     effort = "fast" if quant is None else quant.effort
     studied = sum([_moments(tuple(tensor.shape.numpy()), effort) for tensor in tensors])
     nodes = sum(1 for _ in query.all_nodes(model))
+    rounded = LARGEST_WEIGHT * max(sizes, default=0)
+    # Weights alone are rounded before any session of the result is made.
+    held = copied + rounded if calibrates else max(copied, rounded)
     return MemoryNeed(
         PROGRAM + NODE * nodes,
-        inside + copied + studied + LARGEST_WEIGHT * max(sizes, default=0),
+        inside + studied + held,
         ACTIVATIONS * footprint.activations(model),
     )
 

@@ -127,7 +127,7 @@ def _try_recalled(
 def _try(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
     validated = deployment.validate_once(rewritten, log)
     compiled = deployment.compile_once(validated, folder, log)
-    deployment.check_loads(compiled, folder, runs_later=options.verify)
+    deployment.check_loads(compiled, folder, log, runs_later=options.verify)
     tidy(rewritten.rewritten.model)
     if not options.verify:
         return compiled, _unverified(rewritten.prepared, log)

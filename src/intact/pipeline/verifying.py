@@ -17,6 +17,7 @@ from intact.model import query, randomness
 from intact.model.activation_grids import layers_apart, unrounded
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
+from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel
 from intact.reports.figures import count
 from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
@@ -28,6 +29,7 @@ from intact.verification.compare import Runner, compare, measure
 from intact.verification.sequences import chained
 
 Outputs = Mapping[str, np.ndarray]
+Streamer = Callable[[Iterable[data.Feeds]], Iterator[Outputs]]
 # Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
 Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | None]
 
@@ -60,11 +62,13 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         original = prepared.source.as_given()
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
         details.update({"states": states} if states else {})
-        runners = [chained(runner, states) for runner in (original, *_runners(built, in_turn=bool(states)))]
+        quantized = watched(prepared)
+        forms = (original, *_runners(built, quantized, in_turn=bool(states)))
+        runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], advance), runners[1:], prepared.labels)
-        clipped, errors = _look_inside(prepared, log) if prepared.calibrated else ([], ())
+        clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
-        doubts = clipping_doubts(prepared, clipped)
+        doubts = clipping_doubts(prepared, quantized, clipped)
         _warn_of_clipped(clipped, log, shows=bool(doubts))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(rows)} steps")
@@ -86,14 +90,19 @@ def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
     return Verified(unrun=reason)
 
 
-def _runners(built: CompiledModel, *, in_turn: bool) -> list[Runner]:
+def watched(prepared: PreparedModel) -> WatchedModel:
+    """The quantized model, which runs for more than one purpose, with the tensors on grids."""
+    return WatchedModel(prepared.model, list(clipping.watched(prepared.model)) if prepared.calibrated else [])
+
+
+def _runners(built: CompiledModel, quantized: WatchedModel, *, in_turn: bool) -> list[Runner]:
     prepared, rewritten = built.prepared, built.before.rewritten
-    forms: list[tuple[Form, ir.Model]] = []
+    forms: list[tuple[Form, Streamer]] = []
     if prepared.is_quantized:
-        forms.append(("quantized", prepared.model))
+        forms.append(("quantized", quantized.stream))
     if rewritten.applications or not (built.compiled.runs or forms):
-        forms.append(("rewritten", rewritten.model))
-    runners = [Runner(form, execution.PLAIN, partial(execution.stream, model)) for form, model in forms]
+        forms.append(("rewritten", partial(execution.stream, rewritten.model)))
+    runners = [Runner(form, execution.PLAIN, run) for form, run in forms]
     return [*runners, _deployed(built, in_turn=in_turn)] if built.compiled.runs else runners
 
 
@@ -137,7 +146,9 @@ def placed(built: CompiledModel, found: Verified, finder: Finder | None, log: Lo
     return replace(found, parted=parted)
 
 
-def _look_inside(prepared: PreparedModel, log: Log) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
+def _look_inside(
+    prepared: PreparedModel, quantized: WatchedModel, log: Log
+) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
     """The tensors that leave the grids which calibration chose, and the error of every tensor on a grid."""
     grids = clipping.watched(prepared.model)
     if not grids:
@@ -145,9 +156,9 @@ def _look_inside(prepared: PreparedModel, log: Log) -> tuple[list[clipping.Clipp
     errors = [layer_errors.GridErrors(grid) for grid in grids.values()]
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
     with log.events.stage("compare the layers", len(rows)) as advance:
-        inside = execution.inside(prepared.model, list(grids), rows)
-        watched = layer_errors.compared(errors, _right_tensors(prepared, errors, rows, log), inside)
-        found = clipping.clipped(grids, _told(watched, advance))
+        right = _right_tensors(prepared, errors, rows, log)
+        compared = layer_errors.compared(errors, right, quantized.inside(rows))
+        found = clipping.clipped(grids, _told(compared, advance))
     return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
 
 
@@ -188,15 +199,15 @@ def _warn_of_clipped(clipped: Sequence[clipping.Clipped], log: Log, *, shows: bo
         log.warn(f"held-back samples lie far outside the calibration data: {clipped[0]}{more}{end}")
 
 
-def clipping_doubts(prepared: PreparedModel, clipped: Sequence[clipping.Clipped]) -> tuple[str, ...]:
+def clipping_doubts(
+    prepared: PreparedModel, quantized: WatchedModel, clipped: Sequence[clipping.Clipped]
+) -> tuple[str, ...]:
     """Doubt the data if the outputs change much with what is cut off; masked scores, for one, may be cut off freely."""
     if not clipped:
         return ()
     free = unrounded(prepared.model, {one.tensor for one in clipped})
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
-    changed = compare(
-        "quantized", execution.PLAIN, execution.stream(free, rows), execution.stream(prepared.model, rows)
-    )
+    changed = compare("quantized", execution.PLAIN, execution.stream(free, rows), quantized.stream(rows))
     limit = prepared.config.verdict.suspect_below_db
     if all(row.equal is not None or row.sqnr_db is None or row.sqnr_db >= limit for row in changed):
         return ()

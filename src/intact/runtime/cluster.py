@@ -7,6 +7,7 @@ jobs, and a worker uses as many threads as this process would, so that sums are 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -74,8 +75,10 @@ class Cluster:
         import joblib
 
         with joblib.parallel_config(**self.engine.config):
-            pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **self.engine.limits)
-            yield from pool(joblib.delayed(_numbered)(number, function, job, terms) for number, job in jobs.items())
+            pool = joblib.Parallel(batch_size=1, return_as=self.engine.returns, **self.engine.limits)
+            work = _packed if self.engine.is_read_only else _numbered
+            done = pool(joblib.delayed(work)(number, function, job, terms) for number, job in jobs.items())
+            yield from map(pickle.loads, done) if self.engine.is_read_only else done
 
     def _given_up(self, death: Exception) -> ToolchainError:
         """The error for jobs that no worker survives."""
@@ -85,6 +88,11 @@ class Cluster:
 
 def _numbered(number: int, function: Callable[[Job], Result], job: Job, terms: Terms) -> tuple[int, Result]:
     return number, worker_terms.perform(function, job, terms)
+
+
+def _packed(number: int, function: Callable[[Job], Result], job: Job, terms: Terms) -> bytes:
+    """The result as bytes, of which arrays are made that can be written to."""
+    return pickle.dumps(_numbered(number, function, job, terms))
 
 
 def current() -> Cluster | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,12 @@ class Engine:
     limits: Mapping[str, Any] = field(default_factory=dict)
     ask: Callable[[Callable[[], Versions]], Mapping[str, Versions]] | None = None
     workers: int | None = None
+    returns: str = "generator_unordered"
+    """The way in which joblib hands results over: as they come, unless the backend can do no such thing."""
+
+    is_read_only: bool = False
+    """True if arrays of a result lie in memory that it shares with others, and must not be written to."""
+
     given_up: tuple[type[Exception], ...] = ()
     """What it raises where a job has killed so many workers that it tries no more."""
 
@@ -160,10 +167,13 @@ def _ray(name: str) -> Iterator[Engine]:
     _imported(RAY, name).register_ray()
     ray: Any = importlib.import_module("ray")
     ours = not ray.is_initialized()
+    # What is used is nobody else's business, unless somebody has said so.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if ours:
         ray.init(address=None if name == RAY else name, logging_level=logging.ERROR, log_to_driver=False)
     try:
-        yield Engine(name, {"backend": RAY})
+        # All of its processors; joblib would take one, and work here. Its backend hands over all results at once.
+        yield Engine(name, {"backend": RAY}, {"n_jobs": -1}, returns="list", is_read_only=True)
     finally:
         if ours:
             ray.shutdown()

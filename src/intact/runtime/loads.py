@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypedDict
 
 from intact.errors import IntactError, ModelError
 from intact.runtime import process
@@ -11,9 +12,16 @@ from intact.runtime import process
 TIMEOUT = 900.0
 
 
-def check(*paths: Path, timeout: float = TIMEOUT) -> None:
-    """Refuse models that ONNX Runtime's CPU provider does not load with its default optimizations."""
-    for path, problem in problems(*paths, timeout=timeout).items():
+class TrialLoad(TypedDict):
+    """Model files to make sessions for, with the optimizations of ONNX Runtime or without."""
+
+    models: list[str]
+    optimize: bool
+
+
+def check(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> None:
+    """Refuse models that ONNX Runtime's CPU provider does not load, with its default optimizations or without any."""
+    for path, problem in problems(*paths, timeout=timeout, optimize=optimize).items():
         raise refusal(path, problem)
 
 
@@ -26,31 +34,34 @@ def refusal(path: Path, problem: str) -> ModelError:
     )
 
 
-def problems(*paths: Path, timeout: float = TIMEOUT) -> dict[Path, str]:
+def problems(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> dict[Path, str]:
     """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out."""
     if not paths:
         return {}
     # The child has another working directory.
     places = {str(path.absolute()): path for path in paths}
     try:
-        reply = process.call("intact.runtime.loads:load", {"models": list(places)}, timeout=timeout)
+        order: TrialLoad = {"models": list(places), "optimize": optimize}
+        reply = process.call("intact.runtime.loads:load", order, timeout=timeout)
     except IntactError as error:
         if len(paths) == 1:
             return {paths[0]: error.message}
         # The process died of one of them: alone, each tells.
-        return {path: why for one in paths for path, why in problems(one, timeout=timeout).items()}
+        return {path: why for one in paths for path, why in problems(one, timeout=timeout, optimize=optimize).items()}
     return {places[path]: why for path, why in reply.result["refused"].items()}
 
 
-def load(request: dict[str, list[str]]) -> dict[str, dict[str, str]]:
+def load(order: TrialLoad) -> dict[str, dict[str, str]]:
     """Job: make a session for each model; what ONNX Runtime refuses is answered, what crashes it ends this process."""
     import onnxruntime as ort
 
     from intact.runtime.ort_message import sentence
 
     refused = {}
-    for path in request["models"]:
+    for path in order["models"]:
         options = ort.SessionOptions()
+        if not order["optimize"]:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         try:
             ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)

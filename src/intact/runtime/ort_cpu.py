@@ -24,6 +24,10 @@ STOPPED = "M131"
 # bytes of weights than this no session of ours does, so that they are read from their files and need no memory.
 LARGEST_COPIED = 1 << 30
 
+# The optimizers of ONNX Runtime take time for a node that grows with the number of nodes. In a graph with more than
+# this, no session of ours pays for them but that of the deployed model.
+MOST_OPTIMIZED = 10_000
+
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
 
@@ -85,9 +89,9 @@ class Session:
         self._kept: dict[str, np.ndarray] = {}
         self._binding: ort.IOBinding | None = None
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs, by name, for one set of inputs."""
-        names = [port.name for port in self.outputs]
+    def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """The outputs, all or these, by name, for one set of inputs."""
+        names = [port.name for port in self.outputs] if names is None else names
         try:
             values = self._session.run(names, self._as_declared(feeds))
         # ORT's exception classes have no common base but Exception.
@@ -145,6 +149,11 @@ def is_large(model: ir.Model) -> bool:
     """True if a copy of the weights of a model takes more memory than it saves time."""
     tensors = (value.const_value for value in model.graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None) > LARGEST_COPIED
+
+
+def is_worth_optimizing(model: ir.Model) -> bool:
+    """True if ONNX Runtime optimizes a model in less time than some runs take without it."""
+    return len(model.graph) <= MOST_OPTIMIZED
 
 
 def use_threads(count: int) -> None:

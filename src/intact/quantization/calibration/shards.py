@@ -82,7 +82,8 @@ def session_of(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu
     """A session that gives the computed ones among `tensors`, or None where there are none."""
     inputs = {value.name for value in model.graph.inputs}
     computed = [name for name in tensors if name not in inputs]
-    return ort_cpu.Session(model, optimize=True, outputs=computed, threads=threads) if computed else None
+    optimize = ort_cpu.is_worth_optimizing(model)
+    return ort_cpu.Session(model, optimize=optimize, outputs=computed, threads=threads) if computed else None
 
 
 def watch_rows(

@@ -17,7 +17,7 @@ from intact.numbers.decibels import sqnr_db
 from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
-from intact.rules.proof.witness import Pair
+from intact.rules.proof.witness import Pair, Witness
 from intact.runtime import ort_cpu, unpacking
 
 Feeds = Mapping[str, np.ndarray]
@@ -49,14 +49,17 @@ class Validation:
 _NO_STEP = 1e-300
 
 
-def validate(before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Sequence[Feeds]) -> Validation:
+def validate(
+    before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Sequence[Feeds], seen: Witness | None = None
+) -> Validation:
     """Compare `before` with what `rules` made of it, application by application and then as a whole.
 
+    `seen` is what was recorded meanwhile; without it the rules are applied once more.
     Raises GateFailed with the name of the rule that does not keep its claim.
     """
     if not after.applications:
         return Validation(len(rows), 0, True, None, {})
-    seen = witness.of(before, rules)
+    seen = witness.of(before, rules) if seen is None else seen
     moved = _hold_to_claims(seen, rows)
     changed = _changed(before, after.model, rows)
     if changed and all(item.exactness == EXACT for item in after.applications):
@@ -92,7 +95,7 @@ def except_at(rules: Sequence[Rule], layers: Mapping[str, str]) -> tuple[Rule, .
     return tuple(rule.sparing(layers) if rule.exactness is NEAR else rule for rule in rules)
 
 
-def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
+def _kept(seen: Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
     """The SQNR in dB that every replaced tensor keeps over all rows."""
     powers = {pair: np.zeros(2) for pair in seen.pairs}
     for pair, old, new in _tensors(seen, rows):
@@ -100,7 +103,7 @@ def _kept(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
     return {pair: _kept_db(*found) for pair, found in powers.items()}
 
 
-def _tensors(seen: witness.Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
+def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
     """Every pair on every row, with the tensors as they were and as they came."""
     session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
     for tensors in () if session is None else map(session.run, rows):
@@ -112,7 +115,7 @@ def _kept_db(signal: float, noise: float) -> float:
     return sqnr_db(max(float(signal), 1e-300), float(noise))
 
 
-def _hold_to_claims(seen: witness.Witness, rows: Sequence[Feeds]) -> dict[str, float]:
+def _hold_to_claims(seen: Witness, rows: Sequence[Feeds]) -> dict[str, float]:
     """The greatest move of a tensor by each rule, in steps."""
     moved = {pair.application.rule: 0.0 for pair in seen.pairs}
     powers = {pair: np.zeros(2) for pair in seen.pairs if pair.application.exactness == NEAR}

@@ -111,10 +111,14 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     mixed = [MatchWeightSign()] if any(map(_multiplies_both_signs, query.all_nodes(model))) else []
     if not mixed and not any(node.op_type in wanted for node in query.all_nodes(model)):
         return model
+    products = (node for node in query.all_nodes(model) if node.op_type in wanted | _PRODUCTS)
+    # A model as it was given may have constants of no known type.
+    is_typed = all(value is None or value.dtype is not None for node in products for value in node.inputs)
+    rules = [*mixed, *rules, *exact]
+    if is_typed and not rewriter.could_fire(model, rules):
+        return model
     copy = model.clone()
-    products = (node for node in query.all_nodes(copy) if node.op_type in wanted | _PRODUCTS)
-    if any(value is not None and value.dtype is None for node in products for value in node.inputs):
-        # A model as it was given may have constants of no known type.
+    if not is_typed:
         shapes.infer_shapes(copy)
-    done = rewriter.apply(copy, [*mixed, *rules, *exact])
+    done = rewriter.apply(copy, rules)
     return done.model if done.applications else model

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.matching import rewriter
-from intact.matching.rewriter import Firing, Rule
+from intact.matching.rewriter import Firing, Rewritten, Rule
 from intact.model import edit, query
 from intact.results import Application
 
@@ -35,20 +35,28 @@ class Witness:
     pairs: tuple[Pair, ...]
 
 
-def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
-    """Record what `rules` do to `model`; a firing in the body of an If or Loop leaves no pair."""
+def rewrite(model: ir.Model, rules: Sequence[Rule]) -> tuple[Rewritten, Witness]:
+    """Apply `rules` to a copy of `model`, and record what they do.
+
+    A firing in the body of an If or Loop leaves no pair.
+    """
     subject = model.clone()
-    recorder = _Recorder(subject)
-    rewriter.apply(subject, rules, watch=recorder.see)
-    return recorder.witness()
+    recorder = _Recorder(model, subject)
+    done = rewriter.apply(subject, rules, watch=recorder.see)
+    return done, recorder.witness()
+
+
+def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
+    """Record what `rules` do to `model`."""
+    return rewrite(model, rules)[1]
 
 
 class _Recorder:
     """Copies both sides of every firing into one growing model."""
 
-    def __init__(self, subject: ir.Model) -> None:
+    def __init__(self, model: ir.Model, subject: ir.Model) -> None:
         self._graph = subject.graph
-        self._model = subject.clone()
+        self._model = model.clone()
         self._names = edit.Names(self._model)
         self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
         copies = {value.name: value for value in _values(self._model.graph)}
@@ -64,7 +72,10 @@ class _Recorder:
         for old, new in zip(firing.old, firing.new, strict=True):
             # Asked now: rules that fire later take the nodes apart that say it.
             steps = grid_step(firing.new[0]), sum_step(firing.new[0])
-            was, came = (self._readable(copy, old.dtype or new.dtype) for copy in (before[old], self._value(new)))
+            copies = before[old], self._value(new)
+            # New nodes have no types yet. With them, nobody needs to infer those of the whole model.
+            copies[1].type = copies[1].type or old.type
+            was, came = (self._readable(copy, old.dtype or new.dtype) for copy in copies)
             self._pairs.append((firing.application, was, came, *steps))
 
     def witness(self) -> Witness:
@@ -101,8 +112,8 @@ class _Recorder:
             num_outputs=len(node.outputs),
             name=self._names.take(f"witness/{node.name}"),
         )
-        for output in copy.outputs:
-            output.name = self._names.take(f"{copy.name}/output")
+        for output, known in zip(copy.outputs, node.outputs, strict=True):
+            output.name, output.type = self._names.take(f"{copy.name}/output"), known.type
         self._model.graph.append(copy)
         self._model.opset_imports.setdefault(node.domain, 1)
         made |= dict(zip(node.outputs, copy.outputs, strict=True))

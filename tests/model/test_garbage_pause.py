@@ -1,0 +1,49 @@
+"""Python's cycle collector while a build runs."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from intact.model import garbage_pause
+from intact.model.garbage_pause import collected_by_stage, tidy
+from tests.builder import from_text
+
+
+@pytest.fixture
+def model():
+    return from_text("(float[2] x) => (float[2] y)", "h = Relu(x) y = Neg(h)")
+
+
+@pytest.mark.parametrize("most", [0, 2000], ids=["large", "small"])
+def test_a_dropped_copy_goes_between_stages_and_not_before(model, most, monkeypatch):
+    monkeypatch.setattr(garbage_pause, "MANY_NODES", most)
+    with collected_by_stage():
+        gone = weakref.ref(model.clone().graph)
+        [[] for _ in range(100_000)]
+        assert gone() is not None
+        tidy(model)
+        assert gone() is None
+
+
+def test_the_collector_works_as_before_when_a_build_has_failed():
+    def fail():
+        assert not gc.isenabled() and gc.get_freeze_count() > 0
+        raise ValueError("the end")
+
+    with pytest.raises(ValueError, match="the end"), collected_by_stage():
+        fail()
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+
+
+def test_a_program_that_keeps_objects_out_of_the_collector_is_let_be():
+    gc.freeze()
+    try:
+        kept = gc.get_freeze_count()
+        with collected_by_stage():
+            assert gc.isenabled()
+        assert gc.get_freeze_count() == kept
+    finally:
+        gc.unfreeze()

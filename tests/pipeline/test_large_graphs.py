@@ -1,0 +1,43 @@
+"""Builds of graphs that are too large for ONNX Runtime's optimizers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.api.build import build
+from intact.events import Silence
+from intact.model import io
+from intact.runtime import loads, ort_cpu
+from tests.builder import from_text
+
+
+class Notes(Silence):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+@pytest.mark.parametrize(("most", "optimized"), [(1, False), (1000, True)])
+def test_beyond_a_limit_only_the_deployed_model_is_optimized_and_the_build_says_so(
+    most, optimized, tmp_path, monkeypatch
+):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    text = "h = MatMul(x, w) g = Relu(h) y = MatMul(g, w)"
+    io.save(from_text("(float[1,8] x) => (float[1,8] y)", text, weights={"w": weight}), tmp_path / "m.onnx")
+    loaded = {}
+
+    def watched(*paths, timeout=0.0, optimize=True):
+        loaded.update(dict.fromkeys((path.name for path in paths), optimize))
+        return {}
+
+    monkeypatch.setattr(loads, "problems", watched)
+    monkeypatch.setattr(ort_cpu, "MOST_OPTIMIZED", most)
+    notes = Notes()
+    build(tmp_path / "m.onnx", output=tmp_path / "out", device="cpu", effort="fast", events=notes)
+    assert loaded == {"model.onnx": True, "model.qdq.onnx": optimized}
+    assert any("without ONNX Runtime's optimizations" in text for text in notes.told) is not optimized
