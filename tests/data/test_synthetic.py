@@ -96,6 +96,13 @@ def test_an_input_that_decides_a_shape_that_nobody_declares_changes_nothing(inpu
     assert session.run(["y"], {name: row[name] for name in row})[0].shape == shape
 
 
+def test_labels_of_a_loss_are_its_classes_and_their_weights_are_above_zero():
+    given = model("float[9, 5] s, int64[9] x, float[5] w", "y = NegativeLogLikelihoodLoss (s, x, w)")
+    rows = list(load(given, None, samples=8).calibration)
+    assert set(np.concatenate([row["x"] for row in rows])) == set(range(5))
+    assert min(row["w"].min() for row in rows) >= 0.5
+
+
 def test_a_shape_of_unknown_rank_cannot_be_made_up():
     with pytest.raises(DataError, match="decides a shape") as caught:
         load(model("int64[N] x, float[4] a", "y = Reshape (a, x)"), None, samples=4)

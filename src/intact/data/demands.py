@@ -83,9 +83,19 @@ def _interval(value: ir.Value, meeting: Meeting) -> Fixed | Interval | None:
             return _lengths(meeting.node, 0)
         case "ReverseSequence", 1:
             return _lengths(meeting.node, query.int_(meeting.node, "time_axis", 0))
+        case (("NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"), 1):
+            return _classes(meeting.node)
+        case (("NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"), 2):
+            return Interval(0.5, 2.0)
         case (("Div" | "Mod"), 1) if value.dtype.is_integer():
             return Interval(1, 8)
     return None
+
+
+def _classes(node: ir.Node) -> Interval | None:
+    """The labels of the classes that a loss has scores for."""
+    shape = query.static_shape(node.inputs[0])
+    return None if shape is None else Interval(0, shape[1] - 1)
 
 
 def _lengths(node: ir.Node, axis: int) -> Interval | None:
