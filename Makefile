@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # Where Python is told to keep no compiled modules, each of the processes that tests start would compile all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench docs clean
+.PHONY: demo test test-all test-oldest coverage mutate fuzz lint format bench bench-peers docs clean
 
 demo: .venv/qnn
 	rm -rf output/demo
@@ -56,6 +56,11 @@ docs: .venv/test
 bench: .venv/test
 	for part in rewriting zero_points quantizer accuracy search mixed cluster; do $(BIN)/python bench/$$part.py || failed=1; done; \
 		test -z "$$failed"
+
+# Beside other quantizers, each in an environment of its own: bench/RESULTS.md. PEERS="--quick", or
+# PEERS="--model m.onnx --data d.npz" for a model of your own, writes to output/peers instead.
+bench-peers: .venv/test
+	$(BIN)/python -m bench.peers $(PEERS)
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,20 +61,9 @@ print(status["VmHWM"].split()[0])
 """
 
 
-@contextmanager
-def sized(**sizes: int) -> Iterator[None]:
-    """Transformers of the zoo in another size."""
-    usual = {name: getattr(transformer, name) for name in sizes}
-    for name, size in sizes.items():
-        setattr(transformer, name, size)
-    yield
-    for name, size in usual.items():
-        setattr(transformer, name, size)
-
-
-def saved(name: str, folder: Path) -> tuple[Path, Path]:
-    """A zoo model and inputs for it, as files."""
-    model = ZOO[name]()
+def saved(name: str, folder: Path, model: onnx.ModelProto | None = None) -> tuple[Path, Path]:
+    """A zoo model, or `model` in its place, and inputs for it, as files."""
+    model = model or ZOO[name]()
     onnx.save(model, folder / f"{name}.onnx")
     np.savez(folder / f"{name}.npz", **data(model, 24))
     return folder / f"{name}.onnx", folder / f"{name}.npz"
@@ -111,10 +100,9 @@ def named(what: str, node: str, found: Layer | PartedUnit | FailingUnit | None, 
 
 def memory(folder: Path) -> bool:
     """A wider transformer of 12 layers: weights of a size that counts, and activations as well."""
-    names = ("LAYERS", "HEADS", "HEAD_WIDTH", "WIDTH", "HIDDEN", "TOKENS")
-    sizes = (LAYERS, HEADS, HEAD_WIDTH, HEADS * HEAD_WIDTH, 4 * HEADS * HEAD_WIDTH, TOKENS)
-    with sized(**dict(zip(names, sizes, strict=True))):
-        path, inputs = saved("bert", folder)
+    width = HEADS * HEAD_WIDTH
+    size = transformer.EncoderSize(LAYERS, HEADS, width, 4 * width, tokens=TOKENS)
+    path, inputs = saved("bert", folder, transformer.bert(size=size))
     other = quantized(path, inputs, "uint8")
     kilobytes = {
         what: int(
@@ -136,8 +124,7 @@ def memory(folder: Path) -> bool:
 
 def table(folder: Path) -> bool:
     """A model of a size at which building counts for more than starting a process."""
-    with sized(LAYERS=6):
-        path, inputs = saved("vit", folder)
+    path, inputs = saved("vit", folder, transformer.vit(size=replace(transformer.SMALL_IMAGES, layers=6)))
     cells = matrix.cells(DEVICES, PRECISIONS, BuildConfig.from_dict({"quant": {"load_path": str(inputs)}}))
     seconds, bytes_of = {}, {}
     for workers in (1, 2):

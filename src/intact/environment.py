@@ -16,7 +16,7 @@ _CORE = ("intact", "numpy", "onnx", "onnx-ir", "onnxruntime")
 
 def versions(packages: Sequence[str] = (), *, install: str | None = None) -> dict[str, str]:
     """Versions of Python, of intact and what it stands on, and of further packages; `install` is how to get those."""
-    found = {name: _version(name, install if name in packages else None) for name in (*_CORE, *packages)}
+    found = {name: version(name, install if name in packages else None) for name in (*_CORE, *packages)}
     return {"python": platform.python_version(), "platform": platform.platform(terse=True), **found}
 
 
@@ -29,7 +29,8 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
-def _version(package: str, install: str | None) -> str:
+def version(package: str, install: str | None = None) -> str:
+    """The version of a package that is installed; `install` is how to get it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

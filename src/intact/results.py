@@ -196,6 +196,7 @@ class MappedLayer:
     """A node of the deployed model: the types that it computes in, the grid of its result, and the layers it reads.
 
     `reads` are places in the list of layers; `scale` and `zero_point` are None where the result is on no one grid.
+    `quantizer` names the QuantizeLinear that puts the result on its grid, where there is one.
     """
 
     name: str
@@ -205,6 +206,7 @@ class MappedLayer:
     reads: tuple[int, ...] = ()
     scale: float | None = None
     zero_point: int | None = None
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,27 +13,16 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.cli import main
 from intact.reports import manifest
+from tests.cli import command
 
 BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run():
     """Call the command in this process: its status, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["intact", *map(str, args)])
-        try:
-            main.main()
-        except SystemExit as end:
-            status = end.code or 0
-        streams = capsys.readouterr()
-        assert "--debug" in args or "Traceback" not in streams.err
-        return status, streams.out, streams.err
-
-    return call
+    return command.run
 
 
 @pytest.fixture

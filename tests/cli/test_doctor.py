@@ -10,22 +10,15 @@ import pytest
 
 from intact.api import doctor as api
 from intact.backends import first_operator, installed
-from intact.cli import main
 from intact.errors import NotAvailable, ToolchainError
+from tests.cli import command
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch):
     """Call the command in this process, without vendors' toolchains: its status and stdout."""
     monkeypatch.setattr(installed, "names", lambda: ["cpu"])
-
-    def call(*args):
-        monkeypatch.setattr("sys.argv", ["intact", "doctor", *args])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        return end.value.code or 0, capsys.readouterr().out
-
-    return call
+    return lambda *args: command.run("doctor", *args)[:2]
 
 
 def test_names_versions_and_runs_an_operator(run):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import intact
-from intact.cli import main
 from intact.errors import OutputError
 from intact.pipeline import presets
 from intact.settings import hand_written
 from intact.settings.config import BuildConfig, checked_settings, merge
 from intact.settings.keywords import configured
+from tests.cli import command
 
 ASKED = [
     {},
@@ -57,13 +57,11 @@ def test_a_file_that_is_there_stays(tmp_path):
     assert 'device = "cpu"' in place.read_text()
 
 
-def test_the_command_prints_it_or_writes_it(monkeypatch, capsys, tmp_path):
+def test_the_command_prints_it_or_writes_it(monkeypatch, tmp_path):
     def call(*args: object) -> str:
-        monkeypatch.setattr("sys.argv", ["intact", "init", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        assert not end.value.code
-        return capsys.readouterr().out
+        status, out, _ = command.run("init", *args)
+        assert status == 0
+        return out
 
     monkeypatch.chdir(tmp_path)
     assert call("--device", "qnn") == intact.init(device="qnn") and not list(Path().iterdir())

@@ -10,20 +10,19 @@ import pytest
 
 from intact.cli import main
 from intact.pipeline import preparation
+from tests.cli import command
 from tests.conftest import SavedZoo
 
 Lines = list[dict[str, object]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def lines(*words: object) -> tuple[object, Lines]:
-        monkeypatch.setattr("sys.argv", ["intact", *map(str, words), "--log-json"])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+def run():
+    def lines(*words: object) -> tuple[int, Lines]:
+        status, _, err = command.run(*words, "--log-json")
+        found = [json.loads(line) for line in err.splitlines()]
         assert all(line["event"] in ("stage", "note", "warning", "error") and line["time"] for line in found)
-        return end.value.code, found
+        return status, found
 
     return lines
 
@@ -72,17 +71,11 @@ def test_a_fault_of_ours_and_a_signal_are_lines(run, zoo: SavedZoo, tmp_path: Pa
         assert found == status and events(lines, "error")[0]["status"] == status
 
 
-def test_names_stay_ascii(run, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_stay_ascii(run, tmp_path: Path) -> None:
     _, lines = run("inspect", tmp_path / "\x1b[2J\u202e.onnx")
     assert "\x1b" in str(events(lines, "error")[0]["message"])
-    monkeypatch.setattr("sys.argv", ["intact", "inspect", str(tmp_path / "\x1b.onnx"), "--log-json"])
-    with pytest.raises(SystemExit):
-        main.main()
-    assert "\x1b" not in capsys.readouterr().err
+    assert "\x1b" not in command.run("inspect", tmp_path / "\x1b.onnx", "--log-json")[2]
 
 
-def test_without_the_flag_it_is_text(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["intact", "inspect", str(tmp_path / "m.onnx")])
-    with pytest.raises(SystemExit):
-        main.main()
-    assert capsys.readouterr().err.startswith("error[")
+def test_without_the_flag_it_is_text(tmp_path: Path) -> None:
+    assert command.run("inspect", tmp_path / "m.onnx")[2].startswith("error[")

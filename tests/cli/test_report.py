@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 import intact
-from intact.cli import main
 from intact.errors import OutputError, SettingsError
+from tests.cli import command
 from tests.reports.sample import manifest
 
 
@@ -26,14 +27,9 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*args):
-        monkeypatch.setattr("sys.argv", ["intact", "report", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return call
+def run():
+    """`intact report` with these arguments: its status, stdout and stderr."""
+    return partial(command.run, "report")
 
 
 def test_a_report_is_drawn_again_from_the_manifest_alone(run, folder):

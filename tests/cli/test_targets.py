@@ -8,26 +8,19 @@ import pytest
 
 import intact
 from intact.backends import installed
-from intact.cli import main
 from intact.errors import NotAvailable
 from intact.model import io
 from intact.targets.registry import load_target
+from tests.cli import command
 from tests.targets.test_registry import TABLE
 from tests.targets.test_validate import two_products
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(tmp_path):
     """Runs a command on two products, of which V68 takes one; gives its status, stdout and stderr."""
     io.save(two_products(), tmp_path / "model.onnx")
-
-    def call(name, *flags):
-        monkeypatch.setattr("sys.argv", ["intact", name, str(tmp_path / "model.onnx"), *map(str, flags)])
-        with pytest.raises(SystemExit) as caught:
-            main.main()
-        return (caught.value.code or 0, *capsys.readouterr())
-
-    return call
+    return lambda name, *flags: command.run(name, tmp_path / "model.onnx", *flags)
 
 
 def test_analyze_takes_a_table_of_ones_own(run, tmp_path):
@@ -61,11 +54,8 @@ def test_a_build_says_what_stays_on_the_cpu(run, tmp_path, flags, status, said):
     assert (tmp_path / "out/model.onnx").exists() == (status != 4)
 
 
-def test_targets_lists_chips_by_part_number_and_by_the_name_they_are_sold_as(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["intact", "targets"])
-    with pytest.raises(SystemExit):
-        main.main()
-    out = capsys.readouterr().out
+def test_targets_lists_chips_by_part_number_and_by_the_name_they_are_sold_as():
+    _, out, _ = command.run("targets")
     assert "SM8650 (Snapdragon 8 Gen 3)" in out and "SC8380XP (Snapdragon X Elite)" in out and "v73 [default]" in out
     assert load_target("qnn", soc="snapdragon 8 gen 3").soc.name == "SM8650"
 

@@ -65,6 +65,16 @@ print("loaded:", sorted({{"numpy", "onnx", "onnx_ir", "onnxruntime", "jinja2", "
             (["lint", "m.onnx"], "cannot read m.onnx"),
             (["debug", ".", "m.onnx"], ". is a folder"),
             (["encodings", "diff", "m.onnx", "n.onnx"], "cannot read m.onnx"),
+            (["build", __file__, "--device", "qnn", "--soc", "SM9999", "-o", "q"], "unknown SoC 'SM9999' of qnn"),
+            (["quantize", __file__, "--device", "qnn", "--arch", "v99", "-o", "q"], "unknown architecture 'v99'"),
+            (["compile", __file__, "--device", "openvino", "--precision", "w4a16", "-o", "q"], "makes no sense on"),
+            (["plan", __file__, "--device", "table.toml", "-o", "q"], "table.toml: no such target table"),
+            (["rewrite", __file__, "--data", "rows.npz", "-o", "q"], "rows.npz: there is no such file"),
+            (["analyze", __file__, "--plan", "plan.toml"], "plan.toml: cannot be read"),
+            (["verify", __file__, __file__, "--max-accuracy-drop", "1"], "not known without labels"),
+            (["debug", __file__, __file__, "--device", "qnn", "--soc", "SM9999"], "unknown SoC 'SM9999' of qnn"),
+            (["matrix", __file__, "--devices", "cpu,qmn", "--precisions", "uint8", "-o", "q"], "did you mean qnn?"),
+            (["build", __file__, "--precision", "auto", "-o", "q"], "needs a goal"),
         ],
         ids=lambda value: value[0] if isinstance(value, list) else "",
     )
@@ -166,3 +176,50 @@ class TestHelp:
     def test_a_short_list_of_options_has_one_heading(self, run):
         out = run("doctor", "--help")[1]
         assert "Options:" in out and "Messages:" not in out
+
+
+class TestColours:
+    HELP = """Usage: intact build [OPTIONS]
+
+  Builds, as ever: 'm.onnx' and more.
+
+Model:
+  model <path>   The model.
+  -o, --output <path>  It.
+"""
+
+    def test_of_help_are_for_headings_and_for_what_is_typed(self):
+        shown = panels.coloured(self.HELP)
+        assert re.findall(r"\x1b\[1m(.*?)\x1b\[0m", shown) == ["Usage", "Model"]
+        assert re.findall(r"\x1b\[36m(.*?)\x1b\[0m", shown) == ["model <path>", "-o, --output <path>"]
+        assert re.sub(r"\x1b\[\d*m", "", shown) == self.HELP
+
+    @pytest.mark.parametrize(
+        ("terminal", "environment", "coloured"),
+        [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+        ids=["a terminal", "a pipe", "NO_COLOR", "a dumb terminal"],
+    )
+    @pytest.mark.parametrize("words", [["--help"], ["build", "--help"]], ids=["all", "one command"])
+    def test_are_there_on_a_terminal_unless_not_wanted(self, words, terminal, environment, coloured, monkeypatch):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        found = typer.main.get_command(main.app)
+        command_asked = found if len(words) == 1 else found.commands[words[0]]
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", _Stream(terminal))
+            text = command_asked.get_help(command_asked.make_context("intact", [], resilient_parsing=True))
+        assert ("\x1b[1m" in text and "\x1b[36m" in text) is coloured
+
+
+class _Stream:
+    """A stream that is a terminal or not."""
+
+    encoding = "utf-8"
+
+    def __init__(self, terminal):
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal

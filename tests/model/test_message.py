@@ -40,3 +40,39 @@ def test_constants_in_bodies_and_attributes_are_not_within_reach(model):
     constant = ir.node("Constant", [], {"value": ir.tensor([1.0])}, name="constant")
     model.graph.insert_before(model.graph[0], constant)
     assert not message.is_flat(model)
+
+
+def _with_everything() -> ir.Model:
+    """A model that has all that values, nodes and tensors may have beside names, types and shapes."""
+    model = from_text(
+        "(float[N,3] x) => (float[N,4] y, float[N,4] z)",
+        "p = MatMul(x, w) q = Add(p, b) y, mask = Dropout(q, ratio) r = Relu(q) z = Clip(r, , top)",
+        weights={
+            "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+            "b": np.ones(4, np.float32),
+            "ratio": np.array(0.5, np.float32),
+            "top": np.array(6, np.float32),
+        },
+    )
+    first, second, third, *_ = model.graph
+    first.doc_string, second.metadata_props["from"] = "a product", "here"
+    third.outputs[1].name = ""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    values["p"].metadata_props["kept"] = "yes"
+    values["q"].type, values["q"].shape = ir.TensorType(ir.DataType.FLOAT, denotation="TENSOR"), ir.Shape([None, 4])
+    values["r"].type, values["r"].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["N", 4], denotations=["B", None])
+    half = ir.Value(name="half", const_value=ir.tensor(np.ones(2, np.float16), name="half", doc_string="unused"))
+    narrow = ir.tensor(np.array([1, -2, 3], np.int8), dtype=ir.DataType.INT4, name="narrow")
+    for value in (half, ir.Value(name="narrow", const_value=narrow)):
+        model.graph.register_initializer(value)
+    return model
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+def test_its_bytes_are_those_of_the_library(annotated):
+    model = _with_everything()
+    if annotated:
+        model.graph.initializers["w"].meta[message.ANNOTATION] = {"SCALE_TENSOR": "s"}
+    expected, found = ir.serde.serialize_model(model.clone()), message.of(model, {})
+    assert bool(expected.graph.quantization_annotation) is annotated
+    assert found.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
-import subprocess
-
-import pytest
 
 from intact.backends import first_operator
 from intact.backends.probing.cases import Chain, cases
 from intact.backends.probing.models import model_of
 from intact.model import io, normalize, shapes
 from intact.reports import html, layer_map, network
+from tests.reports.browser import needs_browser, opened, said_by
 from tests.reports.sample import manifest
 from tests.reports.test_html import HOSTILE, Page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 
 def layer(name, op="Conv", activations="uint8", weights="int8", reads=()):
@@ -62,6 +56,7 @@ class TestLayersOfAModel:
         scale = float(quantizer.inputs[1].const_value.numpy())
         assert (found.op, found.activations, found.weights, found.scale) == ("Add", "uint8", None, scale)
         assert found.zero_point == int(quantizer.inputs[2].const_value.numpy()) and found.reads == ()
+        assert found.quantizer == quantizer.name
 
     def test_read_through_what_computes_nothing(self):
         first, second = templates_of("Relu", "Add")
@@ -105,31 +100,19 @@ class TestThePage:
     @needs_browser
     def test_runs_without_an_error_and_answers_search_and_keys(self, tmp_path):
         page = html.render(SMALL)
-        (tmp_path / "as_is.html").write_text(page, encoding="utf-8")
-        assert "CONSOLE" not in browse(tmp_path / "as_is.html")[1]
-        acts = """<script>
+        opened(page, tmp_path)
+        title = said_by(
+            page,
+            tmp_path,
+            """
 const type = (text) => { const box = document.getElementById("map-search"); box.value = text;
   box.dispatchEvent(new Event("input")); return document.getElementById("map-count").textContent; };
 const press = (key) => { document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
   return document.getElementById("map-layer").textContent.replaceAll("\\n", " | "); };
-const said = [type("softmax"), type("signature"), type("nothing such"), type("")];
+said.push(type("softmax"), type("signature"), type("nothing such"), type(""));
 document.querySelector("#layer-map rect").focus();
-said.push(press("End"), press("ArrowLeft"));
-document.title = said.join(" ;; ");
-</script></body>"""
-        free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace("</body>", acts)
-        (tmp_path / "acted.html").write_text(free, encoding="utf-8")
-        dom, log = browse(tmp_path / "acted.html")
-        assert "CONSOLE" not in log
-        title = re.search(r"<title>(.*?)</title>", dom)[1].split(" ;; ")
+said.push(press("End"), press("ArrowLeft"));""",
+        )
         assert title[:4] == ["1 of 3 layers", "1 of 3 layers", "0 of 3 layers", "3 layers"]
         assert "last (Softmax)" in title[4] and "why: no" in title[4] and "reads second (Conv)" in title[4]
         assert "second (Conv)" in title[5] and "read by last (Softmax)" in title[5]
-
-
-def browse(path, *more):
-    """The page as Chromium has it after its scripts, and its log."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", *more]
-    command = [CHROMIUM, *flags, f"--user-data-dir={path.parent / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{path}"], capture_output=True, text=True, timeout=120, check=False)
-    return done.stdout, done.stderr

@@ -67,7 +67,7 @@ def test_a_job_that_fails_ends_the_others():
     [(8, 64, 100, 8), (8, 64, 3, 3), (8, 8, 100, 4), (8, 1, 100, 1), (8, None, 100, 8), (4, 64, 0, 1)],
 )
 def test_workers_are_bounded_by_cores_jobs_and_half_of_the_memory(monkeypatch, cores, free, jobs, expected):
-    monkeypatch.setattr(pool.joblib, "cpu_count", lambda: cores)
+    monkeypatch.setattr(pool, "cores", lambda: cores)
     monkeypatch.setattr(pool, "free_memory", lambda: free)
     assert pool.workers(jobs, 1) == expected
 

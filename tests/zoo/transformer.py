@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,49 +13,65 @@ from tests.zoo.net import SeededNet
 
 Gelu = Literal["erf", "tanh"]
 
-HEADS = 4
-HEAD_WIDTH = 16
-WIDTH = HEADS * HEAD_WIDTH
-HIDDEN = 2 * WIDTH
-LAYERS = 2
 
-TOKENS = 16
-VOCABULARY = 96
+@dataclass(frozen=True, slots=True)
+class EncoderSize:
+    """The size of an encoder; the last four belong to texts and to images."""
 
-IMAGE = 32
-PATCH = 8
-PATCHES = (IMAGE // PATCH) ** 2
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    hidden: int = 128
+    classes: int = 4
+    tokens: int = 16
+    vocabulary: int = 96
+    image: int = 32
+    patch: int = 8
+
+    @property
+    def head_width(self) -> int:
+        """Numbers for each head."""
+        return self.width // self.heads
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return (self.image // self.patch) ** 2
 
 
-def bert(gelu: Gelu = "erf", seed: int = 2) -> onnx.ModelProto:
+SMALL = EncoderSize()
+SMALL_IMAGES = EncoderSize(classes=10)
+
+
+def bert(gelu: Gelu = "erf", seed: int = 2, size: EncoderSize = SMALL) -> onnx.ModelProto:
     """A BERT encoder with an additive mask, and a classifier on its first token."""
     net = SeededNet("bert", seed)
-    ids = net.input("input_ids", (1, TOKENS), TensorProto.INT64)
-    mask = net.input("attention_mask", (1, TOKENS), TensorProto.INT64)
-    types = net.input("token_type_ids", (1, TOKENS), TensorProto.INT64)
+    ids = net.input("input_ids", (1, size.tokens), TensorProto.INT64)
+    mask = net.input("attention_mask", (1, size.tokens), TensorProto.INT64)
+    types = net.input("token_type_ids", (1, size.tokens), TensorProto.INT64)
 
     bias = _additive_mask(net, mask)
-    x = _embeddings(net, ids, types)
-    for _ in range(LAYERS):
-        x = _layer_norm(net, net.op("Add", _attention(net, x, bias), x))
-        x = _layer_norm(net, net.op("Add", _feed_forward(net, x, gelu), x))
+    x = _embeddings(net, ids, types, size)
+    for _ in range(size.layers):
+        x = _layer_norm(net, net.op("Add", _attention(net, x, bias, size), x), size.width)
+        x = _layer_norm(net, net.op("Add", _feed_forward(net, x, gelu, size), x), size.width)
 
     first = net.op("Gather", x, net.const(0, np.int64), axis=1)
-    pooled = net.op("Tanh", net.gemm(first, WIDTH, WIDTH))
-    net.output(x, "last_hidden_state", (1, TOKENS, WIDTH))
-    net.output(net.gemm(pooled, WIDTH, 4), "logits", (1, 4))
+    pooled = net.op("Tanh", net.gemm(first, size.width, size.width))
+    net.output(x, "last_hidden_state", (1, size.tokens, size.width))
+    net.output(net.gemm(pooled, size.width, size.classes), "logits", (1, size.classes))
     return net.checked()
 
 
-def vit(gelu: Gelu = "tanh", seed: int = 3) -> onnx.ModelProto:
+def vit(gelu: Gelu = "tanh", seed: int = 3, size: EncoderSize = SMALL_IMAGES) -> onnx.ModelProto:
     """A vision transformer: Conv patches, class token, pre-norm blocks with one QKV projection."""
     net = SeededNet("vit", seed)
-    x = _patches(net, net.input("image", (1, 3, IMAGE, IMAGE)))
-    for _ in range(LAYERS):
-        x = net.op("Add", x, _fused_attention(net, _layer_norm(net, x)))
-        x = net.op("Add", x, _feed_forward(net, _layer_norm(net, x), gelu))
-    token = net.op("Gather", _layer_norm(net, x), net.const(0, np.int64), axis=1)
-    net.output(net.gemm(token, WIDTH, 10), "logits", (1, 10))
+    x = _patches(net, net.input("image", (1, 3, size.image, size.image)), size)
+    for _ in range(size.layers):
+        x = net.op("Add", x, _fused_attention(net, _layer_norm(net, x, size.width), size))
+        x = net.op("Add", x, _feed_forward(net, _layer_norm(net, x, size.width), gelu, size))
+    token = net.op("Gather", _layer_norm(net, x, size.width), net.const(0, np.int64), axis=1)
+    net.output(net.gemm(token, size.width, size.classes), "logits", (1, size.classes))
     return net.checked()
 
 
@@ -66,55 +83,58 @@ def _additive_mask(net: SeededNet, mask: str) -> str:
     return net.op("Mul", net.op("Sub", net.const(1.0), live), net.const(-10000.0))
 
 
-def _embeddings(net: SeededNet, ids: str, types: str) -> str:
-    words = net.op("Gather", net.normal((VOCABULARY, WIDTH), 0.6), ids)
-    kinds = net.op("Gather", net.normal((2, WIDTH), 0.3), types)
-    positions = net.op("Gather", net.normal((2 * TOKENS, WIDTH), 0.3), net.const([range(TOKENS)], np.int64))
-    return _layer_norm(net, net.op("Add", net.op("Add", words, kinds), positions))
+def _embeddings(net: SeededNet, ids: str, types: str, size: EncoderSize) -> str:
+    words = net.op("Gather", net.normal((size.vocabulary, size.width), 0.6), ids)
+    kinds = net.op("Gather", net.normal((2, size.width), 0.3), types)
+    positions = net.op(
+        "Gather", net.normal((2 * size.tokens, size.width), 0.3), net.const([range(size.tokens)], np.int64)
+    )
+    return _layer_norm(net, net.op("Add", net.op("Add", words, kinds), positions), size.width)
 
 
-def _patches(net: SeededNet, image: str) -> str:
-    scale = net.spread(WIDTH)[:, None, None, None] / np.sqrt(3 * PATCH**2)
-    weight, bias = net.normal((WIDTH, 3, PATCH, PATCH), scale), net.normal((WIDTH,), 0.1)
-    x = net.op("Conv", image, weight, bias, kernel_shape=[PATCH, PATCH], strides=[PATCH, PATCH])
-    x = net.op("Transpose", _reshape(net, x, 1, WIDTH, PATCHES), perm=[0, 2, 1])
-    x = net.op("Concat", net.normal((1, 1, WIDTH), 0.5), x, axis=1)
-    return net.op("Add", x, net.normal((1, PATCHES + 1, WIDTH), 0.3))
+def _patches(net: SeededNet, image: str, size: EncoderSize) -> str:
+    scale = net.spread(size.width)[:, None, None, None] / np.sqrt(3 * size.patch**2)
+    weight, bias = net.normal((size.width, 3, size.patch, size.patch), scale), net.normal((size.width,), 0.1)
+    x = net.op("Conv", image, weight, bias, kernel_shape=[size.patch, size.patch], strides=[size.patch, size.patch])
+    x = net.op("Transpose", _reshape(net, x, 1, size.width, size.patches), perm=[0, 2, 1])
+    x = net.op("Concat", net.normal((1, 1, size.width), 0.5), x, axis=1)
+    return net.op("Add", x, net.normal((1, size.patches + 1, size.width), 0.3))
 
 
-def _attention(net: SeededNet, x: str, bias: str) -> str:
+def _attention(net: SeededNet, x: str, bias: str, size: EncoderSize) -> str:
     """Attention with a projection each for Q, K and V, scores divided by sqrt(head width) and masked."""
-    query = net.op("Transpose", _heads(net, x), perm=[0, 2, 1, 3])
-    keys = net.op("Transpose", _heads(net, x), perm=[0, 2, 3, 1])
-    values = net.op("Transpose", _heads(net, x), perm=[0, 2, 1, 3])
-    scores = net.op("Div", net.op("MatMul", query, keys), net.const(np.sqrt(HEAD_WIDTH)))
+    query = net.op("Transpose", _heads(net, x, size), perm=[0, 2, 1, 3])
+    keys = net.op("Transpose", _heads(net, x, size), perm=[0, 2, 3, 1])
+    values = net.op("Transpose", _heads(net, x, size), perm=[0, 2, 1, 3])
+    scores = net.op("Div", net.op("MatMul", query, keys), net.const(np.sqrt(size.head_width)))
     weights = net.op("Softmax", net.op("Add", scores, bias), axis=-1)
-    return _merge_heads(net, net.op("MatMul", weights, values), TOKENS)
+    return _merge_heads(net, net.op("MatMul", weights, values), size.tokens, size)
 
 
-def _heads(net: SeededNet, x: str) -> str:
-    return _reshape(net, net.linear(x, WIDTH, WIDTH), 1, TOKENS, HEADS, HEAD_WIDTH)
+def _heads(net: SeededNet, x: str, size: EncoderSize) -> str:
+    return _reshape(net, net.linear(x, size.width, size.width), 1, size.tokens, size.heads, size.head_width)
 
 
-def _fused_attention(net: SeededNet, x: str) -> str:
+def _fused_attention(net: SeededNet, x: str, size: EncoderSize) -> str:
     """Attention with one projection for Q, K and V, and the query scaled."""
-    tokens = PATCHES + 1
-    qkv = _reshape(net, net.linear(x, WIDTH, 3 * WIDTH), 1, tokens, 3, HEADS, HEAD_WIDTH)
+    tokens = size.patches + 1
+    qkv = _reshape(net, net.linear(x, size.width, 3 * size.width), 1, tokens, 3, size.heads, size.head_width)
     qkv = net.op("Transpose", qkv, perm=[2, 0, 3, 1, 4])
     query, keys, values = (net.op("Gather", qkv, net.const(part, np.int64), axis=0) for part in range(3))
-    query = net.op("Mul", query, net.const(HEAD_WIDTH**-0.5))
+    query = net.op("Mul", query, net.const(size.head_width**-0.5))
     scores = net.op("MatMul", query, net.op("Transpose", keys, perm=[0, 1, 3, 2]))
-    return _merge_heads(net, net.op("MatMul", net.op("Softmax", scores, axis=-1), values), tokens)
+    return _merge_heads(net, net.op("MatMul", net.op("Softmax", scores, axis=-1), values), tokens, size)
 
 
-def _merge_heads(net: SeededNet, context: str, tokens: int) -> str:
+def _merge_heads(net: SeededNet, context: str, tokens: int, size: EncoderSize) -> str:
     context = net.op("Transpose", context, perm=[0, 2, 1, 3])
-    return net.linear(_reshape(net, context, 1, tokens, WIDTH), WIDTH, WIDTH)
+    return net.linear(_reshape(net, context, 1, tokens, size.width), size.width, size.width)
 
 
-def _feed_forward(net: SeededNet, x: str, gelu: Gelu) -> str:
+def _feed_forward(net: SeededNet, x: str, gelu: Gelu, size: EncoderSize) -> str:
     form = {"erf": _gelu_erf, "tanh": _gelu_tanh}[gelu]
-    return net.linear(form(net, net.linear(x, WIDTH, HIDDEN, gain=1.5)), HIDDEN, WIDTH)
+    wide = form(net, net.linear(x, size.width, size.hidden, gain=1.5))
+    return net.linear(wide, size.hidden, size.width)
 
 
 def _gelu_erf(net: SeededNet, x: str) -> str:
@@ -131,8 +151,8 @@ def _gelu_tanh(net: SeededNet, x: str) -> str:
     return net.op("Mul", net.op("Mul", x, net.const(0.5)), outer)
 
 
-def _layer_norm(net: SeededNet, x: str) -> str:
-    scale, bias = net.const(net.rng.uniform(0.6, 1.4, WIDTH)), net.normal((WIDTH,), 0.1)
+def _layer_norm(net: SeededNet, x: str, width: int) -> str:
+    scale, bias = net.const(net.rng.uniform(0.6, 1.4, width)), net.normal((width,), 0.1)
     return net.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
 

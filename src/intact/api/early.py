@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from intact.reports.publish import check_folder
+from intact.settings import contradictions, devices, named_files
 from intact.settings.config import BuildConfig
+from intact.settings.contradictions import check_search as check_search
+from intact.settings.contradictions import check_ways as check_ways
+from intact.settings.contradictions import refuse_auto as refuse_auto
+from intact.targets import offer
 
 
-def check_early(output: Path, config: BuildConfig, *, overwrite: bool) -> None:
-    """Refuse a folder that is taken, and a chip that the device does not have."""
-    check_folder(output, overwrite=overwrite)
-    if config.compile.soc is not None or config.compile.arch is not None:
-        from intact.targets.registry import load_target
+def check_device(config: BuildConfig) -> None:
+    """Refuse a chip, a precision or a gate that the device has no use for, and what `check_files` refuses."""
+    offer.check_settings(config)
+    check_files(config)
 
-        load_target(config.compile.device, soc=config.compile.soc, arch=config.compile.arch)
+
+def check_files(config: BuildConfig) -> None:
+    """Refuse files that are not there, and a gate on accuracy without labels."""
+    named_files.refuse_missing(config)
+    contradictions.check_labels(config)
+
+
+def check_cells(chips: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> None:
+    """Refuse devices and precisions of a matrix that nobody knows, and what `check_files` refuses."""
+    for chip in chips:
+        for precision in precisions:
+            BuildConfig.from_dict({"precision": precision, "compile": devices.in_words(chip)})
+    check_files(config)
+
+
+def check_folder(output: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder that is taken."""
+    from intact.reports import publish
+
+    publish.check_folder(output, overwrite=overwrite)

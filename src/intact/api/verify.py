@@ -18,6 +18,7 @@ from intact.pipeline.model_files import inputs_for_comparison
 from intact.reports import integrity
 from intact.reports.integrity import Integrity
 from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word, decibels_shown
+from intact.settings import contradictions
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 from intact.verification.compare import measure
@@ -100,7 +101,7 @@ def verify_manifest(manifest: AnyPath) -> Integrity:
 
 
 def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, log: Log) -> Verification:
-    acceptance.check_labels(config)
+    contradictions.check_labels(config)
     trial.check_files(reference, *candidates)
     described = execution.described(reference)
     inputs = inputs_for_comparison(described, config, log)

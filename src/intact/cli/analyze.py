@@ -34,6 +34,11 @@ def run(values: Flags) -> None:
     if every:
         values["device"] = None
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    from intact.api import early
+
+    check = early.check_files if every else early.check_device
+    check(config)
+    early.refuse_auto(config)
     from intact.api.analyze import analyze
     from intact.cli import console, summary
 

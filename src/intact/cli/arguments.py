@@ -41,13 +41,6 @@ def source(values: Flags) -> GivenModel:
     return {"model": model_path(values) if given or values["hf"] is None else None, "hf": values["hf"]}
 
 
-def check_early(values: Flags, config: BuildConfig) -> None:
-    """Refuse a folder that is taken, and a chip that the device does not have, before anything else is loaded."""
-    from intact.api import early
-
-    early.check_early(values["output"], config, overwrite=values["overwrite"])
-
-
 def settings(values: Mapping[str, object], *groups: Iterable[Option]) -> BuildConfig:
     """Lay the flags of these groups over a file of settings; the result knows nothing but what the user set."""
     from intact.settings.config import BuildConfig, checked_settings, merge

@@ -54,7 +54,12 @@ def run(values: Flags) -> None:
     cheapest mix of precisions with at least 35 dB, and writes it to plan.toml too.
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
-    arguments.check_early(values, config)
+    from intact.api import early
+
+    early.check_folder(values["output"], overwrite=values["overwrite"])
+    early.check_device(config)
+    early.check_search(config)
+    early.check_ways(config, resume=values["resume"], learn=values["learn"])
     # What is heavy comes after that: a mistake in the settings is told at once.
     from intact.api.build import build, junit
     from intact.cli import console, summary

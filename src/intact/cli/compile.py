@@ -16,7 +16,11 @@ def run(values: Flags) -> None:
     Example: intact compile model.qdq.onnx --device qnn --soc SM8550 -o output/
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
-    arguments.check_early(values, config)
+    from intact.api import early
+
+    early.check_folder(values["output"], overwrite=values["overwrite"])
+    early.check_device(config)
+    early.refuse_auto(config)
     from intact.api.compile import compile
     from intact.cli import console, summary
 

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from intact.cli import log_lines
@@ -28,6 +28,10 @@ from intact.errors import printable
 
 if TYPE_CHECKING:
     from intact.results import Gate, Stage, Verdict
+
+
+NARROW = 70
+"""Columns of a terminal that is narrow."""
 
 
 class _Steps(MofNCompleteColumn):
@@ -84,14 +88,11 @@ class Talk:
         if self.live is not None:
             yield self.live
             return
-        columns = [
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(20),
-            _Steps(),
-            TimeElapsedColumn(),
-            _Left(),
-        ]
+        # On a narrow terminal the figures matter more than the bar.
+        bar = [] if self.console.width < NARROW else [BarColumn(20)]
+        whole = Column(no_wrap=True)
+        times = (TimeElapsedColumn(table_column=whole), _Left(table_column=whole))
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, _Steps(table_column=whole), *times]
         with Progress(*columns, console=self.console, transient=True) as self.live:
             try:
                 yield self.live
@@ -179,5 +180,8 @@ def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()
 
 
 def print_wrapped(found: Table | str) -> None:
-    """A part of the result for people, on stdout, as wide as the terminal."""
-    Console(highlight=False, markup=False).print(printable(found) if isinstance(found, str) else found)
+    """A part of the result for people, on stdout, as wide as the terminal; the columns of a narrow one are closer."""
+    console = Console(highlight=False, markup=False)
+    if isinstance(found, Table) and console.width < NARROW:
+        found.padding = (0, 1, 0, 0)
+    console.print(printable(found) if isinstance(found, str) else found)

@@ -21,6 +21,8 @@ Say = Callable[[str], None]
 NAME = "debug"
 PARTED = 1
 SHOWN = 8
+# Where `so far` frightens people.
+LOW_DB = 20.0
 FILES = (
     Option("reference", Path, typer.Argument(help="The model that is right; or one model alone.", show_default=False)),
     Option("candidate", Path | None, typer.Argument(help="The model that is not.", show_default=False)),
@@ -49,6 +51,8 @@ def run(values: Flags) -> None:
 
     REFERENCE CANDIDATE: a float model and a quantized one. Every layer of the candidate is fed with the tensors of
     the reference, so that no earlier error counts. A difference that later layers undo is told apart: it may be meant.
+    The report of a build has the same for every grid, against the float model after its optimization, on fewer samples:
+    a layer here may be several there.
 
     MODEL --device qnn: one quantized model, on the CPU and on the simulator of the NPU. If it does not compile at
     all, it is cut until the smallest piece is left that does not. REFERENCE CANDIDATE --device qnn does both, in turn.
@@ -62,6 +66,10 @@ def run(values: Flags) -> None:
     """
     config = arguments.settings(values, *SETTINGS)
     arguments.there(values["reference"], values["candidate"])
+    from intact.api import early
+
+    check = early.check_files if values["device"] is None else early.check_device
+    check(config)
     from intact.api.debug import debug
     from intact.cli import console
 
@@ -113,6 +121,23 @@ def _show_models(result: findings.ModelBisection, say: Say) -> None:
     rows = [(one, (one.own_db, one.computed_db, one.grid_db, one.accumulated_db)) for one in result.layers[:SHOWN]]
     headings = ("own dB", "computed", "grid", "so far")
     _show_worst("contributions, each layer fed with right inputs", headings, rows, say)
+    if rows:
+        _show_meaning(result)
+
+
+def _show_meaning(result: findings.ModelBisection) -> None:
+    """Say what the columns are, and that a low figure before a scale is taken back is no fault."""
+    from intact.cli.console import print_wrapped
+
+    print_wrapped(
+        "own dB: SQNR that the layer leaves by itself, by what it computes and by the grid of its result; "
+        "so far: SQNR of the tensor in the whole model, against the reference as it is given"
+    )
+    if any(one.accumulated_db is not None and one.accumulated_db < LOW_DB for one in result.layers[:SHOWN]):
+        print_wrapped(
+            f"less than {LOW_DB:g} dB so far may be meant: equalization moves scales to later layers, which take them "
+            "back, and what a mask covers may be anything; intact verify tells what reaches the outputs"
+        )
 
 
 def _grid(layer: Layer) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import tempfile
@@ -43,7 +42,7 @@ from intact.cli import (
     toolchain,
     verify,
 )
-from intact.cli.panels import PanelCommand, PanelGroup
+from intact.cli.panels import PanelCommand, PanelGroup, has_colours
 
 INTERNAL_ERROR = 70
 
@@ -191,8 +190,7 @@ def _run_for_programs() -> None:
 
 def _marked(text: str) -> str:
     """Text in bold red where a person reads it on a terminal with colours."""
-    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return f"\x1b[1;31m{text}\x1b[0m" if coloured else text
+    return f"\x1b[1;31m{text}\x1b[0m" if has_colours(sys.stderr) else text
 
 
 def _report(error: Exception) -> int:

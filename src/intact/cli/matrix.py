@@ -62,14 +62,18 @@ def run(values: Flags) -> None:
     Example: intact matrix model.onnx --devices cpu,qnn:v73,qnn:v75 --precisions uint8,w8a16 --data inputs.npz -o out/
     """
     config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
+    from intact.api import early
+
+    devices, precisions = _listed(values["devices"]), _listed(values["precisions"])
+    early.check_cells(devices, precisions, config)
     from intact.api.matrix import matrix
     from intact.cli import console
 
     output = values["output"]
     outcomes = matrix(
         path,
-        devices=_listed(values["devices"]),
-        precisions=_listed(values["precisions"]),
+        devices=devices,
+        precisions=precisions,
         output=output,
         workers=values["workers"],
         threads=values["threads"],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, TextIO
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -50,10 +53,30 @@ _PANELS = {
 _HEADING = {name: heading for heading, names in _PANELS.items() for name in names}
 _OTHER = "Options"
 _MOST_IN_ONE = 12
+_BOLD, _CYAN, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
+# Headings, and what is typed: flags, arguments and commands, which more than one blank follows.
+_HEADINGS = re.compile(r"^(?:Usage|\S[^\n]*(?=:$))", re.MULTILINE)
+_TYPED = re.compile(r"^  (?:-\S[^\n]*?(?=  |$)|[a-z]\S*(?: <\w+>)?(?=  ))", re.MULTILINE)
+
+
+def has_colours(stream: TextIO) -> bool:
+    """True if a person reads a stream on a terminal with colours, and has not asked for none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def coloured(text: str) -> str:
+    """Help with headings in bold, and what is typed in colour."""
+    headed = _HEADINGS.sub(lambda found: f"{_BOLD}{found[0]}{_PLAIN}", text)
+    return _TYPED.sub(lambda found: f"  {_CYAN}{found[0][2:]}{_PLAIN}", headed)
 
 
 class PanelCommand(TyperCommand):
     """A command whose options stand under headings, unless they are few."""
+
+    def get_help(self, ctx: Context) -> str:
+        """The help, in colours where the terminal has them."""
+        text = super().get_help(ctx)
+        return coloured(text) if has_colours(sys.stdout) else text
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write each heading with its options; what has none comes first."""
@@ -71,6 +94,11 @@ class PanelCommand(TyperCommand):
 
 class PanelGroup(TyperGroup):
     """Commands under the headings that they were added with."""
+
+    def get_help(self, ctx: Context) -> str:
+        """The help, in colours where the terminal has them."""
+        text = super().get_help(ctx)
+        return coloured(text) if has_colours(sys.stdout) else text
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write each heading with its commands and their summaries, whole."""

@@ -16,6 +16,9 @@ def run(values: Flags) -> None:
     Example: intact plan model.onnx --precision uint8 --device qnn -o plan.toml
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    from intact.api import early
+
+    early.check_device(config)
     from intact.api.plan import plan
     from intact.cli import console
 

@@ -31,6 +31,10 @@ def run(values: Flags) -> None:
     Example: intact quantize model.onnx --precision uint8 --data inputs.npz -o model.qdq.onnx
     """
     config, source = arguments.settings(values, *SETTINGS), arguments.source(values)
+    from intact.api import early
+
+    early.check_device(config)
+    early.refuse_auto(config)
     from intact.api.quantize import quantize
     from intact.cli import console
     from intact.reports.figures import count

@@ -31,6 +31,9 @@ def run(values: Flags) -> None:
     Example: intact rewrite model.qdq.onnx -o model.onnx --device cpu --exact
     """
     config, path = arguments.settings(values, *SETTINGS), arguments.model_path(values)
+    from intact.api import early
+
+    early.check_device(config)
     from intact.api.rewrite import rewrite
     from intact.cli import console, summary
 

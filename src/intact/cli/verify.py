@@ -48,6 +48,9 @@ def run(values: Flags) -> None:
     """
     config = arguments.settings(values, *SETTINGS)
     reference, *candidates = arguments.there(*_models(values))
+    from intact.api import early
+
+    early.check_files(config)
     from intact.api.verify import verify
     from intact.cli import comparison, console
 

@@ -22,12 +22,13 @@ from intact.data.images import open_images
 from intact.data.input_specs import Feeds, InputSpec, input_specs
 from intact.data.lent import is_lent, open_lent
 from intact.data.npz import is_array_file, open_arrays
-from intact.data.python import REFERENCE, CallableSource
+from intact.data.python import CallableSource
 from intact.data.synthetic import SyntheticSource
 from intact.data.text import SUFFIX, open_text
-from intact.data.url_file import MARK, url_file
+from intact.data.url_file import url_file
 from intact.errors import DataError
 from intact.settings.config import Distribution, ImageConfig
+from intact.settings.named_files import FUNCTION, INPUTS, SAVE, URL, no_inputs, unread
 
 __all__ = [
     "CalibrationAndTest",
@@ -87,16 +88,16 @@ def load(
 def _open(source: str, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
     if is_lent(source):
         return open_lent(source, specs, limit, reading.fixed)
-    if MARK in source:
+    if URL in source:
         return open_arrays(url_file(source), specs, reading.fixed)
     path = Path(source)
     if path.is_file():
         return _open_file(path, specs, limit, reading)
     if path.is_dir():
         return open_images(path, specs, reading.images)
-    if REFERENCE.fullmatch(source):
+    if FUNCTION.fullmatch(source):
         return CallableSource(source, specs, limit)
-    raise _unknown("D101", f"{source}: there is no such file")
+    raise no_inputs(source, "there is no such file")
 
 
 def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, reading: Reading) -> Source:
@@ -106,15 +107,5 @@ def _open_file(path: Path, specs: tuple[InputSpec, ...], limit: int, reading: Re
         if path.suffix.lower() == SUFFIX:
             return open_text(path, specs, limit, reading.tokenizer)
     except OSError as error:
-        raise _unknown("D101", f"{path}: cannot be read: {error.strerror or error}") from None
-    raise _unknown("D102", f"{path}: is neither an .npz nor an .npy nor a .txt file")
-
-
-def _unknown(code: str, message: str) -> DataError:
-    return DataError(
-        code,
-        message,
-        allowed="an .npz file keyed by input name, an .npy file for one input, a folder of images, a .txt file with "
-        "--tokenizer, or module:function",
-        fix="np.savez(path, **arrays) with samples on axis 0 writes what is needed",
-    )
+        raise no_inputs(path, unread(error)) from None
+    raise DataError("D102", f"{path}: is neither an .npz nor an .npy nor a .txt file", allowed=INPUTS, fix=SAVE)

@@ -17,10 +17,10 @@ import numpy as np
 from intact.data.dataset import Dataset
 from intact.data.npz import claimed_bytes, is_array_file
 from intact.errors import DataError
+from intact.settings.named_files import LABELS, no_labels, unread
 
 ANY_OUTPUT = "labels"
 MOST_BYTES = 1 << 28
-_FORM = "integers in an .npy file, or in an .npz file under `labels` or the names of outputs, one for each row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ def load_labels(path: str, test: Dataset) -> Labels:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     if path.exists() and not path.is_file():
-        raise DataError("D132", f"{path}: is not an ordinary file", allowed=_FORM)
+        raise no_labels(path, "is not an ordinary file")
     try:
         if is_array_file(path) and (size := claimed_bytes(path)) > MOST_BYTES:
-            raise DataError("D132", f"{path}: {size} bytes are too many for labels", allowed=f"{MOST_BYTES} bytes")
+            raise no_labels(path, f"{size} bytes are too many for labels", f"{MOST_BYTES} bytes")
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {ANY_OUTPUT: found}
@@ -52,15 +52,15 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError("D132", f"{path}: cannot be read: {error.strerror or error}", allowed=_FORM) from None
+        raise no_labels(path, unread(error)) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError("D132", f"{path}: cannot be read as labels: {error}", allowed=_FORM) from None
+        raise no_labels(path, f"cannot be read as labels: {error}") from None
 
 
 def _of_samples(array: np.ndarray, name: str, path: str, test: Dataset) -> np.ndarray:
     """The labels of the samples of `test`, one row of the result for each."""
     if not np.issubdtype(array.dtype, np.integer):
-        raise DataError("D133", f"{path}: {name} is of type {array.dtype}", allowed=_FORM)
+        raise DataError("D133", f"{path}: {name} is of type {array.dtype}", allowed=LABELS)
     rows, samples = array.shape[0] if array.ndim else 0, test.source.rows
     if rows == 0 or rows % samples:
         raise DataError(

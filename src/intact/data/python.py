@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -28,8 +27,6 @@ from intact.data.input_profile import Record, digest, record
 from intact.data.input_specs import Feeds, InputSpec, check_feed, check_values
 from intact.errors import DataError
 from intact.settings.config import nearest
-
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _END = object()
 

@@ -10,8 +10,6 @@ from typing import IO, Any
 from intact.errors import DataError, NotAvailable
 from intact.runtime import cluster
 
-MARK = "://"
-
 
 @dataclass(frozen=True, slots=True)
 class UrlFile:

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -197,7 +198,7 @@ class Pattern:
         self.tuples = _names_inside_each_only(roots)
         self.names = frozenset(variables) | frozenset(names(roots))
         self.depth = max(_depth(root) for root in roots)
-        self.most_uses = {item.node: _most_uses(item.node, roots) for root in roots for item in _outputs(root)}
+        self.most_uses = _most_uses(roots)
         self.is_plain = not self.others and all(self._is_plain(start) for start in self.starts)
         """True if there are no alternatives but at the root, and no other root."""
         self.turned = self._only_alternative()
@@ -293,11 +294,19 @@ def _depth(pattern: ValuePattern) -> int:
     return below + isinstance(pattern, Output)
 
 
-def _most_uses(node: NodePattern, roots: Sequence[ValuePattern]) -> int:
-    """An upper bound on the uses that a match can make of what `node` matches: by nodes that are not before it."""
+def _most_uses(roots: Sequence[ValuePattern]) -> dict[NodePattern, int]:
+    """For each node an upper bound on the uses that a match can make of what it matches: by nodes not before it."""
+    # A pattern that is reached by several ways counts as often as it is reached, and is looked at once.
+    whole = [item for root in roots for item in _walk(root)]
+    reached = Counter(map(id, whole))
+    items = {id(item): item for item in whole}
+    return {item.node: _uses_of(item.node, items, reached) for item in items.values() if isinstance(item, Output)}
+
+
+def _uses_of(node: NodePattern, items: Mapping[int, ValuePattern], reached: Mapping[int, int]) -> int:
     before = {id(item) for child in node.inputs for item in _walk(child)}
-    patterns = [item for root in roots for item in _walk(root) if id(item) not in before]
-    if any(isinstance(item, Each) and not isinstance(item.item, Var) for item in patterns):
+    patterns = {key: item for key, item in items.items() if key not in before}
+    if any(isinstance(item, Each) and not isinstance(item.item, Var) for item in patterns.values()):
         return sys.maxsize
-    alike = [item for item in patterns if isinstance(item, Output) and item.node.keys & node.keys]
-    return max(1, len(alike))
+    alike = [key for key, item in patterns.items() if isinstance(item, Output) and item.node.keys & node.keys]
+    return max(1, sum(reached[key] for key in alike))

@@ -11,6 +11,9 @@ import onnx_ir as ir
 # Copies of so many nodes hold more memory than a walk over everything takes time.
 MANY_NODES = 2000
 
+# True while a build leaves collecting to `tidy`.
+_is_paused = False
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -28,13 +31,40 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def tidy(model: ir.Model) -> None:
-    """Free the copies of a large model that were dropped: values and nodes refer to each other, so that they stay.
+@contextmanager
+def collected_by_stage() -> Iterator[None]:
+    """Leave it to `tidy` to free dropped copies of a model, for as long as a build runs.
 
-    Small ones are left to the collector, which would look at all the rest of the program for them.
+    The collector looks again at all that is old whenever a quarter as much is new. It knows nothing of what became
+    old while it was held back, and would look at the whole program over and over. What is there when a build begins is
+    looked at again when it has ended; a program that holds the collector back, or keeps objects out of it, is let be.
     """
-    if len(model.graph) >= MANY_NODES:
+    global _is_paused
+    if not gc.isenabled() or gc.get_freeze_count() > 0:
+        yield
+        return
+    gc.disable()
+    gc.freeze()
+    _is_paused = True
+    try:
+        yield
+    finally:
+        _is_paused = False
+        gc.unfreeze()
+        gc.enable()
+
+
+def tidy(model: ir.Model) -> None:
+    """Free the copies of a model that were dropped: values and nodes refer to each other, so that they stay.
+
+    Copies of a large graph that are still there are not looked at again before the build ends. Where nothing holds the
+    collector back, small ones are left to it: it would look at all the rest of the program for them.
+    """
+    is_large = len(model.graph) >= MANY_NODES
+    if is_large or _is_paused:
         gc.collect()
+    if is_large and _is_paused:
+        gc.freeze()
 
 
 def _grow_old() -> None:

@@ -6,6 +6,7 @@ GroupNormalization, drops metadata, and needs the whole model as one message, wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -110,6 +111,7 @@ def _name_of(value: ir.Value) -> str:
     return "unknown" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
 
 
+@functools.cache
 def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """The definition that `opset` of the default domain has for `op`, or None."""
     try:

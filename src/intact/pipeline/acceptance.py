@@ -12,6 +12,7 @@ from intact.errors import SettingsError
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
 from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
+from intact.settings import contradictions
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 from intact.verification import gates, remedies
@@ -25,14 +26,13 @@ ROWS_TO_TIME = 8
 
 def check_settings(config: BuildConfig, target: Target) -> None:
     """Refuse gates that cannot be checked, before any work is done."""
-    if config.require_npu is not None and not target.npu:
-        raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {target.name} has no NPU")
+    contradictions.check_npu(config, target.name, npu=target.npu)
     if config.max_cycles is not None and not installed.find(target.backend).estimates:
         able = ", ".join(name for name, backend in installed.every() if backend.estimates)
         raise SettingsError(
             "S214", f"--max-cycles {config.max_cycles}: no compiler of {target.name} estimates cycles", allowed=able
         )
-    check_labels(config)
+    contradictions.check_labels(config)
     why = installed.find(target.backend).untimed if config.max_latency_ratio is not None else None
     if why is not None:
         raise SettingsError(
@@ -40,16 +40,6 @@ def check_settings(config: BuildConfig, target: Target) -> None:
             f"--max-latency-ratio {config.max_latency_ratio:g}: {target.name} cannot be checked here: {why}",
             allowed=f"the devices {', '.join(installed.timed())}",
             fix="leave the gate out, and time the model on the device",
-        )
-
-
-def check_labels(config: BuildConfig) -> None:
-    """Refuse a gate on the accuracy of a task that nothing tells."""
-    if config.max_accuracy_drop is not None and config.labels is None:
-        raise SettingsError(
-            "S139",
-            f"--max-accuracy-drop {config.max_accuracy_drop:g}: accuracy is not known without labels",
-            fix="give --labels, or gate on --min-sqnr or --min-cosine",
         )
 
 

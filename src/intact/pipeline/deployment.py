@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact import data, environment
+from intact import data
 from intact.backends import compiling, other_version
 from intact.errors import ModelError, NotAvailable, ToolchainError
 from intact.events import Log
@@ -21,6 +20,7 @@ from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
 from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
+from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
 from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness
@@ -31,7 +31,6 @@ from intact.targets.spec import Target
 
 Outputs = Mapping[str, np.ndarray]
 
-PRODUCER = "intact"
 PORTABLE = "model.qdq.onnx"
 VALIDATION_ROWS = 8
 
@@ -227,13 +226,6 @@ def adopt(given: PreparedModel, folder: Path) -> CompiledModel:
         fix = "give the --device that it was compiled for, or compile it again"
         raise ModelError("M163", found, fix=fix) from error
     return adopted
-
-
-def stamped(model: ir.Model) -> ir.Model:
-    """`model` as somebody who says who wrote it has it; its graph is the same."""
-    result = copy.copy(model)
-    result.producer_name, result.producer_version = PRODUCER, environment.versions()["intact"]
-    return result
 
 
 def tell_zero_points(rewritten: Rewritten, target: Target, log: Log) -> list[RequantizedWeight]:

@@ -16,11 +16,8 @@ from intact.backends import compiling, installed
 from intact.backends.base import Timer
 from intact.errors import ModelError, SettingsError
 from intact.model import detect, io, upgrade
-from intact.profiling.measure import untimed
 from intact.quantization import boundary
-from intact.reports import manifest
 from intact.results import Form
-from intact.rules.proof import reference
 from intact.runtime import ort_cpu
 from intact.settings.config import CompileConfig
 from intact.targets.registry import load_target
@@ -44,6 +41,9 @@ def runner(path: Path, config: CompileConfig, *, in_turn: bool = False) -> Runne
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
     backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
     """
+    # Here and below: stages that run no file load nothing for it.
+    from intact.reports import manifest
+
     built = manifest.of_deployed(path)
     if built is not None:
         return _deployed(path, built, config, in_turn=in_turn)
@@ -84,6 +84,9 @@ def described(path: Path) -> ir.Model:
 
 def plugins(paths: Iterable[Path]) -> dict[Path, Timer]:
     """The runtimes that these files are timed in, where that is not ONNX Runtime's CPU provider."""
+    from intact.profiling.measure import untimed
+    from intact.reports import manifest
+
     found = {}
     for path in paths:
         backend, built = installed.of_file(path), manifest.of_deployed(path)
@@ -118,6 +121,8 @@ def session(
 
     `outputs` may name tensors of its inside. `content` is what is in the file, where somebody has read it already.
     """
+    from intact.rules.proof import reference
+
     model = content or (io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path)
     if (model.ir_version or 0) > upgrade.IR_VERSION:
         # ONNX Runtime refuses a file that names a newer format than it knows, although nothing in it may be new.

@@ -11,7 +11,7 @@ from intact.errors import ModelError
 from intact.events import Log
 from intact.model import io
 from intact.pipeline import input_files
-from intact.pipeline.deployment import PRODUCER, stamped
+from intact.pipeline.stamp import PRODUCER, stamped
 from intact.reports import publish
 from intact.runtime import loads
 from intact.settings.config import BuildConfig, QuantConfig

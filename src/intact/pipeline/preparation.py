@@ -31,6 +31,7 @@ from intact.results import Application
 from intact.rules.float import branches, optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.runtime import ort_cpu
+from intact.settings import contradictions
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -83,7 +84,7 @@ def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints |
 
     What `checkpoints` have of a model, data and settings that are still the same is not done again.
     """
-    presets.refuse_auto(asked)
+    contradictions.refuse_auto(asked)
     begun, upgrade = begin(path, asked, log)
     begun = replace(begun, checkpoints=checkpoints or Checkpoints())
     begun.checkpoints.under(partial(key_of, begun))
@@ -183,7 +184,9 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
     unroll = target.npu and quant is not None and quant.activation_type in FINE
     ops = target.has if target.npu else None
-    return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll)
+    return optimization.optimize(
+        model, ops=ops, take_apart=take_apart, unroll_layers=unroll, longest_stride=target.longest_stride
+    )
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
@@ -276,7 +279,7 @@ def target_of(config: CompileConfig) -> Target:
 def announce(config: BuildConfig, target: Target, events: Events) -> None:
     quant = config.quantization
     events.note(f"target {target.name}" + (f" ({target.soc.name})" if target.soc is not None else ""))
-    if config.precision == presets.AUTO:
+    if config.precision == contradictions.AUTO:
         events.note("precision auto: the cheapest types that meet the gates are searched for")
     elif quant is not None:
         events.note(f"precision {config.precision}: {presets.describe(quant)}")

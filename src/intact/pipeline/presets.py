@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, get_args
+from typing import Any, NotRequired, TypedDict
 
-from intact.errors import NotAvailable, SettingsError
+from intact.errors import SettingsError
 from intact.model.detect import Quantized
 from intact.quantization.planning import plan_file
-from intact.settings.config import BuildConfig, Precision, QuantConfig, merge
+from intact.settings.config import BuildConfig, QuantConfig, merge
+from intact.settings.contradictions import AUTO
+from intact.targets.offer import check_precision
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
 DEFAULT_PRECISION = "uint8"
-AUTO = "auto"
 HALF = "fp16"
 
 
@@ -107,29 +108,9 @@ def available(config: BuildConfig) -> Target:
     return target
 
 
-def refuse_auto(config: BuildConfig) -> None:
-    """Refuse, where a model is quantized once, the precision that a search over many builds chooses."""
-    if config.precision == AUTO:
-        fix = "use intact build; its output folder has a plan.toml for --plan"
-        raise SettingsError("S105", "--precision auto is found by building and verifying the model", fix=fix)
-
-
 def check_available(target: Target, precision: str) -> None:
     """Refuse a precision that the device has no use for (status 2), or that is not built yet (status 5)."""
-    if precision in target.precisions:
-        return
-    works = ", ".join(target.precisions)
-    if precision not in get_args(Precision):
-        raise SettingsError("S110", f"unknown precision {precision!r}", allowed=", ".join(get_args(Precision)))
-    if precision in target.later:
-        raise NotAvailable(
-            "E130",
-            f"{precision} for {target.backend} is not built yet: {target.later[precision]}",
-            allowed=works or f"no precision works for {target.backend} yet; use --device cpu or qnn",
-        )
-    raise SettingsError(
-        "S111", f"{precision} makes no sense on {target.backend}", allowed=works, fix=target.instead.get(precision)
-    )
+    check_precision(target.backend, precision, target)
 
 
 def _with_preset(config: BuildConfig, precision: str | None, preset: Mapping[str, object]) -> BuildConfig:

@@ -11,8 +11,9 @@ from intact.backends.installed import versions
 from intact.events import Log
 from intact.model import io
 from intact.pipeline import acceptance, verdict
-from intact.pipeline.deployment import PORTABLE, CompiledModel, stamped
+from intact.pipeline.deployment import PORTABLE, CompiledModel
 from intact.pipeline.preparation import PreparedModel
+from intact.pipeline.stamp import stamped
 from intact.pipeline.verifying import Verified
 from intact.reports import html, manifest, network, publish
 from intact.results import BINARY, DEPLOYABLE, Build, Gate, Verdict

@@ -13,7 +13,7 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.errors import IntactError
 from intact.events import Events, Log, Silence
-from intact.model.garbage_pause import tidy
+from intact.model.garbage_pause import collected_by_stage, tidy
 from intact.pipeline import (
     acceptance,
     checkpoints,
@@ -62,7 +62,7 @@ def build(
     options = options or BuildOptions()
     check(path, config, output, overwrite=options.overwrite)
     log = Log(events or Silence())
-    with checkpoints.kept(output if options.resume else None, log) as kept:
+    with collected_by_stage(), checkpoints.kept(output if options.resume else None, log) as kept:
         return complete(preparation.prepare(path, config, log, kept), output, options, log)
 
 

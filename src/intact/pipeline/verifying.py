@@ -18,6 +18,7 @@ from intact.model.activation_grids import layers_apart, unrounded
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
 from intact.pipeline.preparation import PreparedModel
+from intact.reports.figures import count
 from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
@@ -147,7 +148,7 @@ def _look_inside(prepared: PreparedModel, log: Log) -> tuple[list[clipping.Clipp
         watched = layer_errors.compared(errors, _right_tensors(prepared, errors, rows, log), inside)
         found = clipping.clipped(grids, _told(watched, advance))
     if found:
-        more = f" (and {len(found) - 1} more tensors)" if len(found) > 1 else ""
+        more = f" (and {count(len(found) - 1, 'more tensor')})" if len(found) > 1 else ""
         log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
     return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
 

@@ -39,7 +39,7 @@
       "Grid: " + data.grid + " (shaded).",
       data.seen
         ? "Calibration saw " + from.toPrecision(4) + " to " + to.toPrecision(4) + ", of which the grid cuts off " + data.cut + "."
-        : "Its grid is set by the operator: calibration did not look at it.",
+        : "Calibration did not choose this grid: its operator sets it, or a mask.",
       data.bins ? "Heights are logarithms of counts." : "",
     ].join(" "));
   };

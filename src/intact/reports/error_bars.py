@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from intact.reports.figures import MISSING, count, decibels, figure, share
+from intact.reports.layer_names import NamedLayers, named_layers
 
 Record = Mapping[str, Any]
 
@@ -17,17 +18,19 @@ NO_ERROR_DB = 70.0
 BANDS = ((40.0, "e1", "40 dB and more"), (30.0, "e2", "30 to 40 dB"), (20.0, "e3", "20 to 30 dB"))
 WORST_BAND = ("e4", "below 20 dB")
 UNMEASURED = ("e0", "not on a grid of its own")
+HIDDEN = ("e5", "large, but the layers that read it do not show it")
 
 
 def drawing(manifest: Record) -> dict[str, Any] | None:
     """Bars, the worst layers and the ticks; None for a manifest in which no layer was compared."""
-    errors = manifest.get("errors") or []
-    if not errors:
+    named = named_layers(manifest)
+    if not named.errors:
         return None
-    bars = [_bar(error, place) for place, error in enumerate(errors)]
-    worst = sorted(bars, key=lambda bar: math.inf if bar["own_db"] is None else bar["own_db"])
+    bars = [_bar(named, place) for place in range(len(named.errors))]
+    worst = sorted(bars, key=lambda bar: (bar["hidden"], math.inf if bar["own_db"] is None else bar["own_db"]))
     return {
         "count": count(len(bars), "tensor"),
+        "hidden": count(len(named.hidden), "tensor") if named.hidden else "",
         "bars": bars,
         "line": " ".join(f"{bar['place'] + 0.5},{100 - bar['accumulated_height']:.1f}" for bar in bars),
         "worst": worst[:WORST_SHOWN],
@@ -42,10 +45,9 @@ def band(own_db: float | None) -> tuple[str, str]:
     return next(((style, name) for _, style, name in found), WORST_BAND)
 
 
-def by_layer(errors: Sequence[Record]) -> dict[str, Record]:
-    """The errors by the names that their layers may have: of the node, or of the QuantizeLinear it was fused with."""
-    named = [(error[key], error) for error in errors for key in ("quantizer", "node")]
-    return {name: error for name, error in named if name}
+def band_of(named: NamedLayers, place: int) -> tuple[str, str]:
+    """The style and the name of one error of these."""
+    return HIDDEN if place in named.hidden else band(named.errors[place]["own_db"])
 
 
 def shown(db: float | None) -> str:
@@ -53,18 +55,20 @@ def shown(db: float | None) -> str:
     return "no error" if db is None else f"{decibels(db)} dB"
 
 
-def _bar(error: Record, place: int) -> dict[str, Any]:
+def _bar(named: NamedLayers, place: int) -> dict[str, Any]:
+    error, (name, op) = named.errors[place], named.of_error(place)
     return {
         "place": place,
-        "name": error["node"] or error["tensor"],
-        "op": error["op"],
+        "name": name,
+        "op": op,
+        "hidden": place in named.hidden,
         "tensor": error["tensor"],
         "own_db": error["own_db"],
         "own": MISSING if error["own_db"] is None else decibels(error["own_db"]),
         "accumulated": MISSING if error["accumulated_db"] is None else decibels(error["accumulated_db"]),
         "height": _height(error["own_db"]),
         "accumulated_height": _height(error["accumulated_db"]),
-        "style": band(error["own_db"])[0],
+        "style": band_of(named, place)[0],
         "grid": f"{error['dtype']} from {figure(error['low'])} to {figure(error['high'])}",
         "range": f"{error['low']:.7g} {error['high']:.7g}",
         "seen": "" if error["seen_low"] is None else f"{error['seen_low']:.7g} {error['seen_high']:.7g}",

@@ -104,6 +104,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "errors": error_bars.drawing(manifest),
         "next": next_steps(manifest),
         "sizes": _sizes(manifest),
+        "ports": [dict(port) | {"dimensions": _dimensions(port.get("shape"))} for port in manifest["io"]],
         "native": native_snippets(manifest),
         "systems": systems(manifest),
         "load": snippet.lines(manifest),
@@ -122,6 +123,13 @@ def _sizes(manifest: Record) -> dict[str, int | None]:
     needed = (DEPLOYABLE, BINARY)
     after = sum(item["bytes"] for item in manifest["artifacts"] if item["kind"] in needed)
     return {"before": manifest["source"].get("weight_bytes"), "after": after or None}
+
+
+def _dimensions(shape: Sequence[int | str | None] | None) -> str:
+    """A shape as people write it; a free dimension by its name."""
+    if shape is None:
+        return MISSING
+    return " × ".join("?" if dim is None else str(dim) for dim in shape) or "one number"
 
 
 def _task(rows: Sequence[Record]) -> list[dict[str, Any]]:

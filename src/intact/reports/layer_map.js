@@ -3,7 +3,7 @@
   const map = document.getElementById("layer-map");
   const tiles = Array.from(map.querySelectorAll("rect"));
   const names = tiles.map((tile) => tile.querySelector("title").textContent);
-  const words = tiles.map((tile, i) => (names[i] + " " + tile.dataset.reason).toLowerCase());
+  const words = tiles.map((tile, i) => [names[i], tile.dataset.reason, tile.dataset.node].join(" ").toLowerCase());
   const reads = tiles.map((tile) => tile.dataset.reads.split(" ").filter(Boolean).map(Number));
   const readers = tiles.map(() => []);
   reads.forEach((sources, i) => sources.forEach((source) => readers[source].push(i)));
@@ -27,6 +27,7 @@
     const list = (found) => found.map((one) => names[one].split(":")[0]).join(", ");
     said.textContent = [
       names[i],
+      data.node && "in the deployed model: " + data.node,
       data.grid && "grid of its result: " + data.grid,
       data.error && "error that it adds: " + data.error,
       data.reason && "why: " + data.reason,

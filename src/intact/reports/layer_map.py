@@ -9,6 +9,7 @@ from typing import Any
 
 from intact.reports import error_bars
 from intact.reports.figures import count
+from intact.reports.layer_names import NamedLayers, named_layers
 
 Record = Mapping[str, Any]
 
@@ -32,8 +33,8 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
         return None
     columns = max(_LEAST_COLUMNS, math.ceil(math.sqrt(_SHAPE * len(layers))))
     places = _places(manifest["placement"])
-    errors = error_bars.by_layer(manifest.get("errors") or [])
-    tiles = [_tile(layer, number, columns, places) | _error(layer, errors) for number, layer in enumerate(layers)]
+    named = named_layers(manifest)
+    tiles = [_tile(named, number, columns, places) | _error(named, number) for number in range(len(layers))]
     return {
         "count": count(len(tiles), "layer"),
         "columns": columns,
@@ -42,7 +43,7 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
         "tiles": tiles,
         "places": _legend((tile["place"], tile["place_style"]) for tile in tiles),
         "types": _legend((tile["type"], tile["type_style"]) for tile in tiles),
-        "errors": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if errors else [],
+        "errors": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if named.errors else [],
     }
 
 
@@ -53,7 +54,8 @@ def _places(placement: Record) -> dict[str, tuple[str, str, str]]:
     return on | off
 
 
-def _tile(layer: Record, number: int, columns: int, places: Mapping[str, tuple[str, str, str]]) -> dict[str, Any]:
+def _tile(named: NamedLayers, number: int, columns: int, places: Mapping[str, tuple[str, str, str]]) -> dict[str, Any]:
+    layer, (name, op) = named.layers[number], named.of_layer(number)
     # A compiler merges nodes: one that it does not list went into another.
     place, style, reason = places.get(layer["name"], ("part of another node", "unseen", ""))
     row, column = divmod(number, columns)
@@ -61,8 +63,9 @@ def _tile(layer: Record, number: int, columns: int, places: Mapping[str, tuple[s
     return {
         "x": column * PITCH,
         "y": row * PITCH,
-        "name": layer["name"],
-        "op": layer["op"],
+        "name": name,
+        "op": op,
+        "node": layer["name"] if layer["name"] not in name else "",
         "place": place,
         "place_style": style,
         "reason": reason,
@@ -73,11 +76,11 @@ def _tile(layer: Record, number: int, columns: int, places: Mapping[str, tuple[s
     }
 
 
-def _error(layer: Record, errors: Mapping[str, Record]) -> dict[str, str]:
+def _error(named: NamedLayers, number: int) -> dict[str, str]:
     """The error that a layer adds, in words, with the style and the name of its size."""
-    error = errors.get(layer["name"])
-    style, name = error_bars.UNMEASURED if error is None else error_bars.band(error["own_db"])
-    words = "" if error is None else error_bars.shown(error["own_db"])
+    place = named.worst.get(number)
+    style, name = error_bars.UNMEASURED if place is None else error_bars.band_of(named, place)
+    words = "" if place is None else error_bars.shown(named.errors[place]["own_db"])
     return {"error": words, "error_style": style, "error_band": name}
 
 

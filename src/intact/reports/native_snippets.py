@@ -23,6 +23,8 @@ _TYPES = {
     "int32": ("int32_t", "int", "IntBuffer"),
     "int64": ("int64_t", "long", "LongBuffer"),
 }
+# The conversion of an integer to an element of a buffer.
+_KOTLIN_TYPES = {"ByteBuffer": "toByte", "ShortBuffer": "toShort", "IntBuffer": "toInt", "LongBuffer": "toLong"}
 # Kotlin's buffers do not tell all types.
 _JAVA_TYPES = {"uint8": "UINT8", "int8": "INT8"}
 
@@ -46,6 +48,8 @@ def native_snippets(manifest: Record) -> list[NativeSnippet]:
     if provider is None or not ports["input"] or any(port["dtype"] not in _TYPES for port in manifest["io"]):
         return []
     makers = {"C++": _cpp, "C#": _csharp, "Kotlin": _kotlin}
+    if any(port["dtype"] == "uint16" for port in ports["input"]):
+        del makers["Kotlin"]  # ONNX Runtime for Java makes no tensors of uint16
     return [NativeSnippet(language, make(provider, **ports)) for language, make in makers.items()]
 
 
@@ -89,7 +93,8 @@ def _cpp(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[
 def _cpp_data(number: int, port: Record, kind: str) -> list[str]:
     """The values of an input; one that the model takes as integers is quantized."""
     if port["scale"] is None:
-        return [f"  std::vector<{kind}> data{number}(info{number}.GetElementCount());  // {_fill(port)}"]
+        name = json.dumps(port["name"])
+        return [f"  std::vector<{kind}> data{number}(info{number}.GetElementCount());  // fill in {name}"]
     scale, point, (low, high) = _literal(port["scale"]), port["zero_point"], limits(port["dtype"])
     level = f"std::nearbyint(real{number}[i] / {scale}) + {_literal(point)}"
     return [
@@ -130,17 +135,37 @@ def _csharp(provider: NativeProvider, *, input: Sequence[Record], output: Sequen
         kind, name = _TYPES[port["dtype"]][1], json.dumps(port["name"])
         lines += [
             f"var shape{number} = session.InputMetadata[{name}].Dimensions.Select(d => (long)d).ToArray();",
-            f"var data{number} = new {kind}[shape{number}.Aggregate(1L, (a, b) => a * b)];  // {_fill(port)}",
+            *_csharp_data(number, port, kind),
             f"using var input{number} = OrtValue.CreateTensorValueFromMemory(data{number}, shape{number});",
         ]
     values = ", ".join(f"input{number}" for number in range(len(input)))
     run = f"session.Run(new RunOptions(), [{_names(input)}], [{values}], [{_names(output)}])"
-    read = [
-        f"var result{n} = results[{n}].GetTensorDataAsSpan<{_TYPES[p['dtype']][1]}>();" for n, p in enumerate(output)
+    read = [line for number, port in enumerate(output) for line in _csharp_result(number, port)]
+    return "\n".join([*lines, f"using var results = {run};", *read])
+
+
+def _csharp_data(number: int, port: Record, kind: str) -> list[str]:
+    """The values of an input; one that the model takes as integers is quantized."""
+    size, name = f"shape{number}.Aggregate(1L, (a, b) => a * b)", json.dumps(port["name"])
+    if port["scale"] is None:
+        return [f"var data{number} = new {kind}[{size}];  // fill in {name}"]
+    low, high = limits(port["dtype"])
+    level = f"MathF.Round(r / {_literal(port['scale'])}) + {_literal(port['zero_point'])}"
+    clamped = f"({kind})Math.Clamp({level}, {_literal(low)}, {_literal(high)})"
+    return [
+        f"var real{number} = new float[{size}];  // fill in {name}",
+        f"var data{number} = real{number}.Select(r => {clamped}).ToArray();",
     ]
-    return "\n".join(
-        [*lines, f"using var results = {run};", *("  // ".join(parts) for parts in _comments(output, read))]
-    )
+
+
+def _csharp_result(number: int, port: Record) -> list[str]:
+    """The values of an output; integers are brought back to real values."""
+    kind, name = _TYPES[port["dtype"]][1], json.dumps(port["name"])
+    lines = [f"var result{number} = results[{number}].GetTensorDataAsSpan<{kind}>();  // {name}"]
+    if port["scale"] is None:
+        return lines
+    real = f"(q - {_literal(port['zero_point'])}) * {_literal(port['scale'])}"
+    return [*lines, f"var output{number} = result{number}.ToArray().Select(q => {real}).ToArray();"]
 
 
 def _kotlin(provider: NativeProvider, *, input: Sequence[Record], output: Sequence[Record]) -> str:
@@ -154,13 +179,42 @@ def _kotlin(provider: NativeProvider, *, input: Sequence[Record], output: Sequen
         kind = f", OnnxJavaType.{_JAVA_TYPES[port['dtype']]}" if port["dtype"] in _JAVA_TYPES else ""
         lines += [
             f"val shape{number} = (session.inputInfo[{name}]!!.info as TensorInfo).shape",
-            f"val data{number} = {buffer}.allocate(shape{number}.reduce(Long::times).toInt())  // {_fill(port)}",
+            *_kotlin_data(number, port, buffer),
             f"inputs[{name}] = OnnxTensor.createTensor(env, data{number}, shape{number}{kind})",
         ]
-    read = [f"val result{n} = results.get({_dollars(json.dumps(p['name']))}).get()" for n, p in enumerate(output)]
-    return "\n".join(
-        [*lines, "val results = session.run(inputs)", *("  // ".join(parts) for parts in _comments(output, read))]
-    )
+    read = [line for number, port in enumerate(output) for line in _kotlin_result(number, port)]
+    return "\n".join([*lines, "val results = session.run(inputs)", *read])
+
+
+def _kotlin_data(number: int, port: Record, buffer: str) -> list[str]:
+    """The values of an input; one that the model takes as integers is quantized."""
+    size, name = f"shape{number}.reduce(Long::times).toInt()", json.dumps(port["name"])
+    if port["scale"] is None:
+        return [f"val data{number} = {buffer}.allocate({size})  // fill in {name}"]
+    low, high = limits(port["dtype"])
+    level = f"Math.rint((r / {_literal(port['scale'])}).toDouble()).toInt() + {port['zero_point']}"
+    return [
+        f"val real{number} = FloatArray({size})  // fill in {name}",
+        f"val data{number} = {buffer}.allocate(real{number}.size)",
+        f"for (r in real{number}) data{number}.put(({level}).coerceIn({low}, {high}).{_KOTLIN_TYPES[buffer]}())",
+        f"data{number}.rewind()",
+    ]
+
+
+def _kotlin_result(number: int, port: Record) -> list[str]:
+    """The values of an output; integers, which Kotlin's buffers have as signed, are brought back to real values."""
+    lines = [f"val result{number} = results.get({_dollars(json.dumps(port['name']))}).get() as OnnxTensor"]
+    if port["scale"] is None:
+        return lines
+    buffer = _TYPES[port["dtype"]][2]
+    mask = f" and {limits(port['dtype'])[1]}" if port["dtype"].startswith("u") else ""
+    whole = f"IntArray(levels{number}.remaining()) {{ levels{number}.get().toInt(){mask} }}"
+    real = f"(q - {port['zero_point']}) * {_literal(port['scale'])}"
+    return [
+        *lines,
+        f"val levels{number} = result{number}.{buffer[0].lower()}{buffer[1:]}",
+        f"val output{number} = {whole}.map {{ q -> {real} }}",
+    ]
 
 
 def _names(ports: Sequence[Record]) -> str:
@@ -170,16 +224,3 @@ def _names(ports: Sequence[Record]) -> str:
 def _dollars(text: str) -> str:
     """A string of Kotlin, which would take what follows a dollar for a variable."""
     return text.replace("$", "\\$")
-
-
-def _fill(port: Record) -> str:
-    name = json.dumps(port["name"])
-    if port["scale"] is None:
-        return f"fill in {name}"
-    return f"fill in {name}: q = round(real / {port['scale']:.9g}) + {port['zero_point']}"
-
-
-def _comments(output: Sequence[Record], lines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Each line that reads an output, with the grid of what it reads."""
-    grids = [() if p["scale"] is None else (f"real = (q - {p['zero_point']}) * {p['scale']:.9g}",) for p in output]
-    return [(line, *grid) for line, grid in zip(lines, grids, strict=True)]

@@ -20,17 +20,18 @@ def layers_of(model: ir.Model) -> tuple[MappedLayer, ...]:
 
 def _layer(node: ir.Node, types: census.NodeTypes, places: dict[ir.Node, int]) -> MappedLayer:
     reads = tuple(sorted({places[source] for source in _sources(node, places)}))
-    scale, zero_point = _grid(node)
-    return MappedLayer(types.node, types.op, types.activations, types.weights, reads, scale, zero_point)
-
-
-def _grid(node: ir.Node) -> tuple[float | None, int | None]:
-    """The scale and the zero point that a node's first result is brought to at once."""
     quantizers = [reader for reader in query.consumers(node.outputs[0]) if reader.op_type == "QuantizeLinear"]
-    scale = query.scalar(query.input_(quantizers[0], 1)) if quantizers else None
+    scale, zero_point = _grid(quantizers[0]) if quantizers else (None, None)
+    grid = (scale, zero_point, (quantizers[0].name or "") if quantizers else "")
+    return MappedLayer(types.node, types.op, types.activations, types.weights, reads, *grid)
+
+
+def _grid(quantizer: ir.Node) -> tuple[float | None, int | None]:
+    """The scale and the zero point that a tensor is brought to, if it is one scale."""
+    scale = query.scalar(query.input_(quantizer, 1))
     if scale is None:
         return None, None
-    zero_point = query.scalar(query.input_(quantizers[0], 2))
+    zero_point = query.scalar(query.input_(quantizer, 2))
     return float(scale), 0 if zero_point is None else int(zero_point)
 
 

@@ -10,6 +10,14 @@ from intact.backends import installed
 from intact.numbers.integer_types import limits
 
 NUMPY_TYPES = {"float": "float32", "double": "float64"}
+ARRAYS = (
+    "float32",
+    "float64",
+    "float16",
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+"""Types of inputs that numpy has too."""
 
 
 def lines(manifest: Mapping[str, Any]) -> str | None:
@@ -26,25 +34,38 @@ def lines(manifest: Mapping[str, Any]) -> str | None:
     names = ", ".join(json.dumps(port["name"]) for port in ports["output"])
     run = f"outputs = {found.call.format(outputs=names)}"
     reals = [_real(place, port) for place, port in enumerate(ports["output"]) if port["scale"] is not None]
-    grids = any(port["scale"] is not None for port in manifest["io"])
-    imports = ["import numpy as np"] if grids else []
-    return "\n".join([*imports, *found.loading, "inputs = {", *feeds, "}", run, *reals])
+    shown = [_shown(place, port) for place, port in enumerate(ports["output"])]
+    return "\n".join(["import numpy as np", *found.loading, "inputs = {", *feeds, "}", run, *reals, *shown])
 
 
 def _given(port: Mapping[str, Any]) -> str:
-    """An input; one that the model takes as integers is quantized on the way."""
+    """An input to put one's own in place of; one that the model takes as integers is quantized on the way."""
     dtype = NUMPY_TYPES.get(port["dtype"], port["dtype"])
     if port["scale"] is None:
-        return f"...,  # {dtype} array{_shape(port)}"
+        return f"{_ones(port, dtype)},  # your {dtype} array{_free(port)}"
     low, high = limits(port["dtype"])
-    levels = f"np.rint(np.float32(...) / np.float32({port['scale']:.9g})) + {port['zero_point']}"
-    return f"np.clip({levels}, {low}, {high}).astype(np.{dtype}),  # from a float32 array{_shape(port)}"
+    levels = f"np.rint({_ones(port, 'float32')} / np.float32({port['scale']:.9g})) + {port['zero_point']}"
+    return f"np.clip({levels}, {low}, {high}).astype(np.{dtype}),  # from your float32 array{_free(port)}"
 
 
-def _shape(port: Mapping[str, Any]) -> str:
-    """The shape of an input, where it is known; a free dimension by its name."""
+def _ones(port: Mapping[str, Any], dtype: str) -> str:
+    """An array of the shape of an input, of ones; dots where the shape, or the type in numpy, is not known."""
     shape = port.get("shape")
-    return "" if shape is None else f" of shape [{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+    if shape is None or dtype not in ARRAYS:
+        return "..." if port["scale"] is None else "np.float32(...)"
+    return f'np.ones([{", ".join(str(dim) if isinstance(dim, int) else "1" for dim in shape)}], "{dtype}")'
+
+
+def _free(port: Mapping[str, Any]) -> str:
+    """The dimensions of an input that may have any size, by their names and places."""
+    free = [(place, dim) for place, dim in enumerate(port.get("shape") or []) if not isinstance(dim, int)]
+    return "".join(f", axis {place} of any size{'' if dim is None else f' ({dim})'}" for place, dim in free)
+
+
+def _shown(place: int, port: Mapping[str, Any]) -> str:
+    """The line that prints the shape of an output and its first values."""
+    value = f"outputs[{place}]" if port["scale"] is None else f"real_{place}"
+    return f"print({json.dumps(port['name'])}, {value}.shape, {value}.ravel()[:8])"
 
 
 def _real(place: int, port: Mapping[str, Any]) -> str:

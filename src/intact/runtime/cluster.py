@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import joblib
-
 from intact import scratch
 from intact.errors import NotAvailable, ToolchainError
 from intact.events import Events, Silence
@@ -63,7 +61,7 @@ class Cluster:
                     del left[number]
                     yield number, result
                 return
-            except engines.DEATHS as death:
+            except engines.deaths() as death:
                 if attempt == ATTEMPTS - 1:
                     raise self._given_up(death) from death
             except self.engine.given_up as death:
@@ -72,6 +70,9 @@ class Cluster:
     def _run(
         self, function: Callable[[Job], Result], jobs: Mapping[int, Job], terms: Terms
     ) -> Iterator[tuple[int, Result]]:
+        # Loaded where it is needed, since most builds use no cluster.
+        import joblib
+
         with joblib.parallel_config(**self.engine.config):
             pool = joblib.Parallel(batch_size=1, return_as="generator_unordered", **self.engine.limits)
             yield from pool(joblib.delayed(_numbered)(number, function, job, terms) for number, job in jobs.items())

@@ -9,18 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import joblib
-from joblib import parallel
-from joblib.externals.loky.process_executor import TerminatedWorkerError
-
 from intact.errors import NotAvailable, SettingsError, ToolchainError
+from intact.runtime.cores import cores
 
 LOCAL, DASK, RAY = "local", "dask", "ray"
 ALLOWED = "tcp://HOST:PORT of a Dask scheduler, ray://HOST:PORT, local, or local:N for N processes here"
 # Packages that add a backend to joblib when they are imported, by the backend's name.
 PACKAGES = {DASK: "distributed", RAY: "ray.util.joblib"}
-# What is raised here where a worker died; Dask gives its jobs to others without a word.
-DEATHS = (TerminatedWorkerError,)
 _DASK_SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
 _DASK_BACKEND = "dask for intact"
 _SECONDS = 10.0
@@ -60,10 +55,24 @@ def connected(name: str) -> Iterator[Engine]:
     elif name == RAY or (address and scheme == RAY):
         with _ray(name) as engine:
             yield engine
-    elif name in parallel.BACKENDS:
+    elif name in _backends():
         yield Engine(name, {"backend": name})
     else:
         raise SettingsError("S197", f"--cluster {name}: joblib has no backend of this name", allowed=ALLOWED)
+
+
+def deaths() -> tuple[type[Exception], ...]:
+    """What is raised here where a worker died; Dask gives its jobs to others without a word."""
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    return (TerminatedWorkerError,)
+
+
+def _backends() -> Mapping[str, Any]:
+    """The backends of joblib, which is loaded here and not before: a build without a cluster needs none of it."""
+    from joblib import parallel
+
+    return dict(parallel.BACKENDS)
 
 
 def _local(name: str) -> Engine:
@@ -71,7 +80,7 @@ def _local(name: str) -> Engine:
     count = name.partition(":")[2]
     if name != LOCAL and (not count.isdecimal() or int(count) < 1):
         raise SettingsError("S197", f"--cluster {name}: {count!r} is no number of processes", allowed=ALLOWED)
-    workers = int(count) if count else int(joblib.cpu_count())
+    workers = int(count) if count else cores()
     # joblib runs one job in this very process: one worker is two that get one job at a time.
     return Engine(name, {"backend": "loky"}, {"n_jobs": max(workers, 2), "pre_dispatch": workers}, workers=workers)
 
@@ -132,6 +141,8 @@ def _of_client(client: Any, name: str) -> Engine:
 
 def _never_alone() -> str:
     """A backend of joblib that gives work to Dask if there is one worker, too: joblib would do it all here."""
+    from joblib import parallel
+
     if _DASK_BACKEND not in parallel.BACKENDS:
         parallel.EXTERNAL_BACKENDS[DASK]()
         usual: Any = parallel.BACKENDS[DASK]
@@ -140,7 +151,7 @@ def _never_alone() -> str:
             def effective_n_jobs(self, n_jobs: int) -> int:
                 return max(2, int(super().effective_n_jobs(n_jobs)))
 
-        joblib.register_parallel_backend(_DASK_BACKEND, _Backend)
+        parallel.register_parallel_backend(_DASK_BACKEND, _Backend)
     return _DASK_BACKEND
 
 

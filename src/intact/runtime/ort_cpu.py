@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import joblib
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -15,6 +14,7 @@ import onnxruntime as ort
 from intact.errors import ModelError
 from intact.model import io, query
 from intact.model.hoisting import Hoist
+from intact.runtime.cores import cores
 from intact.runtime.ort_message import sentence
 
 STOPPED = "M131"
@@ -155,7 +155,7 @@ def use_threads(count: int) -> None:
 
 def threads() -> int:
     """The number of threads for all sessions of this process that run at once, together."""
-    return _threads or int(joblib.cpu_count())
+    return _threads or cores()
 
 
 def version() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import TypeVar
 
-import joblib
+from intact.runtime.cores import cores
 
 T = TypeVar("T")
 
@@ -37,10 +37,10 @@ def _finish(stack: ExitStack, wait: Callable[[], T]) -> T:
 def workers(jobs: int, bytes_each: int) -> int:
     """The number of `jobs` that may run at once: one for each core that is ours, in at most half of the free memory.
 
-    What is ours follows affinity, control groups and LOKY_MAX_CPU_COUNT, as for everything that goes through joblib.
+    What is ours follows affinity, control groups and LOKY_MAX_CPU_COUNT, as for what goes through joblib.
     """
-    cores, free = int(joblib.cpu_count()), free_memory()
-    return max(1, min(cores, jobs, cores if free is None else free // 2 // bytes_each))
+    ours, free = cores(), free_memory()
+    return max(1, min(ours, jobs, ours if free is None else free // 2 // bytes_each))
 
 
 def free_memory() -> int | None:

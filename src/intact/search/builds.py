@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intact.errors import SettingsError
 from intact.events import Events
-from intact.pipeline import presets, stages
+from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
@@ -14,6 +13,7 @@ from intact.search.mending.learning import Learner
 from intact.search.mending.mender import mend
 from intact.search.mixed import cheapest
 from intact.settings.config import BuildConfig
+from intact.settings.contradictions import AUTO, check_ways
 
 
 def build_any(
@@ -30,19 +30,8 @@ def build_any(
 
     With a file of what builds have `learnt`, that is applied, and what this one learns is added.
     """
-    if config.precision == presets.AUTO and resume:
-        raise SettingsError(
-            "S222",
-            "--resume keeps stages of one build, and --precision auto makes many",
-            fix="leave --resume out; a mix that was found is built again with --plan plan.toml --resume",
-        )
-    if learnt is not None and resume:
-        fix = "leave one of them out"
-        raise SettingsError("S209", "--learn changes what --resume would go on from", fix=fix)
-    if config.precision == presets.AUTO:
-        if learnt is not None:
-            fix = "build with --plan and the plan.toml that auto writes"
-            raise SettingsError("S208", "--learn: --precision auto builds many times, and keeps one build", fix=fix)
+    check_ways(config, resume=resume, learn=learnt is not None)
+    if config.precision == AUTO:
         return cheapest.build(path, config, output, overwrite=overwrite, events=events)
     learner = None if learnt is None else Learner(learnt)
     options = BuildOptions(

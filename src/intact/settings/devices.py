@@ -36,6 +36,14 @@ def is_known(name: str) -> bool:
     return name in shipped() or name in known()
 
 
+def in_words(text: str) -> dict[str, str]:
+    """The settings of compilation that `cpu`, `qnn:v75`, `qnn:SM8650` or `qnn@2.6.0:v75` stands for."""
+    told, _, part = text.partition(":")
+    chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
+    name, _, version = (told, "", "") if told.endswith(".toml") else told.partition("@")
+    return {"device": name, **({"toolchain": version} if version else {}), **chip}
+
+
 def added(group: str, name: str | None = None) -> list[EntryPoint]:
     """Entry points of installed packages in a group, all of them or those of one name."""
     return [point for point in _points(group) if name in (None, point.name)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from pathlib import Path
 
 from intact.errors import SettingsError
-from intact.settings import devices, hand_written
-from intact.settings.config import nearest
+from intact.settings import devices
+from intact.targets.offer import arch_of, soc_of, socs, source_of, version_parts
 from intact.targets.spec import Axis, Costs, Forms, Level, OpSpec, Packing, Signature, Soc, Target
 from intact.targets.table import (
     AxisRow,
@@ -43,8 +40,8 @@ def load_target(
     stands for the machine at hand.
     """
     table, origin = _table(name)
-    chip = _soc(table, soc, name) if soc is not None else None
-    number = _arch(table, arch, chip, name)
+    chip = soc_of(table, soc, name) if soc is not None else None
+    number = arch_of(table, arch, chip, name)
     return Target(
         backend=table.target.name,
         arch=number,
@@ -64,6 +61,7 @@ def load_target(
         opset=table.target.opset,
         by_chip=table.target.by_chip,
         halves_alone=table.target.halves_alone,
+        longest_stride=table.target.longest_stride,
     )
 
 
@@ -79,7 +77,7 @@ def known_archs(name: str) -> list[int]:
 
 def known_socs(name: str) -> list[Soc]:
     """The chips of a backend, in the order of its table."""
-    return _socs(_table(name)[0])
+    return socs(_table(name)[0])
 
 
 def disagreements(name: str) -> list[Disagreement]:
@@ -91,33 +89,20 @@ def _table(name: str) -> tuple[TargetTable, str]:
     """A table and where it comes from; a file that a user may edit is read every time."""
     if not name.endswith(".toml"):
         return _installed(name)
-    try:
-        text = hand_written.read(Path(name))
-    except FileNotFoundError:
-        raise SettingsError("S122", f"{name}: no such target table") from None
-    except (OSError, ValueError) as error:
-        raise SettingsError("S122", f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return parse(text, name), name
+    text, origin = source_of(name)
+    return parse(text, origin), origin
 
 
 @cache
 def _installed(name: str) -> tuple[TargetTable, str]:
-    if name in devices.shipped():
-        shipped, origin = resources.files("intact") / "backends" / name / devices.TABLE, f"backends/{name}/table.toml"
-        return parse(shipped.read_text(encoding="utf-8"), origin), origin
-    paths = [devices.load(point).table for point in devices.added(devices.BACKEND_GROUP, name)]
-    paths += [devices.load(point) for point in devices.added(devices.TARGET_GROUP, name)]
-    for path in map(Path, paths):
-        return _of_this_name(parse(path.read_text(encoding="utf-8"), str(path)), name, path), str(path)
-    raise SettingsError(
-        "S121", f"unknown device {name!r}{nearest(name, known_backends())}", allowed=", ".join(known_backends())
-    )
+    text, origin = source_of(name)
+    return _of_this_name(parse(text, origin), name, origin), origin
 
 
-def _of_this_name(table: TargetTable, name: str, path: Path) -> TargetTable:
+def _of_this_name(table: TargetTable, name: str, origin: str) -> TargetTable:
     """The table of an installed package, which goes by one name: what is built for it is looked up by that."""
     if table.target.name != name:
-        raise SettingsError("S194", f"{path}: its name is {table.target.name!r}, and its entry point's is {name!r}")
+        raise SettingsError("S194", f"{origin}: its name is {table.target.name!r}, and its entry point's is {name!r}")
     return table
 
 
@@ -202,14 +187,8 @@ def _from_version(first: Mapping[str, str], assumed: str | None) -> frozenset[st
         from intact.runtime import ort_cpu as cpu
 
         assumed = cpu.version()
-    return frozenset(op for op, since in first.items() if since != NEVER and _parts(since) <= _parts(assumed))
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None:
-        raise SettingsError("S138", f"{version!r} is not a version of ONNX Runtime", allowed="for example 1.26")
-    return int(found[1]), int(found[2])
+    here = version_parts(assumed)
+    return frozenset(op for op, since in first.items() if since != NEVER and version_parts(since) <= here)
 
 
 def _lacks_vnni(assumed: bool | None) -> bool:
@@ -219,19 +198,6 @@ def _lacks_vnni(assumed: bool | None) -> bool:
     from intact.runtime import host_cpu as cpu
 
     return cpu.adds_pairs_in_16_bits()
-
-
-def _arch(table: TargetTable, arch: str | int | None, soc: Soc | None, name: str) -> int | None:
-    known = table.target.archs
-    text = ", ".join(f"v{a}" for a in known) or f"{name} has no architectures"
-    if arch is None:
-        return soc.arch if soc is not None else table.target.default_arch
-    digits = str(arch).lower().removeprefix("v")
-    if not digits.isdecimal() or int(digits) not in known:
-        raise SettingsError("S124", f"unknown architecture {arch!r} of {name}", allowed=text)
-    if soc is not None and soc.arch != int(digits):
-        raise SettingsError("S125", f"{soc.name} is v{soc.arch}, not v{digits}", fix="give --soc or --arch, not both")
-    return int(digits)
 
 
 def _packing(entry: WeightOnlySection | None, origin: str) -> Packing | None:
@@ -252,20 +218,6 @@ def _from_arch(first: int | None, arch: int | None) -> bool:
     return first is not None and arch is not None and arch >= first
 
 
-def _socs(table: TargetTable) -> list[Soc]:
-    rows = [] if table.soc is None else table.soc.rows
-    return [Soc(row.name, row.id, row.arch, row.vtcm_mb, row.sold_as, row.clock_mhz) for row in rows]
-
-
-def _soc(table: TargetTable, soc: str, name: str) -> Soc:
-    chips = {chip.name: chip for chip in _socs(table)}
-    named = chips | {chip.sold_as.upper(): chip for chip in chips.values() if chip.sold_as}
-    if soc.upper() not in named:
-        hint = nearest(soc.upper(), list(named))
-        raise SettingsError("S126", f"unknown SoC {soc!r} of {name}{hint}", allowed=", ".join(chips) or "none")
-    return named[soc.upper()]
-
-
 def _soc_for(table: TargetTable, arch: int | None) -> Soc | None:
     """A chip that stands for an architecture: the first one listed with it."""
-    return next((chip for chip in _socs(table) if chip.arch == arch), None)
+    return next((chip for chip in socs(table) if chip.arch == arch), None)

@@ -251,7 +251,8 @@ class Target:
     `runs_float` says that a model of which nothing is quantized is of use there. `opset` is the newest that the
     toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
     their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
-    float32 by itself, and knows fewer operators in a model that is written in it.
+    float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
+    convolutions that it computes directly: longer ones cost a multiple of what they have to.
     """
 
     backend: str
@@ -272,6 +273,7 @@ class Target:
     opset: int | None = None
     by_chip: bool = False
     halves_alone: bool = False
+    longest_stride: int | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Literal, get_args
 
@@ -111,6 +112,7 @@ class TargetSection(TableSection):
     opset: int | None = None
     by_chip: bool = False
     halves_alone: bool = False
+    longest_stride: int | None = None
 
 
 class SignatureRow(TableSection):
@@ -256,20 +258,25 @@ class Disagreement(TableSection):
     verdict: str
 
 
-class TargetTable(TableSection):
-    """A whole table."""
+class TableHead(TableSection):
+    """The sections about a device as a whole."""
 
     target: TargetSection
     precisions: dict[PrecisionName, str] = {}
     later: dict[PrecisionName, str] = {}
     instead: dict[PrecisionName, str] = {}
+    soc: SocSection | None = None
+
+
+class TargetTable(TableHead):
+    """A whole table."""
+
     op: dict[str, OpEntry] = {}
     group: dict[str, OpEntry] = {}
     every: EverySection = EverySection()
     rewrite: RewriteSection = RewriteSection()
     weight_only: WeightOnlySection | None = None
     cost: CostSection | None = None
-    soc: SocSection | None = None
     disagreement: list[Disagreement] = []
 
     @model_validator(mode="after")
@@ -287,8 +294,21 @@ class TargetTable(TableSection):
 
 def parse(text: str, name: str) -> TargetTable:
     """The table in `text`; `name` is what errors call it."""
-    try:
+    with _told_by_line(text, name):
         return TargetTable.model_validate(hand_written.parse_toml(text))
+
+
+def parse_head(text: str, name: str) -> TableHead:
+    """The head of a table; what the rest of it says is not looked at."""
+    with _told_by_line(text, name):
+        values = hand_written.parse_toml(text)
+        return TableHead.model_validate({key: values[key] for key in TableHead.model_fields if key in values})
+
+
+@contextmanager
+def _told_by_line(text: str, name: str) -> Iterator[None]:
+    try:
+        yield
     except ValidationError as error:
         raise _told(error, text, name) from None
     except ValueError as error:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import joblib
 import numpy as np
 
 from intact import scratch
@@ -98,6 +97,9 @@ def ask_batches(
     if elsewhere is not None:
         yield from elsewhere.as_done(ask_batch, jobs)
         return
+    # Loaded where it is needed, since builds ask nothing.
+    import joblib
+
     pool = joblib.Parallel(n_jobs=workers, prefer="threads", return_as="generator_unordered")
     yield from pool(joblib.delayed(_numbered)(number, job) for number, job in enumerate(jobs))
 

@@ -13,6 +13,7 @@ from intact.quantization.encodings import aimet, ort_overrides
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.encodings.of_model import of_model
 from intact.settings import hand_written
+from intact.settings.named_files import no_encodings, unread
 
 FORMATS: dict[str, Callable[[Mapping[str, GivenGrid]], Mapping[str, object]]] = {
     "aimet": partial(aimet.render, version="1.0.0"),
@@ -26,17 +27,15 @@ def read_encodings(path: Path) -> dict[str, GivenGrid]:
     try:
         content = hand_written.parse_json(hand_written.read(path))
     except OSError as error:
-        raise SettingsError("S160", f"{path}: cannot be read: {error.strerror}") from None
+        raise no_encodings(path, unread(error)) from None
     except ValueError as error:
-        raise SettingsError("S160", f"{path}: is not JSON: {error}") from None
+        raise no_encodings(path, f"is not JSON: {error}") from None
     content = content.get("TensorQuantOverrides", content) if isinstance(content, dict) else content
     if isinstance(content, dict) and aimet.is_aimet(content):
         return aimet.parse(content, str(path))
     if isinstance(content, dict) and ort_overrides.is_overrides(content):
         return ort_overrides.parse(content, str(path))
-    raise SettingsError(
-        "S160", f"{path}: holds no encodings", allowed="AIMET encodings or ONNX Runtime's TensorQuantOverrides"
-    )
+    raise no_encodings(path, "holds no encodings")
 
 
 def load(path: Path) -> dict[str, GivenGrid]:

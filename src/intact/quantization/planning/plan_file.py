@@ -22,6 +22,7 @@ from intact.quantization.planning.planner import plan
 from intact.results import PlannedGrid, QuantPlan, WeightPlan
 from intact.settings import hand_written
 from intact.settings.config import Method, NodeType, QuantConfig, QuantType, Settings, TensorOverride, nearest
+from intact.settings.named_files import no_plan, unread
 from intact.targets.spec import Target
 
 VERSION = 1
@@ -138,7 +139,7 @@ def read_plan(path: Path) -> PlanFile:
     try:
         text = hand_written.read(path)
     except OSError as error:
-        raise SettingsError("S170", f"{path}: cannot be read: {error.strerror}") from None
+        raise no_plan(path, unread(error)) from None
     except ValueError as error:
         raise SettingsError("S171", f"{path}: {error}") from None
     try:

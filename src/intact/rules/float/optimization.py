@@ -13,6 +13,7 @@ from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, composites, constant_folding, duplicates, loops
 from intact.rules.float.fused_layers import FusedRule
+from intact.rules.float.patches import SplitLongStride
 from intact.rules.float.recurrent import UnrolledLayer
 
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
@@ -46,19 +47,20 @@ def optimize(
     ops: Callable[[str, str], bool] | None = None,
     take_apart: bool = True,
     unroll_layers: bool = False,
+    longest_stride: int | None = None,
 ) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
     `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
     to operators that few targets have. `take_apart` says whether operators that ONNX Runtime's own optimizers fuse
     are taken apart, as quantizing them needs it, and every device but its CPU provider; `unroll_layers`, whether
-    recurrent layers are.
+    recurrent layers are. `longest_stride` is that of convolutions that the target computes directly.
     """
     result = model.clone()
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
     left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
-    rules = [rule for rule in known if not isinstance(rule, left_whole)]
+    rules = [_fitted(rule, longest_stride) for rule in known if not isinstance(rule, left_whole)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True
@@ -87,3 +89,9 @@ def optimize(
 def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
     """True if a target has what a rule creates, and lacks what it replaces."""
     return all(ops(*key) for key in rule.creates) and not any(ops(*key) for key in rule.replaces)
+
+
+def _fitted(rule: Rule, longest_stride: int | None) -> Rule:
+    """The rule, limited to what the target needs."""
+    fits = isinstance(rule, SplitLongStride) and longest_stride is not None
+    return rule.up_to(longest_stride) if fits else rule

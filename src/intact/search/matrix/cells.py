@@ -24,6 +24,7 @@ from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
 from intact.runtime import cluster, ort_cpu
 from intact.search.builds import build_any
+from intact.settings import devices
 from intact.settings.config import BuildConfig, merge
 from intact.targets.provider_placement import compute_nodes
 
@@ -80,11 +81,11 @@ class CellJob:
     threads: int
 
 
-def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
+def cells(chips: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
     """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75`, `qnn:SM8650` or `qnn@2.6.0:v75`."""
-    if not devices or not precisions:
+    if not chips or not precisions:
         raise SettingsError("S195", "a matrix needs at least one device and one precision")
-    found = [_cell(d, p, config) for d in devices for p in precisions]
+    found = [_cell(d, p, config) for d in chips for p in precisions]
     folders = [cell.folder for cell in found]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
@@ -93,11 +94,7 @@ def cells(devices: Sequence[str], precisions: Sequence[str], config: BuildConfig
 
 
 def _cell(device: str, precision: str, config: BuildConfig) -> Cell:
-    told, _, part = device.partition(":")
-    chip = {} if not part else {"arch": part} if part[:1] == "v" and part[1:].isdigit() else {"soc": part}
-    name, _, version = (told, "", "") if told.endswith(".toml") else told.partition("@")
-    library = {"toolchain": version} if version else {}
-    chosen = {"precision": precision, "compile": {"device": name, **library, **chip}}
+    chosen = {"precision": precision, "compile": devices.in_words(device)}
     common, idle = presets.meant(config, precision)
     complete = BuildConfig.from_dict(merge(common.model_dump(mode="json", exclude_unset=True), chosen))
     return Cell(device, precision, complete, idle)

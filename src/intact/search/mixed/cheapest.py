@@ -25,11 +25,10 @@ from intact.search.mixed import sensitivity
 from intact.search.mixed.curve import Curve, curve_of
 from intact.search.mixed.hunt import Hunt
 from intact.search.mixed.ladder import Assignment
-from intact.search.mixed.workbench import GOALS, Workbench
+from intact.search.mixed.workbench import Workbench
 from intact.settings.config import BuildConfig
+from intact.settings.contradictions import check_search
 
-# What the search decides itself.
-_DECIDED = {"activation_type", "weight_type", "types", "plan", "encodings"}
 PLAN = "plan.toml"
 # Points of the curve that the manifest keeps, beside those that were tried.
 POINTS_KEPT = 40
@@ -42,7 +41,7 @@ def build(
 
     A goal that no mix meets does not raise: the best that was found is in the folder, and its gate has failed.
     """
-    check_settings(config)
+    check_search(config)
     stages.check(path, config, output, overwrite=overwrite)
     log = Log(events or Silence())
     loaded, upgrade = preparation.begin(path, config, log)
@@ -62,17 +61,6 @@ def build(
             details["assignments_tried"] = len(hunt.tried)
             details["builds"] = len(bench.builds) + len(bench.errors)
         return _publish(chosen, hunt, bench, output, overwrite=overwrite)
-
-
-def check_settings(config: BuildConfig) -> None:
-    """Refuse, before any work, a search without a goal, or one whose outcome is set already."""
-    if all(getattr(config, goal) is None for goal in GOALS):
-        fix = "add --min-sqnr 30, --min-cosine 0.999, or --max-accuracy-drop 0.5 with --labels"
-        raise SettingsError("S106", "--precision auto needs a goal: the cheapest mix that meets what?", fix=fix)
-    quant = config.quantization
-    settled = sorted(quant.model_fields_set & _DECIDED) if quant is not None else []
-    if settled:
-        raise SettingsError("S108", f"--precision auto decides about {', '.join(settled)}", fix="leave them out")
 
 
 def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, overwrite: bool) -> Build:

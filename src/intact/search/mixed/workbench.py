@@ -21,9 +21,9 @@ from intact.search.mending.mender import mend
 from intact.search.mixed.curve import Curve, settings
 from intact.search.mixed.hunt import Trial
 from intact.search.mixed.ladder import Assignment
+from intact.settings.contradictions import GOALS
 from intact.verification.compare import Measured, Runner, measure
 
-GOALS = ("min_sqnr", "min_cosine", "max_accuracy_drop")
 # Rows that a mix is tried on. One precision throughout is tried on all: what fails there fails as built.
 ROWS = 64
 

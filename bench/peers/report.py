@@ -1,0 +1,273 @@
+"""RESULTS.md and its pictures, drawn from the raw results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bench.peers import figures, plots
+from bench.peers.store import Results
+from bench.peers.tools import Tool
+
+ROOT = Path(__file__).resolve().parents[2]
+NONE = "–"
+
+
+def write(folder: Path, results: Results) -> None:
+    """Write RESULTS.md into a folder, and the pictures beside the raw figures."""
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    for name, text in plots.pictures(results).items():
+        (folder / "results" / name).write_text(text, encoding="utf-8")
+    (folder / "RESULTS.md").write_text(page(results), encoding="utf-8")
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    parts = [
+        "# intact beside other quantizers",
+        "Written by `make bench-peers`; the raw figures are in [results/peers.json](results/peers.json).",
+        _first_words(results),
+        first_table(results),
+        _reading(results),
+        "## Where we lose",
+        _losses(results),
+        "## On the simulator of a Hexagon NPU",
+        _simulated(results),
+        "## Memory",
+        _table(results, _general(results), _memory_cell, "peak MB"),
+        *(f"![{words}](results/{name})" for name, words in plots.captions(results).items()),
+        "## The quantized models",
+        "On ONNX Runtime as users run it, with all optimizations: time of a sample as a multiple of the float model's, "
+        f"and SQNR in dB{_kernels(results)}; then the size in MB.",
+        _table(results, figures.ran(results), _model_cell, "time / dB / MB"),
+        _sameness(results),
+        "## The tools",
+        _packages(results),
+        *_failures(results),
+        "## How this was measured",
+        _method(results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _general(results: Results) -> list[Tool]:
+    """The tools without those that are for one device."""
+    return [tool for tool in figures.ran(results) if not tool.label.endswith("for qnn")]
+
+
+def first_table(results: Results) -> str:
+    """Seconds and SQNR of every tool on every model: the best of each in bold."""
+    return _table(results, _general(results), _first_cell, "seconds / dB")
+
+
+def _first_cell(results: Results, model: str, tool: str) -> str:
+    if _failed(results, model, tool):
+        return "fails"
+    taken = figures.time_of(results, model, tool)
+    kept = figures.figure_of(results, model, tool, "cpu", "sqnr_db")
+    labels = [tool.label for tool in _general(results)]
+    times = [figures.time_of(results, model, label) for label in labels]
+    ratios = [figures.figure_of(results, model, label, "cpu", "sqnr_db") for label in labels]
+    best_time = min((value for value in times if value is not None), default=None)
+    best_ratio = max((value for value in ratios if value is not None), default=None)
+    return f"{_bold(taken, best_time)} / {_bold(kept, best_ratio)}"
+
+
+def _bold(value: float | None, best: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"**{value:.1f}**" if value == best else f"{value:.1f}"
+
+
+def _failed(results: Results, model: str, tool: str) -> bool:
+    runs = figures.of_tables(results, model, tool)
+    return bool(runs) and all(run.error for run in runs)
+
+
+def _memory_cell(results: Results, model: str, tool: str) -> str:
+    found = figures.memory_of(results, model, tool)
+    return NONE if found is None else f"{found:.0f}"
+
+
+def _model_cell(results: Results, model: str, tool: str) -> str:
+    ratio = figures.figure_of(results, model, tool, "cpu", "latency_ratio")
+    size = figures.size_of(results, model, tool)
+    kept = figures.figure_of(results, model, tool, "cpu", "optimized_db")
+    return NONE if ratio is None or size is None else f"{ratio:.2f} / {_bold(kept, None)} / {size:.2f}"
+
+
+def _kernels(results: Results) -> str:
+    """The fact about integer kernels of this machine that a reader of figures has to know."""
+    if results.machine["vnni"] is False:
+        return " (this processor has no VNNI, so that sums of uint8 × int8 may saturate in its kernels)"
+    return ""
+
+
+def _npu_cell(results: Results, model: str, tool: str) -> str:
+    judged = results.verdict(model, tool)
+    if judged is None:
+        return NONE
+    if "error" in judged.qnn:
+        return "refused"
+    return f"{_bold(judged.qnn['sqnr_db'], None)} dB, {judged.qnn['npu_nodes']} of {judged.qnn['nodes']}"
+
+
+def _table(results: Results, tools: Sequence[Tool], cell: Callable[[Results, str, str], str], corner: str) -> str:
+    rows = [
+        [_title(results, model), *(cell(results, model, tool.label) for tool in tools)] for model in _models(results)
+    ]
+    return _markdown([corner, *(tool.label for tool in tools)], rows)
+
+
+def _models(results: Results) -> list[str]:
+    """Models from the smallest to the largest."""
+    return sorted(results.models, key=lambda model: results.models[model]["parameters"])
+
+
+def _title(results: Results, model: str) -> str:
+    known = results.models[model]
+    count = known["parameters"]
+    size = f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    return f"{known['title']}, {size} parameters"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _first_words(results: Results) -> str:
+    """A reader's first question, answered in counts."""
+    models, others = _models(results), [tool.label for tool in figures.peers(results)]
+    best = [model for model in models if _is_best(results, model, others)]
+    faster = [model for model in models if _at_most(results, model, figures.FAST, "ORT MinMax")]
+    samples = sorted({results.models[model]["samples"] for model in models})
+    return (
+        f"{len(models)} models, quantized to 8 bits with {' or '.join(map(str, samples))} samples. `intact` keeps more "
+        f"of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` takes "
+        f"no longer than onnxruntime.quantization's MinMax on {len(faster)}."
+    )
+
+
+def _is_best(results: Results, model: str, others: Sequence[str]) -> bool:
+    own = figures.figure_of(results, model, figures.NORMAL, "cpu", "sqnr_db")
+    theirs = [figures.figure_of(results, model, label, "cpu", "sqnr_db") for label in others]
+    return own is not None and all(value is None or own > value for value in theirs)
+
+
+def _at_most(results: Results, model: str, ours: str, theirs: str) -> bool:
+    own, other = figures.time_of(results, model, ours), figures.time_of(results, model, theirs)
+    return own is not None and other is not None and own <= other
+
+
+def _reading(results: Results) -> str:
+    kind = "of the clock" if figures.quiet(results) else "of the processor"
+    return (
+        f"Seconds {kind} from the start of the process to its end, imports included, medians; then the SQNR in dB of "
+        "the worst output on samples that no tool has seen, on ONNX Runtime, each node as it is written. Bold: the "
+        "best of the row. `intact` is its normal effort, `intact fast` chooses ranges only."
+    )
+
+
+def _losses(results: Results) -> str:
+    found = list(figures.losses(results))
+    if not found:
+        return "In no figure of this run is another tool clearly better."
+    rows = [[_name(results, loss.model), loss.figure, loss.ours, f"{loss.theirs} ({loss.tool})"] for loss in found]
+    return (
+        "Every figure in which the best of all other tools is clearly better, each figure by itself: the quickest tool "
+        "is seldom the most accurate one.\n\n" + _markdown(["model", "figure", "intact", "best of the others"], rows)
+    )
+
+
+def _simulated(results: Results) -> str:
+    words = (
+        "Each quantized model is compiled by `intact compile --device qnn --no-strict`, which brings models of other "
+        "tools to the form that the device takes where no number changes by it, and compared by `intact verify`: SQNR "
+        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device."
+    )
+    refused = [
+        f"- {one.tool}, {results.models[one.model]['title']}: {one.qnn['error']}"
+        for one in results.judged
+        if "error" in one.qnn and one.model in results.models
+    ]
+    return "\n\n".join(
+        [words, _table(results, figures.ran(results), _npu_cell, "dB, nodes on the NPU"), *_listed(refused)]
+    )
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return ["\n".join(lines)] if lines else []
+
+
+def _sameness(results: Results) -> str:
+    """Who writes the same bytes twice, as far as a tool ran twice."""
+    said = []
+    for tool in figures.ran(results):
+        found = [figures.same_bytes(results, model, tool.label) for model in _models(results)]
+        known = [value for value in found if value is not None]
+        if known:
+            said.append(f"{tool.label} on {sum(known)} of {len(known)}")
+    if not said:
+        return "Every tool ran once on each model: whether it writes the same bytes twice is not known."
+    return f"The same bytes in every run, of the models with more than one: {', '.join(said)}."
+
+
+def _packages(results: Results) -> str:
+    rows = [
+        [
+            name if name == "intact" else found["version"],
+            f"{found['loading']['seconds']:.2f} / {found['loading']['processor_seconds']:.2f}",
+            f"{found['installed_bytes'] / 1e6:.0f}",
+        ]
+        for name, found in results.tools.items()
+        if found["loading"]
+    ]
+    return _markdown(["package", "loading, seconds / processor seconds", "installed, MB with all that it needs"], rows)
+
+
+def _failures(results: Results) -> list[str]:
+    absent = [f"- {found['version']}: {found['error']}" for found in results.tools.values() if found["error"]]
+    failed = {(run.tool, run.model): run.error for run in results.runs if run.error and run.model in results.models}
+    errors = [f"- {tool}, {results.models[model]['title']}: {error}" for (tool, model), error in failed.items()]
+    cpu = [
+        f"- {one.tool}, {results.models[one.model]['title']}, when it ran: {one.cpu['error']}"
+        for one in results.judged
+        if "error" in one.cpu and one.model in results.models
+    ]
+    parts = [("Not installed here:", absent), ("Failed, in the tool's own words:", [*errors, *cpu])]
+    return [f"{head}\n\n" + "\n".join(lines) for head, lines in parts if lines]
+
+
+def _name(results: Results, model: str) -> str:
+    return results.models[model]["title"] if model in results.models else "every model"
+
+
+def _times(counts: Sequence[int]) -> str:
+    """How often something was done, in words."""
+    least, most = min(counts), max(counts)
+    if least == most:
+        return "once" if most == 1 else f"{most} times"
+    return f"{least} to {most} times"
+
+
+def _method(results: Results) -> str:
+    known, share = results.machine, figures.busy_share(results)
+    counts = [
+        len(figures.of_tables(results, model, tool.label)) for model in results.models for tool in figures.ran(results)
+    ]
+    state = (
+        "The machine was quiet"
+        if figures.quiet(results)
+        else "The machine was **not** quiet: seconds in the tables are of the processor, all threads together"
+    )
+    lines = [
+        f"- {known['processor']}, {known['cores']} cores, {known['system']}, Python {known['python']}.",
+        f"- {state}; other programs used {100 * share:.0f} % of it in the median run.",
+        f"- Each tool ran in an environment of its own, with pinned versions, {_times(counts)} on each model, tools "
+        "and models in shuffled order; the job of each is in `bench/peers/jobs/`.",
+        "- Every tool is given the same samples. intact holds a quarter of them back to judge its own choices by.",
+        "- Memory is the most that a process and its children had together, looked at twenty times a second.",
+        "- Models with drawn weights say much about time and memory, and less about accuracy: no training shaped them.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""Settings and flags that make no sense together, whatever the model is. Loads nothing, so that they cost no time."""
+
+from __future__ import annotations
+
+from intact.errors import SettingsError
+from intact.settings.config import BuildConfig
+
+AUTO = "auto"
+GOALS = ("min_sqnr", "min_cosine", "max_accuracy_drop")
+"""Gates that a search over precisions can aim at."""
+# What the search decides itself.
+_DECIDED = {"activation_type", "weight_type", "types", "plan", "encodings"}
+
+
+def check_labels(config: BuildConfig) -> None:
+    """Refuse a gate on the accuracy of a task that nothing tells."""
+    if config.max_accuracy_drop is not None and config.labels is None:
+        raise SettingsError(
+            "S139",
+            f"--max-accuracy-drop {config.max_accuracy_drop:g}: accuracy is not known without labels",
+            fix="give --labels, or gate on --min-sqnr or --min-cosine",
+        )
+
+
+def check_npu(config: BuildConfig, name: str, *, npu: bool) -> None:
+    """Refuse a gate on the share of an NPU that the device `name` does not have."""
+    if config.require_npu is not None and not npu:
+        raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {name} has no NPU")
+
+
+def check_search(config: BuildConfig) -> None:
+    """Refuse a search over precisions without a goal, or one whose outcome is set already."""
+    if config.precision != AUTO:
+        return
+    if all(getattr(config, goal) is None for goal in GOALS):
+        fix = "add --min-sqnr 30, --min-cosine 0.999, or --max-accuracy-drop 0.5 with --labels"
+        raise SettingsError("S106", "--precision auto needs a goal: the cheapest mix that meets what?", fix=fix)
+    quant = config.quantization
+    settled = sorted(quant.model_fields_set & _DECIDED) if quant is not None else []
+    if settled:
+        raise SettingsError("S108", f"--precision auto decides about {', '.join(settled)}", fix="leave them out")
+
+
+def refuse_auto(config: BuildConfig) -> None:
+    """Refuse, where a model is quantized once, the precision that a search over many builds chooses."""
+    if config.precision == AUTO:
+        fix = "use intact build; its output folder has a plan.toml for --plan"
+        raise SettingsError("S105", "--precision auto is found by building and verifying the model", fix=fix)
+
+
+def check_ways(config: BuildConfig, *, resume: bool, learn: bool) -> None:
+    """Refuse to resume or to learn where neither would mean anything."""
+    if config.precision == AUTO and resume:
+        raise SettingsError(
+            "S222",
+            "--resume keeps stages of one build, and --precision auto makes many",
+            fix="leave --resume out; a mix that was found is built again with --plan plan.toml --resume",
+        )
+    if learn and resume:
+        raise SettingsError("S209", "--learn changes what --resume would go on from", fix="leave one of them out")
+    if config.precision == AUTO and learn:
+        fix = "build with --plan and the plan.toml that auto writes"
+        raise SettingsError("S208", "--learn: --precision auto builds many times, and keeps one build", fix=fix)
