@@ -44,4 +44,6 @@ def find(path: Path, model: ir.Model) -> dict[str, Path]:
 def _named(model: ir.Model) -> list[tuple[str, str]]:
     """Each node whose binary is a file, with the file's name."""
     outside = [node for node in contexts_of(model) if node.attributes.get_int("embed_mode", 1) == 0]
-    return [(node.name or OP, node.attributes.get_string("ep_cache_context", "")) for node in outside]
+    named = [(node, node.attributes.get_string("ep_cache_context", "")) for node in outside]
+    # A further partition is in the binary of the main one, and names none.
+    return [(node.name or OP, name) for node, name in named if name or node.attributes.get_int("main_context", 1)]
