@@ -28,6 +28,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="its inputs, an .npz; a quarter of the rows judges the results")
     parser.add_argument("--tools", nargs="+", metavar="TOOL", help="some tools only, by their names in the tables")
     parser.add_argument("--repeats", type=int, help="times that each is run [default: 3; 1 with --quick]")
+    parser.add_argument("--no-curve", action="store_true", help="one number of samples for each model")
+    parser.add_argument("--no-simulator", action="store_true", help="judge on the CPU alone, which is much quicker")
     parser.add_argument("--into", type=Path, help="folder of RESULTS.md [default: bench, or output/peers for a part]")
     parser.add_argument("--retry", action="store_true", help="try again to install what could not be installed")
     parser.add_argument("--report", action="store_true", help="measure nothing, draw RESULTS.md again")
@@ -45,7 +47,7 @@ def chosen(asked: argparse.Namespace) -> list[Case]:
     found = []
     for name in asked.names or (models.QUICK if asked.quick else models.NAMES):
         try:
-            found.append(models.case(name, folder, curve=not asked.quick))
+            found.append(models.case(name, folder, curve=not (asked.quick or asked.no_curve)))
         except models.Unknown as error:
             _say(f"left out: {error}")
     return found
@@ -56,7 +58,7 @@ def main() -> int:
     asked = arguments()
     part = asked.quick or asked.model is not None or bool(asked.names) or bool(asked.tools)
     into = asked.into or (OUTPUT if part else ROOT / "bench")
-    bench = Bench(OUTPUT / "envs", OUTPUT / "work", into / "results/peers.json", _say)
+    bench = Bench(OUTPUT / "envs", OUTPUT / "work", into / "results/peers.json", _say, not asked.no_simulator)
     results = store.read(bench.file)
     if not asked.report:
         wanted = [tool for tool in TOOLS if not asked.tools or tool.label in asked.tools]

@@ -124,7 +124,10 @@ def _npu_db(results: Results, model: str, tool: str) -> float | None:
     return figure_of(results, model, tool, "qnn", "sqnr_db")
 
 
-def _latency(results: Results, model: str, tool: str) -> float | None:
+def latency_of(results: Results, model: str, tool: str) -> float | None:
+    """The time of a sample as a multiple of float's; on a machine that others use it says more about them."""
+    if not quiet(results):
+        return None
     return figure_of(results, model, tool, "cpu", "latency_ratio")
 
 
@@ -137,7 +140,7 @@ COMPARED: tuple[tuple[str, Figure, str, str, bool], ...] = (
     ("SQNR on the CPU", _cpu_db, NORMAL, "{:.1f} dB", True),
     ("SQNR on the CPU, optimized", _optimized_db, NORMAL, "{:.1f} dB", True),
     ("SQNR on the NPU's simulator", _npu_db, FOR_QNN, "{:.1f} dB", True),
-    ("time on ONNX Runtime, of float", _latency, NORMAL, "{:.2f}", False),
+    ("time on ONNX Runtime, of float", latency_of, NORMAL, "{:.2f}", False),
     ("size", size_of, NORMAL, "{:.2f} MB", False),
 )
 
@@ -155,6 +158,12 @@ def losses(results: Results) -> Iterator[Loss]:
             if _clearly_better(known[best], own, more=more):
                 yield Loss(model, name, form.format(own), best, form.format(known[best]))
     yield from _of_packages(results)
+
+
+def wasted(results: Results) -> list[str]:
+    """The models on which the normal effort keeps less than the fast one."""
+    pairs = {model: [_cpu_db(results, model, tool) for tool in (FAST, NORMAL)] for model in results.models}
+    return [model for model, (fast, normal) in pairs.items() if fast and normal and normal < fast - CLEAR_DB]
 
 
 def _clearly_better(theirs: float, own: float, *, more: bool) -> bool:

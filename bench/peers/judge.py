@@ -75,8 +75,8 @@ def _said(command: list[str], fine: tuple[int, ...] = (0,)) -> str:
 
 
 def last_words(text: str) -> str:
-    """The line that says what went wrong, of all that a program said before it ended."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The line that says what went wrong, of all that a program said before it ended; paths begin at this checkout."""
+    lines = [line.strip().replace(f"{ROOT}/", "") for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error[") or ("Error" in line and ":" in line)]
     return " ".join((errors or lines or [""])[-1].split())[:300]
 

@@ -46,12 +46,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Folders of environments and of work, and the file of results."""
+    """Folders of environments and of work, the file of results, and True to ask the simulator, which takes long."""
 
     environments: Path
     work: Path
     file: Path
     say: Say
+    simulate: bool = True
 
 
 def describe(bench: Bench, made: dict[str, Environment], results: Results) -> None:
@@ -179,7 +180,7 @@ def judge_all(bench: Bench, cases: Sequence[Case], tools: Sequence[Tool], result
             if results.verdict(case.name, tool.label) or not runs or runs[-1].error or not quantized.exists():
                 continue
             cpu = judge.on_cpu(case.model, quantized, case.test, case.labels)
-            qnn = judge.on_simulator(case.model, quantized, case.test, quantized.parent)
+            qnn = judge.on_simulator(case.model, quantized, case.test, quantized.parent) if bench.simulate else {}
             results.judged.append(Judged(case.name, tool.label, runs[-1].sha256, cpu, qnn))
             store.write(bench.file, results)
             bench.say(f"{case.name} {tool.label}: CPU {json.dumps(cpu)}, NPU {json.dumps(qnn)}")

@@ -31,8 +31,8 @@ def _pen() -> ModuleType:
 
 
 PEN = _pen()
-SHADES = (PEN.TEAL, "#0f766e", PEN.BLUE, PEN.AMBER, PEN.RED, PEN.VIOLET, "#db2777", "#65a30d", "#0891b2", PEN.PALE)
-DARK = {"#ffffff": "#0d1117", PEN.INK: "#e6edf3", PEN.GRID: "#30363d", PEN.PALE: "#9aa7b4", "#0f766e": "#5eead4"}
+SHADES = (PEN.TEAL, PEN.INK, PEN.BLUE, PEN.AMBER, PEN.RED, PEN.VIOLET, "#db2777", "#65a30d", "#0891b2", PEN.PALE)
+DARK = {"#ffffff": "#0d1117", PEN.INK: "#e6edf3", PEN.GRID: "#30363d", PEN.PALE: "#9aa7b4"}
 
 
 def pictures(results: Results) -> dict[str, str]:
@@ -93,13 +93,15 @@ def _two_panels(results: Results, points: Callable[..., list[Point]], axis: str,
     tools = [tool.label for tool in figures.ran(results) if not tool.label.endswith("for qnn")]
     kind = "seconds" if figures.quiet(results) else "processor seconds"
     parts: list[str] = []
+    seen: set[str] = set()
     for start, value, words in ((PEN.LEFT, taken, kind), (PEN.LEFT + PANEL + GAP - 40, used, "peak MB")):
         lines = {tool: points(tool, value) for tool in tools}
         drawn = {tool: line for tool, line in lines.items() if len(line) > 1}
         if not drawn:
             return ""
+        seen |= drawn.keys()
         parts += _panel(start, drawn, axis, words)
-    legend = [(tool, _shade(tool)) for tool in tools]
+    legend = [(tool, _shade(tool)) for tool in tools if tool in seen]
     rows = [legend[n : n + 5] for n in range(0, len(legend), 5)]
     for n, row in enumerate(rows):
         parts += PEN._legend(BASE + 62 + 20 * n, row, PEN.LEFT)

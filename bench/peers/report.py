@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.peers import figures, plots
 from bench.peers.store import Results
-from bench.peers.tools import Tool
+from bench.peers.tools import LEFT_OUT, Tool
 
 ROOT = Path(__file__).resolve().parents[2]
 NONE = "–"
@@ -38,8 +40,9 @@ def page(results: Results) -> str:
         *(f"![{words}](results/{name})" for name, words in plots.captions(results).items()),
         "## The quantized models",
         "On ONNX Runtime as users run it, with all optimizations: time of a sample as a multiple of the float model's, "
-        f"and SQNR in dB{_kernels(results)}; then the size in MB.",
+        f"where the machine was quiet, SQNR in dB{_kernels(results)}, and the size in MB.",
         _table(results, figures.ran(results), _model_cell, "time / dB / MB"),
+        _accuracies(results),
         _sameness(results),
         "## The tools",
         _packages(results),
@@ -64,6 +67,8 @@ def _first_cell(results: Results, model: str, tool: str) -> str:
     if _failed(results, model, tool):
         return "fails"
     taken = figures.time_of(results, model, tool)
+    if taken is None:
+        return NONE
     kept = figures.figure_of(results, model, tool, "cpu", "sqnr_db")
     labels = [tool.label for tool in _general(results)]
     times = [figures.time_of(results, model, label) for label in labels]
@@ -90,10 +95,26 @@ def _memory_cell(results: Results, model: str, tool: str) -> str:
 
 
 def _model_cell(results: Results, model: str, tool: str) -> str:
-    ratio = figures.figure_of(results, model, tool, "cpu", "latency_ratio")
+    ratio = figures.latency_of(results, model, tool)
     size = figures.size_of(results, model, tool)
     kept = figures.figure_of(results, model, tool, "cpu", "optimized_db")
-    return NONE if ratio is None or size is None else f"{ratio:.2f} / {_bold(kept, None)} / {size:.2f}"
+    if kept is None or size is None:
+        return NONE
+    return f"{NONE if ratio is None else f'{ratio:.2f}'} / {kept:.1f} / {size:.2f}"
+
+
+def _accuracies(results: Results) -> str:
+    """Points of accuracy lost, for the models whose test samples have labels."""
+    labelled = {one.model for one in results.judged if "points_lost" in one.cpu}
+    if not labelled:
+        return ""
+    part = replace(results, models={model: known for model, known in results.models.items() if model in labelled})
+    return f"Points of accuracy lost there:\n\n{_table(part, figures.ran(part), _points_cell, 'points lost')}"
+
+
+def _points_cell(results: Results, model: str, tool: str) -> str:
+    lost = figures.figure_of(results, model, tool, "cpu", "points_lost")
+    return NONE if lost is None else f"{lost:.1f}"
 
 
 def _kernels(results: Results) -> str:
@@ -105,7 +126,7 @@ def _kernels(results: Results) -> str:
 
 def _npu_cell(results: Results, model: str, tool: str) -> str:
     judged = results.verdict(model, tool)
-    if judged is None:
+    if judged is None or not judged.qnn:
         return NONE
     if "error" in judged.qnn:
         return "refused"
@@ -141,11 +162,11 @@ def _first_words(results: Results) -> str:
     models, others = _models(results), [tool.label for tool in figures.peers(results)]
     best = [model for model in models if _is_best(results, model, others)]
     faster = [model for model in models if _at_most(results, model, figures.FAST, "ORT MinMax")]
-    samples = sorted({results.models[model]["samples"] for model in models})
+    samples = " or ".join(map(str, sorted({results.models[model]["samples"] for model in models})))
     return (
-        f"{len(models)} models, quantized to 8 bits with {' or '.join(map(str, samples))} samples. `intact` keeps more "
-        f"of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` takes "
-        f"no longer than onnxruntime.quantization's MinMax on {len(faster)}."
+        f"{len(models)} model{'s' * (len(models) != 1)}, quantized to 8 bits with {samples} samples. `intact` keeps "
+        f"more of the float model's output on the CPU than any other tool here on {len(best)} of them; `intact fast` "
+        f"takes no longer than onnxruntime.quantization's MinMax on {len(faster)}."
     )
 
 
@@ -171,20 +192,24 @@ def _reading(results: Results) -> str:
 
 def _losses(results: Results) -> str:
     found = list(figures.losses(results))
-    if not found:
-        return "In no figure of this run is another tool clearly better."
     rows = [[_name(results, loss.model), loss.figure, loss.ours, f"{loss.theirs} ({loss.tool})"] for loss in found]
-    return (
+    words = (
         "Every figure in which the best of all other tools is clearly better, each figure by itself: the quickest tool "
         "is seldom the most accurate one.\n\n" + _markdown(["model", "figure", "intact", "best of the others"], rows)
     )
+    parts = [words if found else "In no figure of this run is another tool clearly better."]
+    wasted = [_name(results, model) for model in figures.wasted(results)]
+    if wasted:
+        parts.append(f"The normal effort keeps less than the fast one, which takes less time, on: {', '.join(wasted)}.")
+    return "\n\n".join(parts)
 
 
 def _simulated(results: Results) -> str:
     words = (
         "Each quantized model is compiled by `intact compile --device qnn --no-strict`, which brings models of other "
         "tools to the form that the device takes where no number changes by it, and compared by `intact verify`: SQNR "
-        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device."
+        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device; "
+        "– was not asked."
     )
     refused = [
         f"- {one.tool}, {results.models[one.model]['title']}: {one.qnn['error']}"
@@ -235,12 +260,32 @@ def _failures(results: Results) -> list[str]:
         for one in results.judged
         if "error" in one.cpu and one.model in results.models
     ]
-    parts = [("Not installed here:", absent), ("Failed, in the tool's own words:", [*errors, *cpu])]
+    left_out = [f"- {name}: {reason}." for name, reason in LEFT_OUT.items()]
+    parts = [
+        ("Not compared:", left_out),
+        ("Not usable here, in the words of pip or Python:", absent),
+        ("Failed, in the tool's own words:", [*errors, *cpu]),
+    ]
     return [f"{head}\n\n" + "\n".join(lines) for head, lines in parts if lines]
 
 
 def _name(results: Results, model: str) -> str:
     return results.models[model]["title"] if model in results.models else "every model"
+
+
+def _spread(results: Results) -> str:
+    """The widest distance between repeats, relative to their median."""
+    found = [
+        figures.seconds(results, results.of(model, tool.label, known["samples"]))
+        for model, known in results.models.items()
+        for tool in figures.ran(results)
+    ]
+    widths = [(one.most - one.least) / one.value for one in found if one is not None and one.count > 1]
+    if not widths:
+        return "Nothing was repeated: how far seconds spread is not known."
+    return f"From the least to the most, repeats span {100 * statistics.median(widths):.0f} % of their median, " + (
+        f"at most {100 * max(widths):.0f} %."
+    )
 
 
 def _times(counts: Sequence[int]) -> str:
@@ -266,6 +311,7 @@ def _method(results: Results) -> str:
         f"- {state}; other programs used {100 * share:.0f} % of it in the median run.",
         f"- Each tool ran in an environment of its own, with pinned versions, {_times(counts)} on each model, tools "
         "and models in shuffled order; the job of each is in `bench/peers/jobs/`.",
+        f"- {_spread(results)}",
         "- Every tool is given the same samples. intact holds a quarter of them back to judge its own choices by.",
         "- Memory is the most that a process and its children had together, looked at twenty times a second.",
         "- Models with drawn weights say much about time and memory, and less about accuracy: no training shaped them.",

@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The figures of one quantized model, or errors, on the CPU and on the simulator."""
+    """The figures of one quantized model, or errors, on the CPU and on the simulator, if that was asked."""
 
     model: str
     tool: str

@@ -43,10 +43,12 @@ PACKAGES = {
         Package("amd-quark", ("amd-quark==0.13", "onnxruntime==1.31.1", "torch==2.13.0"), "import quark.onnx"),
         Package("aimet-onnx", ("aimet-onnx==2.42.0", *_ORT, "torch==2.13.0"), "import aimet_onnx"),
         Package("nvidia-modelopt", ("nvidia-modelopt[onnx]==0.47.0",), "import modelopt.onnx.quantization"),
-        Package("olive-ai", ("olive-ai==0.13.0", *_ORT, "torch==2.13.0"), "import olive.workflows"),
         Package("neural-compressor", ("neural-compressor==3.10", *_ORT), "import neural_compressor.quantization"),
     )
 }
+
+# Tools that would show the figures of another one.
+LEFT_OUT = {"olive-ai": "its static quantization of ONNX models is a call of onnxruntime.quantization.quantize_static"}
 
 TOOLS = (
     Tool("intact fast", "intact", "by_intact", "cpu fast"),

@@ -18,7 +18,7 @@ WEIGHTS = {
     "table": np.ones((2, 4, 6, 6), np.float32),
 }
 CASES = {
-    "an input that decides a shape": ("int64[2] n", "y = Reshape(r, n)"),
+    "an input that decides a shape of any rank": ("int64[rank] n", "y = Reshape(r, n)"),
     "values that the model stops at": ("float[1] n", "i = Cast<to = 7>(n) j = Add(i, two) y = GatherElements(r, j)"),
 }
 

@@ -48,7 +48,9 @@ def test_the_pictures_are_what_the_raw_figures_give():
 
 
 def test_the_first_table_stands_in_the_readme():
-    assert report.first_table(store.read(RAW)) in (report.ROOT / "README.md").read_text(encoding="utf-8")
+    assert report.first_table(store.read(RAW)) in (report.ROOT / "README.md").read_text(encoding="utf-8"), (
+        "copy the first table of bench/RESULTS.md to README.md"
+    )
 
 
 def test_raw_figures_are_read_as_they_were_written(tmp_path):
@@ -85,6 +87,13 @@ def test_a_peer_that_keeps_more_is_named(theirs, lost):
     assert [loss.figure for loss in figures.losses(found)] == lost
     if lost:
         assert "| a small model | SQNR on the CPU | 40.0 dB | 41.0 dB (NNCF) |" in report.page(found)
+
+
+@pytest.mark.parametrize(("fast", "said"), [(41.0, True), (40.05, False), (39.0, False)])
+def test_an_effort_that_was_wasted_is_told(fast, said):
+    runs = (RUN, replace(RUN, tool="intact fast"))
+    page = report.page(results(*runs, judged=(kept("intact", 40.0), kept("intact fast", fast))))
+    assert ("keeps less than the fast one, which takes less time, on: a small model." in page) == said
 
 
 def test_a_tool_that_fails_is_quoted():

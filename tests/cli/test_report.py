@@ -56,7 +56,7 @@ def test_two_builds_are_compared_by_what_differs(run, folder, tmp_path):
     page = (tmp_path / "compare.html").read_text(encoding="utf-8")
     assert status == 0 and json.loads(out) == {"output": str(tmp_path / "compare.html")}
     assert "31.5" in page and "min_sqnr" in page and "per_channel" not in page
-    assert "&lt;b&gt;odd" in page and "<b>odd" not in page and "suspect" in page
+    assert "&lt;b&gt;odd" in page and "<b>odd" not in page and 'class="verdict warn"><strong>suspect' in page
 
 
 def test_what_cannot_be_drawn_is_refused(run, folder, tmp_path):

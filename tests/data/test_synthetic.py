@@ -76,17 +76,36 @@ def test_the_use_of_an_input_decides_its_role(inputs, body, weights, role):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "body"),
+    ("inputs", "body", "made", "shape"),
     [
-        ("int64[2] x, float[4] a", "y = Reshape (a, x)"),
-        ("int64[2] x, float[4] a", "c = Cast <to = 7> (x) y = Expand (a, c)"),
-        ("int64[1] x", "y = ConstantOfShape (x)"),
-        ("float[4] x, float[1, 1, 2, 2] a", "y = Resize (a, , x)"),
+        ("int64[2] x, float[4] a", "y = Reshape (a, x)", [1, -1], (1, 4)),
+        ("int64[2] x, float[4] a", "c = Cast <to = 7> (x) y = Expand (a, c)", [1, 1], (1, 4)),
+        ("int64[2] x", "y = ConstantOfShape (x)", [2, 2], (2, 2)),
+        ("float[4] x, float[1, 1, 2, 2] a", "y = Resize (a, , x)", [1, 1, 1, 1], (1, 1, 2, 2)),
+        ("int64[4] x, float[2, 3] a", "y = Pad (a, x)", [0, 0, 0, 0], (2, 3)),
+        ("int64[2] x, float[2, 3] a", "y = Tile (a, x)", [1, 1], (2, 3)),
+        ("int64[2] x, int64[2] z, float[2, 3] a", "y = Slice (a, z, x)", [1 << 30, 1 << 30], (2, 3)),
+        ("int64[1] x, float[2, 3] a", "y, i = TopK (a, x)", [1], (2, 1)),
     ],
 )
-def test_an_input_that_decides_shapes_cannot_be_made_up(inputs, body):
+def test_an_input_that_decides_a_shape_that_nobody_declares_changes_nothing(inputs, body, made, shape):
+    given = model(inputs, body)
+    row = next(iter(load(given, None, samples=4).calibration))
+    np.testing.assert_array_equal(row["x"], made)
+    session = ort.InferenceSession(ir.to_proto(given).SerializeToString())
+    assert session.run(["y"], {name: row[name] for name in row})[0].shape == shape
+
+
+def test_labels_of_a_loss_are_its_classes_and_their_weights_are_above_zero():
+    given = model("float[9, 5] s, int64[9] x, float[5] w", "y = NegativeLogLikelihoodLoss (s, x, w)")
+    rows = list(load(given, None, samples=8).calibration)
+    assert set(np.concatenate([row["x"] for row in rows])) == set(range(5))
+    assert min(row["w"].min() for row in rows) >= 0.5
+
+
+def test_a_shape_of_unknown_rank_cannot_be_made_up():
     with pytest.raises(DataError, match="decides a shape") as caught:
-        load(model(inputs, body), None, samples=4)
+        load(model("int64[N] x, float[4] a", "y = Reshape (a, x)"), None, samples=4)
     assert caught.value.code == "D120"
 
 

@@ -11,6 +11,9 @@ import pytest
 
 import intact
 from intact.pipeline import drift
+from intact.quantization.quantizing import QuantizedModel
+from intact.results import WeightPlan
+from intact.settings.config import QuantConfig
 from tests.builder import from_text
 
 WIDTH, ROWS = 16, 96
@@ -133,3 +136,31 @@ def test_bits_go_to_the_noisiest_layers_and_to_no_more_than_help(shares, freed):
 
     result, number = drift._released(layers, release, noise, noise(layers))
     assert (result.model, number) == (freed, len(freed))
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "told"),
+    [
+        # The SQNR in dB of single steps, and of all together.
+        ((20.0, 20.0), (40.0, 40.0), "48 steps keep 40.0 dB instead of 20.0"),
+        ((33.0, 40.0), (32.9, 41.0), "48 steps keep 41.0 dB instead of 40.0"),
+        ((33.0, 40.0), (33.1, 40.1), None),
+    ],
+)
+def test_bits_are_spent_where_steps_gain_alone_or_together(narrow, wide, told):
+    layer = WeightPlan("m", 1, "w", "int8", symmetric=True, axis=None)
+
+    def quantize(config):
+        figures = wide if "w" in config.overrides else narrow
+        return QuantizedModel(figures, None, (), (), {})
+
+    steps = SimpleNamespace(
+        rows=range(48),
+        layers=lambda plan: {"m": layer},
+        noise_of_a_step=lambda figures: {"y": 10 ** (-figures[0] / 10)},
+        noise=lambda figures: {"y": 10 ** (-figures[1] / 10)},
+    )
+    result = drift.steadied(steps, QuantConfig(activation_type="uint16"), quantize, npu=True)
+    assert result.model == (narrow if told is None else wide)
+    assert told is None or told in result.notes[0]
+    assert (told is None) == any("do not help" in warning for warning in result.warnings)

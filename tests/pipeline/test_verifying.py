@@ -47,6 +47,9 @@ def test_a_value_that_is_cut_off_is_a_doubt_only_where_outputs_change(reader, ro
     doubts = verifying.clipping_doubts(prepared, verifying.watched(prepared), found)
     assert bool(doubts) == doubted
     assert all("scores reaches" in one for one in doubts)
+    log = Log()
+    verifying._warn_of_clipped(found, log, shows=doubted)
+    assert ("the outputs do not show it" in log.warnings[0]) is not doubted and "scores reaches" in log.warnings[0]
 
 
 FLOAT = """<ir_version: 10, opset_import: ["": 21]>

@@ -94,6 +94,7 @@ def without_signal(values: dict[str, Any]) -> None:
 
 def foreign_figures(values: dict[str, Any]) -> None:
     values["stages"][0] |= {"shards": {"a": [1, None]}, "note": None, "ratio": 0.125, "load_sqnr_db": None}
+    values["stages"][0] |= {"exact": True, "memory_bytes": 1500}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,12 @@ def foreign_figures(values: dict[str, Any]) -> None:
         ("openvino", "uint8", lambda values: None, "Intel devices, through OpenVINO"),
         ("qnn", "uint8", as_small_as_allowed, "set by hand"),
         ("qnn", "uint8", without_signal, "−∞ dB"),
-        ("qnn", "uint8", foreign_figures, 'shards {"a": [1, null]} note – ratio 0.125 load SQNR identical'),
+        (
+            "qnn",
+            "uint8",
+            foreign_figures,
+            "shards a: 1, – note – ratio 0.125 load SQNR identical exact yes memory 1.5 KB",
+        ),
     ],
 )
 def test_every_manifest_that_the_schema_allows_makes_a_whole_page(

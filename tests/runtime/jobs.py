@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from intact.errors import TargetError
@@ -78,3 +79,8 @@ def crash_at_exit(_request):
 
     atexit.register(os.abort)
     return {"fine": True}
+
+
+def litter(request):
+    """Leave a temporary folder behind, as some libraries do."""
+    return {"path": tempfile.mkdtemp()}

@@ -112,6 +112,17 @@ def test_a_run_writes_over_the_results_of_the_one_before_but_not_over_those_of_a
     np.testing.assert_array_equal(other, LARGE * 3)
 
 
+def test_a_number_without_axes_stays_one_from_run_to_run():
+    one = helper.make_tensor_value_info("x", TensorProto.FLOAT, [])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [one], [])
+    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, []))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = ort_cpu.Session(ir.from_proto(proto))
+    for number in (2, 3):
+        (found,) = session.run_over({"x": np.array(number, np.float32)}).values()
+        assert (found.shape, found) == ((), -number)
+
+
 def test_a_session_knows_its_inputs_and_outputs():
     session = ort_cpu.Session(model())
     assert session.inputs == (ort_cpu.SessionPort("x", "tensor(float)", ("N", 3)),)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,11 @@ def test_a_job_runs_in_a_session_of_its_own_and_away_from_our_folder():
     where = call("whereabouts").result
     assert where["pid"] == where["session"] != os.getpid()
     assert where["cwd"] != os.getcwd()
+
+
+def test_what_a_job_leaves_in_the_temporary_folder_goes_with_it(temporary):
+    left = Path(call("litter").result["path"])
+    assert left.is_relative_to(temporary) and not left.exists()
 
 
 def test_a_flood_is_read_at_its_ends(monkeypatch):

@@ -1,6 +1,7 @@
 """Values that an operator demands of an input: those that decide shapes, and those that have to stay in a range.
 
-A shape that is decided by an input can be made up only where the graph declares the shape that results.
+A shape that is decided by an input is the one that the graph declares; where it declares none, one that changes
+nothing will do: a Reshape to one row, an Expand by 1, a Pad by 0.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ def _decided(value: ir.Value, meeting: Meeting) -> Fixed:
     node = meeting.node
     values = _DECIDES[node.op_type][meeting.slot](node)
     elements = query.static_shape(value)
-    if values is None or elements is None or int(np.prod(elements)) != len(values) or meeting.shift:
+    count = None if elements is None else int(np.prod(elements))
+    if values is None and count is not None and meeting.slot in _HARMLESS.get(node.op_type, {}):
+        values = _HARMLESS[node.op_type][meeting.slot](count)
+    if values is None or count != len(values) or meeting.shift:
         raise DataError(
             "D120",
             f"input {value.name} decides a shape or a position in {node.name} ({node.op_type}), so its values cannot "
             "be made up",
-            allowed="synthetic inputs for ids, masks and data, and for shapes that the graph declares",
+            allowed="synthetic inputs for ids, masks and data, and for shapes of a known rank",
             fix="give --data with real values for it",
         )
     return Fixed(tuple(values), f"{node.name} ({node.op_type})")
@@ -79,9 +83,19 @@ def _interval(value: ir.Value, meeting: Meeting) -> Fixed | Interval | None:
             return _lengths(meeting.node, 0)
         case "ReverseSequence", 1:
             return _lengths(meeting.node, query.int_(meeting.node, "time_axis", 0))
+        case (("NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"), 1):
+            return _classes(meeting.node)
+        case (("NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"), 2):
+            return Interval(0.5, 2.0)
         case (("Div" | "Mod"), 1) if value.dtype.is_integer():
             return Interval(1, 8)
     return None
+
+
+def _classes(node: ir.Node) -> Interval | None:
+    """The labels of the classes that a loss has scores for."""
+    shape = query.static_shape(node.inputs[0])
+    return None if shape is None else Interval(0, shape[1] - 1)
 
 
 def _lengths(node: ir.Node, axis: int) -> Interval | None:
@@ -235,4 +249,18 @@ _DECIDES: dict[str, dict[int, Decide]] = {
     "Tile": {1: _repeats},
     "TopK": {1: _along_axis},
     "Upsample": {1: _scales},
+}
+
+# Values for so many numbers of a slot with which the operator runs, whatever it reads.
+_HARMLESS: dict[str, dict[int, Callable[[int], list[float]]]] = {
+    "ConstantOfShape": {0: lambda count: [2.0] * count},
+    "Expand": {1: lambda count: [1.0] * count},
+    "Pad": {1: lambda count: [0.0] * count},
+    "Range": {1: lambda count: [float(_CLASSES)] * count},
+    "Reshape": {1: lambda count: [1.0] * (count - 1) + [-1.0]},
+    "Resize": {2: lambda count: [1.0] * count},
+    "Slice": {1: lambda count: [0.0] * count, 2: lambda count: [float(1 << 30)] * count},
+    "Tile": {1: lambda count: [1.0] * count},
+    "TopK": {1: lambda count: [1.0] * count},
+    "Upsample": {1: lambda count: [1.0] * count},
 }

@@ -27,7 +27,8 @@ LEAST_DB = 30.0
 ROOM_DB = 4.0
 # With both, a number that is as wrong as in one step of fifty (2.37 times the average) still keeps LEAST_DB.
 STEP_ROOM_DB = 3.5
-LEAST_GAIN_DB = 1.0
+# Rounding is fitted to the rows that calibration saw: on others bits gain more (7 dB where these show 0.8).
+LEAST_GAIN_DB = 0.5
 CLOSE_DB = 0.5
 STEPS = 48
 # Each layer is tried alone: more would take longer than all the rest of a build.
@@ -139,7 +140,9 @@ def steadied(steps: Steps, config: QuantConfig, quantize: Quantize, *, npu: bool
     # On the CPU nothing is left that rounds.
     least = noise(release(list(layers)).model) if npu else {}
     result, released = _released(list(layers), release, noise, least)
-    after = _worst(noise(result.model))
+    # Quiet steps that calibration saw may hide what all together gain.
+    gains = [(_worst(measure(first.model)), _worst(measure(result.model))) for measure in (noise, steps.noise)]
+    before, after = max(gains, key=lambda gain: gain[1] - gain[0])
     if after < before + LEAST_GAIN_DB:
         told = f"{length} steps keep {before:.1f} dB, and more bits for layers do not help: other nodes round too much"
         return replace(first, warnings=(*first.warnings, told))

@@ -69,6 +69,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, quantized, clipped)
+        _warn_of_clipped(clipped, log, shows=bool(doubts))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(rows)} steps")
     accuracy = tuple(row for found in others for row in found.accuracy)
@@ -148,7 +149,7 @@ def placed(built: CompiledModel, found: Verified, finder: Finder | None, log: Lo
 def _look_inside(
     prepared: PreparedModel, quantized: WatchedModel, log: Log
 ) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
-    """The error of every tensor on a grid; warn where held-back rows leave the grids that calibration chose."""
+    """The tensors that leave the grids which calibration chose, and the error of every tensor on a grid."""
     grids = clipping.watched(prepared.model)
     if not grids:
         return [], ()
@@ -158,9 +159,6 @@ def _look_inside(
         right = _right_tensors(prepared, errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
-    if found:
-        more = f" (and {count(len(found) - 1, 'more tensor')})" if len(found) > 1 else ""
-        log.warn(f"held-back samples lie far outside the calibration data: {found[0]}{more}")
     return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
 
 
@@ -191,6 +189,14 @@ def _told(rows: Iterable[Outputs], advance: Callable[[], None]) -> Iterator[Outp
     for row in rows:
         yield row
         advance()
+
+
+def _warn_of_clipped(clipped: Sequence[clipping.Clipped], log: Log, *, shows: bool) -> None:
+    """Warn where held-back rows leave the grids that calibration chose, and say so if the outputs do not show it."""
+    if clipped:
+        more = f" (and {count(len(clipped) - 1, 'more tensor')})" if len(clipped) > 1 else ""
+        end = "" if shows else "; the outputs do not show it, as with scores that a mask covers"
+        log.warn(f"held-back samples lie far outside the calibration data: {clipped[0]}{more}{end}")
 
 
 def clipping_doubts(

@@ -22,7 +22,7 @@ from intact.quantization.improve import improve
 from intact.quantization.improve.effort import DEPTHS, Effort
 from intact.quantization.improve.migrate import describe, migrate
 from intact.quantization.insert import insert
-from intact.quantization.planning import plan_file
+from intact.quantization.planning import plan_file, unquantizable
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
@@ -149,6 +149,9 @@ class _Calibrated:
 def _migrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> tuple[ir.Model, list[str]]:
     """The model with outlying channels moved between layers, and words about it."""
     first = plan(model, task.target, task.config, types)
+    lone = unquantizable.lone(model, first, task.target, task.config)
+    if lone is not None:
+        raise lone
     check_constants(model, first)
     task.stopwatch.lap("planning")
     if not task.improves:

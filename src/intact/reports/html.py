@@ -5,7 +5,6 @@ Functions here choose what is said; `template.html.j2` lays it out and escapes i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 from intact.backends import installed
 from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
-from intact.reports.figures import MISSING, count, decibels, duration, figure
+from intact.reports.figures import MISSING, count, decibels, duration, figure, size
 from intact.reports.native_snippets import native_snippets, systems
 from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
@@ -85,7 +84,7 @@ def view(manifest: Record) -> dict[str, Any]:
     return {
         "created": manifest["created"].replace("T", " ").replace("+00:00", " UTC"),
         "model": manifest["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1],
-        "verdict": _verdict(manifest),
+        "verdict": verdict(manifest),
         "task": _task(manifest["task_accuracy"]),
         "target": _target(config, stages),
         "precision": _precision(config, stages),
@@ -111,7 +110,7 @@ def view(manifest: Record) -> dict[str, Any]:
     }
 
 
-def _verdict(manifest: Record) -> dict[str, Any]:
+def verdict(manifest: Record) -> dict[str, Any]:
     """The word about the build, what it means, and why; older manifests have none, so their gates decide."""
     word = manifest.get("verdict") or ("failed" if manifest["status"] == "failed" else "unverified")
     state, text = WORDS[word]
@@ -318,14 +317,22 @@ def _detail(key: str, value: Any) -> tuple[str, str]:
     if key.endswith("_sqnr_db"):
         label = key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR"
         return label, "identical" if value is None else f"{decibels(value)} dB"
-    if isinstance(value, float):
-        return key.replace("_", " "), figure(value)
+    if key.endswith("_bytes") and isinstance(value, int):
+        return key.removesuffix("_bytes").replace("_", " "), size(value)
     if key == "types":
         return "types of nodes", _types(value)
-    if isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values()):
-        return key.replace("_", " "), "; ".join(f"{name}: {entry}" for name, entry in value.items())
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return key.replace("_", " "), MISSING if value is None else text
+    return key.replace("_", " "), _in_words(value)
+
+
+def _in_words(value: Any) -> str:
+    """A value of a manifest as people write it."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_in_words(entry)}" for name, entry in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return MISSING if value is None else figure(value) if isinstance(value, float) else str(value)
 
 
 def _types(groups: Sequence[Record]) -> str:

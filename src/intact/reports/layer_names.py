@@ -71,9 +71,9 @@ def _place(error: Record, by_grid: Mapping[str, int], by_name: Mapping[str, int]
 def _hidden(layers: Sequence[Record], errors: Sequence[Record], places: Sequence[int | None]) -> frozenset[int]:
     """Large errors that no tensor shows which is computed from theirs, such as those in scores that a mask covers."""
     readers: dict[int, list[int]] = {}
-    for place, layer in enumerate(layers):
+    for reader, layer in enumerate(layers):
         for source in layer["reads"]:
-            readers.setdefault(source, []).append(place)
+            readers.setdefault(source, []).append(reader)
     so_far: dict[int, float] = {}
     for place, error in zip(places, errors, strict=True):
         if place is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from intact.reports import html
 from intact.reports.figures import MISSING, count, decibels, size
 from intact.reports.pages import page
 from intact.results import BINARY, DEPLOYABLE
@@ -34,8 +35,7 @@ def render(first: Record, second: Record, names: tuple[str, str]) -> str:
         names=names,
         models=[build["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1] for build in (first, second)],
         same_source=first["source"]["sha256"] == second["source"]["sha256"],
-        verdicts=[build.get("verdict") or build["status"] for build in (first, second)],
-        reasons=[build.get("verdict_reasons", []) for build in (first, second)],
+        verdicts=[html.verdict(build) for build in (first, second)],
         figures=_pairs(_figures(first), _figures(second)),
         accuracy=_pairs(_accuracy(first), _accuracy(second)),
         settings=[pair for pair in settings if pair.differs],
@@ -57,8 +57,8 @@ def _figures(build: Record) -> dict[str, str]:
         "device": " ".join(str(build["config"]["compile"][key] or "") for key in ("device", "soc", "arch")).strip(),
         "precision": build["config"]["precision"] or "as given",
         "deployed size": size(deployed),
-        "compute nodes on the NPU": f"{len(on)} of {len(on) + len(off)}",
-        "partitions": str(placement["partitions"]),
+        "compute nodes on the NPU": f"{len(on)} of {len(on) + len(off)}" if placement["partitions"] else MISSING,
+        "partitions": str(placement["partitions"] or MISSING),
         "calibration": f"{count(calibration['samples'], 'sample')} ({calibration['kind']})",
         "rewrites": str(len(build["rewrites"])),
         "warnings": str(len(build["warnings"])),

@@ -115,7 +115,7 @@ class Session:
             return dict(self._kept)
         try:
             for name, array in feeds.items():
-                self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+                self._binding.bind_cpu_input(name, np.asarray(array, order="C"))
             self._session.run_with_iobinding(self._binding)
         # ORT's exception classes have no common base but Exception.
         except Exception as error:

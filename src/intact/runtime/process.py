@@ -187,6 +187,9 @@ def _start(
     folder: Path, python: Interpreter | None, *arguments: str, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     executable = sys.executable if python is None else str(python.executable)
+    # A vendor's temporary files go with the job: some are left behind, and a process that is killed leaves all.
+    temporary = folder / "tmp"
+    temporary.mkdir()
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
             [executable, str(_WORKER), *arguments],
@@ -194,7 +197,7 @@ def _start(
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(python),
+            env=_environment(python) | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)),
             start_new_session=True,
         )
 

@@ -47,7 +47,7 @@ def classes(output: np.ndarray, count: int, name: str) -> np.ndarray:
     if best.size != count:
         raise DataError(
             "D135",
-            f"output {name} has shape {list(output.shape)} for a sample with {count} label(s)",
+            f"output {name} has shape {list(output.shape)} for a sample with {count} label{'s' * (count != 1)}",
             allowed="scores of two or more classes on the last axis, or classes as integers, one for each label",
         )
     return best.reshape(-1)

@@ -22,6 +22,8 @@ from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
 from tests.builder import from_text
+from tests.zoo import data
+from tests.zoo.large import vit_small
 
 needs_toolchain = pytest.mark.skipif(
     toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed: {TOOLCHAIN.command()}"
@@ -130,3 +132,18 @@ def test_a_build_is_whole_on_the_npu_with_cycles_and_as_accurate_on_the_simulato
     [gate] = [gate for gate in built.gates if gate.name == "max_cycles"]
     assert not gate.passed and not built.passed
     onnx.checker.check_model(str(tmp_path / "out" / "model.onnx"))
+
+
+@needs_toolchain
+@pytest.mark.slow
+def test_patches_in_integers_before_a_transformer_in_half_precision_are_taken(tmp_path):
+    """The compiler dies of this model where its patches are computed in one stride."""
+    model = vit_small(image=64, layers=1, width=48, heads=3, classes=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", **data(model, 16))
+    quant = {"load_path": str(tmp_path / "data.npz"), "effort": "fast", "rescue": False}
+    built = stages.build(tmp_path / "m.onnx", config(tmp_path, quant=quant), tmp_path / "out")
+    patches = [layer for layer in built.placement.layers if any(name.startswith("/Conv_0") for name in layer.nodes)]
+    assert [layer.precision for layer in patches if layer.kind == "Conv"] == ["INT8", "INT8"]
+    assert built.placement.cpu_nodes == ()
+    assert {row.form: row.sqnr_db for row in built.accuracy}["compiled"] > LEAST_DB - 5

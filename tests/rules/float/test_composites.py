@@ -64,6 +64,11 @@ def test_an_operator_that_the_device_has_stays():
     assert take_apart(given("y = Softsign(x)", FLOATS), lambda *_: True) == ()
 
 
+def test_a_grid_that_a_model_chooses_itself_stays_for_the_rules_of_quantized_models():
+    text, signature = "q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z)", FLOATS
+    assert take_apart(given(text, signature), lambda *_: False) == ()
+
+
 def test_one_that_is_defined_by_a_loop_or_by_nothing_stays():
     text, signature = "r = Range(zero, n, one) y = Erf(r)", "(float n) => (float[k] y)"
     model = given(text, signature, zero=np.float32(0), one=np.float32(1))

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.matching.rewriter import apply
+from intact.model import shapes
 from intact.rules.discovery import rules_of
 from intact.rules.float import fused_attention, fused_layers
 from intact.runtime import ort_cpu
@@ -39,6 +40,7 @@ WEIGHTS = {
     "value_past": floats(1, 2, 3, 4),
     "key_heads": floats(1, 2, 7, 4),
     "value_heads": floats(1, 2, 7, 4),
+    "along_rows": np.array([1]),
 }
 
 X = "(float[2,5,8] x"
@@ -103,7 +105,12 @@ ATTENTIONS = {
     "attention of lengths": (
         X + ", int32[2] n",
         f"y = {ATTENTION}> (x, qkv, qkv_bias, n)",
-        [*SELF, "Unsqueeze", "Less", *PADDED],
+        [*SELF, "Mul", "Unsqueeze", "Sub", "Clip", *PADDED],
+    ),
+    "attention of lengths that are sums": (
+        X + ", int32[2,5] m",
+        f"n = ReduceSum <keepdims = 0> (m, along_rows) y = {ATTENTION}> (x, qkv, qkv_bias, n)",
+        [*SELF, "ReduceSum", "Mul", "Unsqueeze", "Sub", "Clip", *PADDED],
     ),
     "attention of a mask": (X + ", int32[2,5] m", f"y = {ATTENTION}> (x, qkv, qkv_bias, m)", [*SELF, *PADDED]),
     "attention of a square mask": (
@@ -169,7 +176,9 @@ MULTIPLE = {
 
 def given(case: tuple[str, str, object]) -> ir.Model:
     signature, body, _ = case
-    return contrib_model(signature, body, WEIGHTS)
+    model = contrib_model(signature, body, WEIGHTS)
+    shapes.infer_shapes(model)
+    return model
 
 
 def feeds(model: ir.Model) -> dict[str, np.ndarray]:
@@ -245,6 +254,11 @@ REFUSED = {
         X + ", int32[2,1,9,9] m",
         f"y = {ATTENTION}> (x, qkv, qkv_bias, m)",
         "its mask is neither lengths",
+    ),
+    "ends and starts instead of lengths": (
+        X + ", int32[4] n",
+        f"y = {ATTENTION}> (x, qkv, qkv_bias, n)",
+        "its mask holds other numbers than the length of each row",
     ),
     "keys and values in one": (
         X + ", float[2,5,2,2,4] k",

@@ -17,6 +17,7 @@ import pytest
 
 from intact.api.quantize import quantize
 from intact.model import io, normalize, upgrade
+from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig
 from tests.zoo import ZOO, data, variants
 
@@ -108,6 +109,12 @@ def rows(kind: Kind, count: int = ROWS) -> list[dict[str, np.ndarray]]:
         return variants.rows(model, count)
     values = data(model, count)
     return [{name: array[index : index + 1] for name, array in values.items()} for index in range(count)]
+
+
+def originals(kind: Kind) -> list[dict[str, np.ndarray]]:
+    """Outputs of the network on each row of it, before it is quantized."""
+    session = ort_cpu.Session(ir.from_proto(built(kind)), optimize=False)
+    return [session.run(row) for row in rows(kind)]
 
 
 def quantized(kind: Kind, folder: Path) -> ir.Model:

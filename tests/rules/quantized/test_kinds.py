@@ -19,7 +19,7 @@ from intact.rules.quantized import families
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 from tests.rules.quantized.end_to_end import hold_to_claims
-from tests.rules.quantized.kinds import Kind, quantized, rows, variant
+from tests.rules.quantized.kinds import Kind, originals, quantized, rows, variant
 from tests.zoo import ZOO
 from tests.zoo.variants import VARIANTS
 
@@ -79,7 +79,7 @@ def holds_on_cpu(kind: Kind, model: ir.Model) -> set[str]:
     """Assert that every rule keeps its claim and that the runtime takes the result; return the rules that fired."""
     target = load_target("cpu", vnni=True)
     done = families.rewrite(model, target)
-    hold_to_claims(model, families.rules_for(target), rows(kind))
+    hold_to_claims(model, families.rules_for(target), rows(kind), originals(kind))
     ort_cpu.Session(done.model, optimize=True).run(rows(kind)[0])
     assert not families.rewrite(done.model, target).applications, "a second time changes something"
     return {item.rule for item in done.applications}
@@ -92,7 +92,7 @@ def holds_when_converted(kind: Kind, given: ir.Model) -> None:
         for form in ways:
             target = families.conversion(form)
             done = families.rewrite(model, target)
-            hold_to_claims(model, families.rules_for(target), rows(kind))
+            hold_to_claims(model, families.rules_for(target), rows(kind), originals(kind))
             model = done.model
 
 
@@ -101,7 +101,7 @@ def accepted_by_the_npu(kind: Kind, model: ir.Model, folder: Path) -> None:
     target = load_target("qnn")
     assert target.soc is not None
     done = families.rewrite(model, target)
-    hold_to_claims(model, families.rules_for(target), rows(kind)[:1])
+    hold_to_claims(model, families.rules_for(target), rows(kind)[:1], originals(kind)[:1])
     compiled = compiling.compile(done.model, compiling.Device("qnn", 600, target.arch, target.soc.id), folder)
     assert compiled.placement.npu_nodes
 

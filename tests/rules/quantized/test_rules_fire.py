@@ -53,6 +53,9 @@ WAYS = [
     (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (CPU,)),
     (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (ROCKCHIP,)),
     (variant("depthwise_cnn", "intact", "uint8", "int8", "for-qnn"), (TO_QLINEAR, TO_QDQ)),
+    # A symmetric grid does not do the work of a Relu or Clip.
+    (variant("depthwise_cnn", "intact", "int8", "int8", "symmetric"), (TO_QDQ, NPU)),
+    (variant("depthwise_cnn", "ort-qoperator", "int8", "int8", "symmetric"), (TO_QDQ, NPU)),
     (variant("bert", "intact", "uint8", "int8"), (TO_QDQ, NPU)),
     (variant("bert", "intact", "uint8", "int8", "for-qnn"), (CPU,)),
     (variant("bert", "ort-qdq", "uint8", "int8", "pairs"), (CPU,)),
@@ -78,10 +81,6 @@ NOT_WRITTEN = {
     ),
     "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
     "ONNX Runtime has no kernel for int8 beside uint8 weights, and its quantizer writes none": ("match_weight_sign",),
-    "both quantizers choose grids that do the work of a Relu or Clip; frameworks that train with grids do not": (
-        "split_clip",
-        "split_relu",
-    ),
 }
 ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 

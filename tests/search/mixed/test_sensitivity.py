@@ -10,12 +10,13 @@ import pytest
 from intact import data
 from intact.events import Silence
 from intact.model import shapes
+from intact.model.multiplications import multiply_adds
 from intact.numbers.encoding import encode, round_to_grid
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.quantization.quantizing import quantize
 from intact.runtime import ort_cpu
-from intact.search.mixed.cost import Prices, multiply_adds, work
+from intact.search.mixed.cost import Prices, work
 from intact.search.mixed.groups import structure
 from intact.search.mixed.ladder import Ladder
 from intact.search.mixed.sensitivity import Noises, Rounding, measure

@@ -8,11 +8,16 @@ import onnx_ir as ir
 
 from intact.errors import TargetError, some
 from intact.model import query
+from intact.model.multiplications import multiply_adds
 from intact.quantization.planning.choose import FLOAT, reached, wanted_by
+from intact.results import QuantPlan
 from intact.settings.config import QuantConfig
 from intact.targets.spec import OpSpec, Target
 
 _SHOWN = 3
+# A share of the multiplications below which integers are not worth the precision that they cost: a chip that computes
+# the others in half precision takes at most this share longer.
+LEAST_SHARE = 0.1
 _EXCLUDED = "the settings leave it out"
 
 
@@ -29,6 +34,32 @@ def refusal(model: ir.Model, target: Target, config: QuantConfig, types: Mapping
         found + (some(told, _SHOWN, "; ") if told else "it has no nodes"),
         fix=_fix(reasons, target),
     )
+
+
+def lone(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig) -> TargetError | None:
+    """Say that next to nothing of a model would be in integers, among floats that the target computes all the same.
+
+    None where integers do their share, and where the settings name nodes or forbid to keep any in float.
+    """
+    if not (target.npu and target.runs_float and target.halves and config.rescue) or _is_chosen(config):
+        return None
+    products = {node.name: multiply_adds(node) for node in query.all_nodes(model)}
+    total = sum(products.values())
+    share = sum(products.get(name, 0) for name in plan.nodes) / total if total else 1.0
+    if share >= LEAST_SHARE:
+        return None
+    return TargetError(
+        "T110",
+        f"{target.name} takes {share:.1%} of the multiplications of this model in integers, which cost accuracy and "
+        "save next to no time",
+        fix="--no-rescue quantizes them all the same",
+    )
+
+
+def _is_chosen(config: QuantConfig) -> bool:
+    """True if the settings say of single nodes or kinds of them whether they are quantized, or how."""
+    nodes = config.nodes or config.exclude_nodes or config.op_types or config.exclude_op_types
+    return bool(nodes or config.types or config.overrides or config.plan or config.encodings)
 
 
 def _fix(reasons: Mapping[str, list[str]], target: Target) -> str | None:

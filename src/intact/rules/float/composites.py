@@ -14,6 +14,7 @@ from intact.matching.rewriter import BOUNDED
 from intact.model import edit, query, randomness
 from intact.model.op_definitions import definition
 from intact.results import Application
+from intact.rules.float import constant_folding
 
 
 def take_apart(model: ir.Model, ops: Callable[[str, str], bool]) -> tuple[Application, ...]:
@@ -24,7 +25,7 @@ def take_apart(model: ir.Model, ops: Callable[[str, str], bool]) -> tuple[Applic
     names: edit.Names | None = None
     opset = model.opset_imports[""]
     done: list[Application] = []
-    for node in [node for node in model.graph if not node.domain and not ops("", node.op_type)]:
+    for node in [node for node in model.graph if _is_lacking(node, ops)]:
         body = None if randomness.draws(node) else definition(node, opset)
         if body is None:
             continue
@@ -32,6 +33,11 @@ def take_apart(model: ir.Model, ops: Callable[[str, str], bool]) -> tuple[Applic
         _splice(node, body, names)
         done.append(Application("take_apart", node.name or "", BOUNDED.value))
     return tuple(done)
+
+
+def _is_lacking(node: ir.Node, ops: Callable[[str, str], bool]) -> bool:
+    """True for an operator that the target has not; integers of other tools are for the rules of quantized models."""
+    return not node.domain and node.op_type not in constant_folding.KEPT and not ops("", node.op_type)
 
 
 def _splice(node: ir.Node, body: ir.Graph, names: edit.Names) -> None:

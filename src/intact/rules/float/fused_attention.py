@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -130,14 +131,21 @@ class AttentionScores:
 
     def _padding(self, op: Builder, mask: ir.Value) -> ir.Value:
         rank = query.rank(mask)
-        if rank == 1:
-            lengths = op.Unsqueeze(mask, op.constant(np.array([1]), "axis"))
-            places = op.constant(np.arange(self.columns, dtype=np.int32)[None], "places")
-            mask = op.Less(places, lengths)
         axes = op.constant(np.array([1] if rank == 3 else [1, 2]), "axes")
-        live = op.Unsqueeze(op.Cast(mask, to=int(ir.DataType.FLOAT)), axes)
+        live = op.Unsqueeze(self._within(op, mask) if rank == 1 else _as_float(op, mask), axes)
         one = op.constant(np.array(1, np.float32), "one")
         return op.Mul(op.Sub(one, live), op.constant(np.array(self.hidden, np.float32), "hidden"))
+
+    def _within(self, op: Builder, lengths: ir.Value) -> ir.Value:
+        """1 for keys at places below the length of their row, 0 for others: 2 · (length − place) − 0.5, cut off.
+
+        A grid may move a length by up to a quarter. NPUs compare no integers.
+        """
+        doubled = op.Mul(_as_float(op, lengths), op.constant(np.array(2, np.float32), "two"))
+        places = 2 * np.arange(self.columns, dtype=np.float32) + np.float32(0.5)
+        beyond = op.Sub(op.Unsqueeze(doubled, op.constant(np.array([1]), "axis")), op.constant(places[None], "places"))
+        ends = (op.constant(np.array(end, np.float32), "end") for end in (0, 1))
+        return op.Clip(beyond, *ends)
 
 
 def _attended(
@@ -152,6 +160,20 @@ def _attended(
     heads = op.MatMul(op.Softmax(result, axis=-1), values)
     shape = op.constant(np.array([0, 0, width]), "shape")
     return op.Reshape(op.Transpose(heads, perm=_HEADS_BEFORE_ROWS), shape)
+
+
+def _as_float(op: Builder, counted: ir.Value) -> ir.Value:
+    """Integers as floats; a sum of integers as one of floats, because NPUs sum no integers."""
+    node = counted.producer()
+    if node is not None and not node.domain and node.op_type == "Cast" and _is_integer(node.inputs[0]):
+        return _as_float(op, node.inputs[0])
+    if node is not None and not node.domain and node.op_type == "ReduceSum" and _is_integer(node.inputs[0]):
+        return op.ReduceSum(_as_float(op, node.inputs[0]), *node.inputs[1:], **node.attributes)
+    return op.Cast(counted, to=int(ir.DataType.FLOAT))
+
+
+def _is_integer(value: ir.Value | None) -> TypeGuard[ir.Value]:
+    return value is not None and value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def _heads(op: Builder, value: ir.Value, count: int) -> ir.Value:
@@ -200,6 +222,9 @@ def _no_mask_known(
         return None
     if query.rank(mask) != 1 or mask.dtype != ir.DataType.INT32:
         return "its mask is neither lengths nor of two or three dimensions, or of unknown shape"
+    sizes = [value.shape[0] for value in (mask, counted[0]) if value is not None and value.shape is not None]
+    if all(isinstance(size, int) for size in sizes) and len(set(sizes)) > 1:
+        return "its mask holds other numbers than the length of each row"
     return None
 
 

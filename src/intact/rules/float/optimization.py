@@ -93,5 +93,6 @@ def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
 
 def _fitted(rule: Rule, longest_stride: int | None) -> Rule:
     """The rule, limited to what the target needs."""
-    fits = isinstance(rule, SplitLongStride) and longest_stride is not None
-    return rule.up_to(longest_stride) if fits else rule
+    if isinstance(rule, SplitLongStride) and longest_stride is not None:
+        return rule.up_to(longest_stride)
+    return rule

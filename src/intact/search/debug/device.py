@@ -14,6 +14,9 @@ from intact.backends import installed
 from intact.backends.base import Device, Simulator
 from intact.model import io
 from intact.model.cutting import joined
+from intact.numbers.decibels import sqnr_db
+from intact.numbers.encoding import Encoding
+from intact.numbers.integer_types import limits
 from intact.pipeline import execution
 from intact.runtime import cluster
 from intact.search.debug.layers import PARTED_DB, Rows
@@ -223,9 +226,21 @@ class DeviceComparison:
         step = None if grid is None else float(np.max(grid.write.scale))
         root = np.sqrt(difference.noise / max(difference.elements, 1))
         steps = None if step is None else float(root / step)
-        low = difference.sqnr_db is not None and difference.sqnr_db < self._parted_db
+        kept = difference.sqnr_db if grid is None else _kept(difference, grid.write)
+        low = kept is not None and kept < self._parted_db
         parted = low and (steps is None or steps > STEPS or self._parted_db > PARTED_DB)
-        return UnitError(item.unit, difference.sqnr_db, steps, difference.largest, parted)
+        return UnitError(item.unit, kept, steps, difference.largest, parted)
+
+
+def _kept(difference: Difference, grid: Encoding) -> float | None:
+    """The SQNR in dB; of a tensor of zeros, as the first states of a sequence give, against all that its grid holds.
+
+    A few of 65536 steps are no fault, though nothing is infinitely less than they are.
+    """
+    if difference.identical or difference.signal > 0:
+        return difference.sqnr_db
+    reach = float(np.max(grid.scale)) * float(np.subtract(*limits(grid.dtype)[::-1])) / 2
+    return sqnr_db(difference.elements * reach**2, difference.noise)
 
 
 def simulator_of(target: Target) -> Simulator | None:

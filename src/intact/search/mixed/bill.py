@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.model.census import NodeTypes, types_of
+from intact.model.multiplications import elements, multiply_adds
 from intact.numbers.integer_types import bits
-from intact.search.mixed.cost import Prices, elements, multiply_adds
+from intact.search.mixed.cost import Prices
 from intact.targets.spec import Costs, Level
 
 _FLOAT_BITS = 32

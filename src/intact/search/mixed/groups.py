@@ -13,7 +13,7 @@ from intact.quantization.planning.planner import plan
 from intact.results import QuantPlan, Range
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
-from intact.targets.spec import Level, Signature, Target
+from intact.targets.spec import QUANTIZED, Level, Signature, Target
 
 FLOAT = "float"
 
@@ -173,8 +173,14 @@ def _joins(nodes: Sequence[ir.Node], target: Target) -> Joins:
     if not target.npu:
         return Joins(behind=True, before=True, between=True)
     first, last = (_float_signatures(node, target) for node in (nodes[0], nodes[-1]))
-    behind = any(s.inputs[0].types[0] == "real" for s in first)
-    return Joins(behind, any(s.outputs[0].types[0] == "real" for s in last), between=False)
+    reads, writes = [s.inputs[0].types for s in first], [s.outputs[0].types for s in last]
+    behind, before = (any(types[0] == "real" or _is_free(types) for types in found) for found in (reads, writes))
+    return Joins(behind, before, between=False)
+
+
+def _is_free(types: Sequence[str]) -> bool:
+    """True if a slot takes floats as well as values on a grid."""
+    return FLOAT in types and any(name in QUANTIZED for name in types)
 
 
 def _tensor(value: ir.Value, home: Mapping[str, int], lowest: QuantPlan, target: Target) -> GroupedTensor:

@@ -35,9 +35,14 @@ def throughout(target: Target, config: BuildConfig) -> dict[str, int]:
 
 
 def _takes_halves(target: Target, config: BuildConfig) -> bool:
-    """True if floats are computed in half precision, and nothing in the settings needs grids."""
+    """True if a model written in half precision is of use, and nothing in the settings needs grids."""
     quant = config.quantization
-    return target.halves and config.compile.io != "quantized" and not (quant is not None and quant.overrides)
+    return (
+        target.halves
+        and not target.halves_alone
+        and config.compile.io != "quantized"
+        and not (quant is not None and quant.overrides)
+    )
 
 
 def quantization(quant: QuantConfig, precision: str) -> QuantConfig:
