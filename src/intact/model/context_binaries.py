@@ -43,7 +43,7 @@ def find(path: Path, model: ir.Model) -> dict[str, Path]:
 
 def _named(model: ir.Model) -> list[tuple[str, str]]:
     """Each node whose binary is a file, with the file's name."""
-    outside = [node for node in contexts_of(model) if node.attributes.get_int("embed_mode", 1) == 0]
-    named = [(node, node.attributes.get_string("ep_cache_context", "")) for node in outside]
+    outside = [node for node in contexts_of(model) if query.int_(node, "embed_mode", 1) == 0]
+    named = [(node, query.string(node, "ep_cache_context", "")) for node in outside]
     # A further partition is in the binary of the main one, and names none.
-    return [(node.name or OP, name) for node, name in named if name or node.attributes.get_int("main_context", 1)]
+    return [(node.name or OP, name) for node, name in named if name or query.int_(node, "main_context", 1)]
