@@ -27,6 +27,7 @@ MOVED = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
+    "peers.md": "bench/RESULTS.md",
     **{
         f"examples/{path.parent.name}.md": f"examples/{path.parent.name}/README.md"
         for path in ROOT.glob("examples/*/README.md")

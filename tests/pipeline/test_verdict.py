@@ -206,7 +206,7 @@ def test_a_fault_planted_in_rewriting_shows_in_the_build(zoo, tmp_path, monkeypa
                 node.inputs[6].const_value = ir.tensor(np.array(scale), name=node.inputs[6].name)
         return result
 
-    monkeypatch.setattr(deployment.rewriter, "apply", spoiled)
+    monkeypatch.setattr(rewriter, "apply", spoiled)
     monkeypatch.setattr(deployment, "check_rewriting", lambda *_: {})
     config = BuildConfig.from_dict({"precision": "uint8", "quant": quant(zoo)})
     built = stages.build(zoo.model("residual_cnn"), config, tmp_path / "out")
