@@ -310,7 +310,8 @@ def _method(results: Results) -> str:
         f"- {known['processor']}, {known['cores']} cores, {known['system']}, Python {known['python']}.",
         f"- {state}; other programs used {100 * share:.0f} % of it in the median run.",
         f"- Each tool ran in an environment of its own, with pinned versions, {_times(counts)} on each model, tools "
-        "and models in shuffled order; the job of each is in `bench/peers/jobs/`.",
+        "and models in shuffled order within a call; a page may hold the runs of several calls. The job of each is in "
+        "`bench/peers/jobs/`.",
         f"- {_spread(results)}",
         "- Every tool is given the same samples. intact holds a quarter of them back to judge its own choices by.",
         "- Memory is the most that a process and its children had together, looked at twenty times a second.",
