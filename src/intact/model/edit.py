@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -120,6 +120,34 @@ def insert_before(consumer: ir.Node, index: int, node: ir.Node) -> None:
     """Put `node` in front of one input of `consumer`; other uses of that value stay as they are."""
     consumer.prepend(node)
     consumer.replace_input_with(index, node.outputs[0])
+
+
+def splice(
+    body: ir.Graph, before: ir.Node, values: Sequence[ir.Value], names: Names, called: Callable[[str], str]
+) -> list[ir.Value]:
+    """Move what is in `body` in front of a node, reading `values` for its inputs; return what its outputs are then.
+
+    `called` gives the name that a node or value wants there.
+    """
+    graph, nodes = before.graph, list(body)
+    assert isinstance(graph, ir.Graph), f"{before.name!r} is in a graph"
+    given = dict(zip(body.inputs, values, strict=True))
+    results = [given.get(value, value) for value in body.outputs]
+    body.outputs.clear()
+    body.remove(nodes)
+    for constant in list(body.initializers.values()):
+        del body.initializers[constant.name or ""]
+        constant.name = names.take(called(constant.name or ""))
+        graph.initializers[constant.name] = constant
+    for old, new in given.items():
+        for user, position in list(old.uses()):
+            user.replace_input_with(position, new)
+    for node in nodes:
+        node.name = names.take(called(node.name or node.op_type))
+        for value in node.outputs:
+            value.name = names.take(called(value.name)) if value.name else value.name
+    graph.insert_before(before, nodes)
+    return results
 
 
 def remove_dead(nodes: Iterable[ir.Node]) -> None:

@@ -141,7 +141,8 @@ def steadied(steps: Steps, config: QuantConfig, quantize: Quantize, *, npu: bool
     least = noise(release(list(layers)).model) if npu else {}
     result, released = _released(list(layers), release, noise, least)
     # Quiet steps that calibration saw may hide what all together gain.
-    gains = [(_worst(measure(first.model)), _worst(measure(result.model))) for measure in (noise, steps.noise)]
+    gains = [(before, _worst(noise(result.model)))]
+    gains += [(_worst(steps.noise(first.model)), _worst(steps.noise(result.model)))] if npu else []
     before, after = max(gains, key=lambda gain: gain[1] - gain[0])
     if after < before + LEAST_GAIN_DB:
         told = f"{length} steps keep {before:.1f} dB, and more bits for layers do not help: other nodes round too much"

@@ -51,7 +51,7 @@ def test_it_fires_until_no_stride_is_too_long_and_keeps_the_numbers(kernel, size
 
 
 def test_a_stride_at_the_limit_stays_and_one_past_it_does_not():
-    rule = SplitLongStride().up_to(LONGEST)
+    rule = SplitLongStride(LONGEST)
     at, past = (rewritten([rule], *conv((n, n), 4 * n)[:2], **conv((n, n), 4 * n)[2]) for n in (LONGEST, LONGEST + 1))
     assert ops(at.model) == ["Conv"]
     assert at.refusals[0].reason == "no stride of [7, 7] is above 7"
@@ -72,7 +72,7 @@ def test_a_stride_at_the_limit_stays_and_one_past_it_does_not():
 )
 def test_it_refuses(case, reason):
     body, signature, arrays = case
-    result = rewritten([SplitLongStride().up_to(LONGEST)], body, signature, **arrays)
+    result = rewritten([SplitLongStride(LONGEST)], body, signature, **arrays)
     assert ops(result.model) == ["Conv"]
     assert result.refusals[0].reason == reason
 

@@ -30,7 +30,7 @@ def take_apart(model: ir.Model, ops: Callable[[str, str], bool]) -> tuple[Applic
         if body is None:
             continue
         names = names or edit.Names(model)
-        _splice(node, body, names)
+        _replace(node, body, names)
         done.append(Application("take_apart", node.name or "", BOUNDED.value))
     return tuple(done)
 
@@ -40,26 +40,12 @@ def _is_lacking(node: ir.Node, ops: Callable[[str, str], bool]) -> bool:
     return not node.domain and node.op_type not in constant_folding.KEPT and not ops("", node.op_type)
 
 
-def _splice(node: ir.Node, body: ir.Graph, names: edit.Names) -> None:
+def _replace(node: ir.Node, body: ir.Graph, names: edit.Names) -> None:
     """Put the nodes of a definition in the place of `node`."""
-    graph, nodes, results = node.graph, list(body), list(body.outputs)
+    graph, given = node.graph, [value for value in node.inputs if value is not None]
     assert isinstance(graph, ir.Graph), f"{node.name!r} is in a graph"
-    given = dict(zip(body.inputs, (value for value in node.inputs if value is not None), strict=True))
-    body.outputs.clear()
-    body.remove(nodes)
-    for constant in list(body.initializers.values()):
-        del body.initializers[constant.name or ""]
-        constant.name = names.take(f"{node.name}/{constant.name}")
-        graph.initializers[constant.name] = constant
-    for old, new in given.items():
-        for user, position in list(old.uses()):
-            user.replace_input_with(position, new)
-    for inner in nodes:
-        inner.name = names.take(f"{node.name}/{inner.op_type}")
-        for value in inner.outputs:
-            value.name = names.take(f"{inner.name}/output") if value.name else value.name
-    graph.insert_before(node, nodes)
+    results = edit.splice(body, node, given, names, lambda name: f"{node.name}/{name}")
     for old, new in zip(node.outputs, results, strict=True):
         if not query.is_unused(old):
-            edit.replace_value(old, given.get(new, new), names)
+            edit.replace_value(old, new, names)
     graph.remove(node, safe=True)

@@ -60,7 +60,8 @@ def _write_out(node: ir.Node, count: int, names: edit.Names) -> None:
     go = edit.add_initializer(graph, np.array(True), names.take(f"{node.name}/go"))
     for number in range(count):
         index = edit.add_initializer(graph, np.array(number), names.take(f"{node.name}/index"))
-        results = _iteration(node, body, [index, go, *carried], names, number)
+        copy = body.clone(allow_outer_scope_values=True)
+        results = edit.splice(copy, node, [index, go, *carried], names, f"{{}}/{number}".format)
         carried = results[1 : 1 + len(carried)]
         for stack, value in zip(stacks, results[1 + len(carried) :], strict=True):
             stack.append(value)
@@ -68,30 +69,6 @@ def _write_out(node: ir.Node, count: int, names: edit.Names) -> None:
     for old, new in zip(node.outputs, [*carried, *stacked], strict=True):
         edit.replace_value(old, new, names)
     graph.remove(node, safe=True)
-
-
-def _iteration(node: ir.Node, body: ir.Graph, values: list[ir.Value], names: edit.Names, number: int) -> list[ir.Value]:
-    """Put a copy of the body in front of the Loop, reading `values`; return the copy's outputs."""
-    copy = body.clone(allow_outer_scope_values=True)
-    nodes, results, graph = list(copy), list(copy.outputs), node.graph
-    assert isinstance(graph, ir.Graph), f"{node.name!r} is in a graph"
-    replaced = dict(zip(copy.inputs, values, strict=True))
-    results = [replaced.get(value, value) for value in results]
-    copy.outputs.clear()
-    copy.remove(nodes)
-    for old in list(copy.initializers.values()):
-        del copy.initializers[old.name or ""]
-        old.name = names.take(f"{old.name}/{number}")
-        graph.initializers[old.name] = old
-    for old, new in replaced.items():
-        for user, position in list(old.uses()):
-            user.replace_input_with(position, new)
-    for inner in nodes:
-        inner.name = names.take(f"{inner.name}/{number}")
-        for value in inner.outputs:
-            value.name = names.take(f"{value.name}/{number}") if value.name else value.name
-    graph.insert_before(node, nodes)
-    return results
 
 
 def _stack(node: ir.Node, values: list[ir.Value], names: edit.Names) -> ir.Value:

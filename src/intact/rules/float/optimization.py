@@ -59,8 +59,9 @@ def optimize(
     result = model.clone()
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
-    left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
-    rules = [_fitted(rule, longest_stride) for rule in known if not isinstance(rule, left_whole)]
+    left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)), SplitLongStride)
+    rules = [rule for rule in known if not isinstance(rule, left_whole)]
+    rules += [] if longest_stride is None else [SplitLongStride(longest_stride)]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True
@@ -89,10 +90,3 @@ def optimize(
 def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
     """True if a target has what a rule creates, and lacks what it replaces."""
     return all(ops(*key) for key in rule.creates) and not any(ops(*key) for key in rule.replaces)
-
-
-def _fitted(rule: Rule, longest_stride: int | None) -> Rule:
-    """The rule, limited to what the target needs."""
-    if isinstance(rule, SplitLongStride) and longest_stride is not None:
-        return rule.up_to(longest_stride)
-    return rule

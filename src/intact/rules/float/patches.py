@@ -6,9 +6,6 @@ times what it has to.
 
 from __future__ import annotations
 
-import copy
-from typing import Self
-
 import numpy as np
 import onnx_ir as ir
 
@@ -27,20 +24,15 @@ class SplitLongStride(Rule):
     exactness = BOUNDED
     creates = (("", "Conv"),)
     is_rare = True
-    longest: int | None = None
 
-    def up_to(self, longest: int) -> Self:
-        """The same rule for a target that takes strides up to `longest`."""
-        result = copy.copy(self)
-        result.longest = longest
-        return result
+    def __init__(self, longest: int = 1) -> None:
+        """The rule for a target that takes strides up to `longest`."""
+        self.longest = longest
 
     def pattern(self, op: Patterns, x: Var, w: Var, b: Var | None = None) -> Roots:
         return op.Conv(x, op.constant(w), b, _name="conv")
 
     def check(self, w: ir.Value, conv: ir.Node) -> str | None:
-        if self.longest is None:
-            return "the target takes every stride"
         shape = query.known_shape(w)
         if len(shape) != 4:
             return f"{query.describe(w)} is not a convolution of images"
@@ -58,7 +50,6 @@ class SplitLongStride(Rule):
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, conv: ir.Node) -> ir.Value:
         weight = query.known_constant(w)
         outputs, channels, *strides = weight.shape
-        assert self.longest is not None, "checked"
         steps = [_step(length, self.longest) or 1 for length in strides]
         counts = [length // step for length, step in zip(strides, steps, strict=True)]
         cut = weight.reshape(outputs, channels, counts[0], steps[0], counts[1], steps[1])
