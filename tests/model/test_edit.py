@@ -89,3 +89,24 @@ def test_removing_an_if_ends_the_uses_in_its_bodies():
     result = model(body, "(float[4] x, bool c) => (float[4] y)")
     edit.prune(result)
     assert ops(result) == ["Neg"]
+
+
+def body_that_adds(amount: float) -> ir.Graph:
+    """A graph that returns its input as it is, and with a constant added to it."""
+    source = ir.val("in", ir.DataType.FLOAT, [4])
+    constant = ir.val("amount", const_value=ir.tensor(np.full(4, amount, np.float32), name="amount"))
+    added = node("Add", source, constant, name="add")
+    return ir.Graph([source], [source, added.outputs[0]], nodes=[added], initializers=[constant], name="body")
+
+
+def test_bodies_moved_in_front_of_a_node_read_what_they_are_given_and_keep_apart():
+    result = model("y = Relu(x)")
+    relu, given, names = result.graph[0], result.graph.inputs[0], edit.Names(result)
+    for number, amount in enumerate((1.0, 10.0)):
+        same, added = edit.splice(body_that_adds(amount), relu, [given], names, f"{{}}/{number}".format)
+        assert same is given
+        given = added
+    relu.replace_input_with(0, given)
+    assert [inner.name for inner in result.graph][:2] == ["add/0", "add/1"]
+    assert set(result.graph.initializers) == {"amount/0", "amount/1"}
+    assert np.array_equal(ort_cpu.run(result, FEEDS)["y"], [10, 11, 12, 13])
