@@ -18,7 +18,7 @@ from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair, Witness
-from intact.runtime import ort_cpu, unpacking
+from intact.runtime import pieces, unpacking
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -105,7 +105,7 @@ def _kept(seen: Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
 
 def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
     """Every pair on every row, with the tensors as they were and as they came."""
-    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
+    session = pieces.opened(runnable(seen.model)) if seen.pairs else None
     for tensors in () if session is None else map(session.run, rows):
         yield from ((pair, tensors[pair.old], tensors[pair.new]) for pair in seen.pairs)
 
@@ -182,7 +182,7 @@ class _Change:
 
 def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
     """Measure the outputs that are not identical on all rows."""
-    first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
+    first, second = pieces.opened(runnable(before)), pieces.opened(runnable(after))
     powers: dict[str, np.ndarray] = {}
     largest: dict[str, float] = {}
     for row in rows:
