@@ -8,6 +8,7 @@ import pytest
 from intact.api.build import build
 from intact.events import Silence
 from intact.model import io
+from intact.pipeline import deployment
 from intact.runtime import loads, ort_cpu
 from tests.builder import from_text
 
@@ -41,3 +42,17 @@ def test_beyond_a_limit_only_the_deployed_model_is_optimized_and_the_build_says_
     build(tmp_path / "m.onnx", output=tmp_path / "out", device="cpu", effort="fast", events=notes)
     assert loaded == {"model.onnx": True, "model.qdq.onnx": optimized}
     assert any("without ONNX Runtime's optimizations" in text for text in notes.told) is not optimized
+
+
+def test_beyond_a_further_limit_the_portable_model_is_not_loaded_as_a_whole_and_the_build_says_so(
+    tmp_path, monkeypatch
+):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    io.save(from_text("(float[1,8] x) => (float[1,8] y)", "y = MatMul(x, w)", weights={"w": weight}), tmp_path / "m.onnx")
+    loaded = []
+    monkeypatch.setattr(loads, "problems", lambda *paths, **_: loaded.extend(path.name for path in paths) or {})
+    monkeypatch.setattr(deployment, "MOST_LOADED", 1)
+    notes = Notes()
+    build(tmp_path / "m.onnx", output=tmp_path / "out", device="cpu", effort="fast", events=notes)
+    assert loaded == ["model.onnx"]
+    assert any("model.qdq.onnx was loaded by ONNX Runtime in pieces" in text for text in notes.told)

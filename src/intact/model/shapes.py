@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 import onnx.shape_inference
 import onnx_ir as ir
@@ -26,6 +28,8 @@ LIKE_THEIR_INPUT = {
 
 def infer_shapes(model: ir.Model) -> None:
     """Write down every element type and shape that follows from the inputs; what is unknown stays unknown."""
+    if message.is_flat(model) and all(map(_is_settled, _values(model.graph))):
+        return  # onnx leaves what is known as it is, and every stage asks
     with no_collection():
         proto = _stand_in(model)
         try:
@@ -33,6 +37,18 @@ def infer_shapes(model: ir.Model) -> None:
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
             return  # ONNX Runtime infers by rules of its own, and runs what those of onnx stumble over
         _copy_types(model.graph, inferred.graph)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _is_settled(value: ir.Value) -> bool:
+    """True if nothing more can be known of a value."""
+    return value.type is not None and value.shape is not None and value.shape.is_static()
 
 
 def _stand_in(model: ir.Model) -> onnx.ModelProto:
