@@ -48,7 +48,9 @@ def test_beyond_a_further_limit_the_portable_model_is_not_loaded_as_a_whole_and_
     tmp_path, monkeypatch
 ):
     weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-    io.save(from_text("(float[1,8] x) => (float[1,8] y)", "y = MatMul(x, w)", weights={"w": weight}), tmp_path / "m.onnx")
+    io.save(
+        from_text("(float[1,8] x) => (float[1,8] y)", "y = MatMul(x, w)", weights={"w": weight}), tmp_path / "m.onnx"
+    )
     loaded = []
     monkeypatch.setattr(loads, "problems", lambda *paths, **_: loaded.extend(path.name for path in paths) or {})
     monkeypatch.setattr(deployment, "MOST_LOADED", 1)
