@@ -43,7 +43,7 @@ class SessionInPieces(Session):
     def __init__(self, model: ir.Model, pieces: Sequence[Session], outputs: Sequence[str] | None) -> None:
         self._pieces = list(pieces)
         ports = {port.name: port for piece in pieces for port in (*piece.inputs, *piece.outputs)}
-        self.inputs = pieces[0].inputs
+        self.inputs = tuple(ports[value.name or ""] for value in model.graph.inputs)
         names = [value.name or "" for value in model.graph.outputs] if outputs is None else outputs
         self.outputs = tuple(ports[name] for name in names)
         self._last_read = {port.name: number for number, piece in enumerate(pieces) for port in piece.inputs}
@@ -123,9 +123,10 @@ def _cut(model: ir.Model, wanted: frozenset[str]) -> list[_Piece] | None:
 
 
 def _needed(model: ir.Model, pieces: Sequence[_Piece]) -> list[_Piece]:
-    """The pieces that somebody wants something of; the first takes all inputs of the model, as a whole one does."""
+    """The pieces that somebody wants something of; the first takes the inputs that none reads."""
     needed = [piece for piece in pieces if piece.outputs]
-    needed[0].inputs = dict.fromkeys([*model.graph.inputs, *needed[0].inputs])
+    read = {value for piece in needed for value in piece.inputs}
+    needed[0].inputs.update(dict.fromkeys(value for value in model.graph.inputs if value not in read))
     return needed
 
 
