@@ -164,7 +164,7 @@ class WatchedModel:
     def _session(self) -> ort_cpu.Session:
         return session(self._model, list(dict.fromkeys([*self._outputs, *self._computed])))
 
-    def stream(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+    def stream(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
         """Outputs of the model for each row."""
         return (self._session.run(row, self._outputs) for row in rows)
 
