@@ -168,6 +168,10 @@ class WatchedModel:
         """Outputs of the model for each row."""
         return (self._session.run(row, self._outputs) for row in rows)
 
+    def close(self) -> None:
+        """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
+        self.__dict__.pop("_session", None)
+
     def inside(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         """The values of the tensors, inputs among them, for each row; the next row is written over them."""
         return ({**row, **self._session.run_over(row)} for row in rows)

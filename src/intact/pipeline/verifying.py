@@ -65,6 +65,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         forms = (original, *_runners(built, quantized, in_turn=bool(states)))
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], advance), runners[1:], prepared.labels)
+        built.before.running.close()
         clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, quantized, clipped)
