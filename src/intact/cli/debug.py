@@ -38,7 +38,7 @@ OUTPUT = (
     option("overwrite", "Replace what is there.", bool),
 )
 CHIP = (
-    option("device", "Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
+    option("device", "Compare the CPU with this NPU too, such as qnn, on the vendor's simulator."),
     *(one for one in TARGET if one.name in ("arch", "soc")),
 )
 LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "toolchain", "timeout"))
