@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 NAME = "debug"
 PARTED = 1
 SHOWN = 8
-# Where `so far` frightens people.
+# A figure in the column `so far` below this is explained, because it looks like a fault.
 LOW_DB = 20.0
 FILES = (
     Option("reference", Path, typer.Argument(help="The model that is right; or one model alone.", show_default=False)),

@@ -1,4 +1,4 @@
-"""Messages in one form before they are read: imports complete, each constant once, and no type that cannot be held."""
+"""Normalize messages before they are read: imports complete, each constant once, no type that cannot be held."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keep_last_constants(graph: onnx.GraphProto) -> tuple[str, ...]:
 
 
 def forget_maps(graph: onnx.GraphProto) -> None:
-    """Leave out that a result is a map, which cannot be represented: the operator that makes it says so itself."""
+    """Remove the types of results that are maps, which cannot be represented; their operators imply them."""
     for info in (*graph.value_info, *graph.output):
         if proto_check.holds_map(info.type):
             info.ClearField("type")

@@ -67,7 +67,7 @@ def ratio_gate(ratio: float, most: float, what: str) -> Gate:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the advice of a failed gate has to fit: the kind of calibration and the target, where they are known."""
+    """Facts that the advice of a failed gate has to fit: the kind of calibration and the target, where known."""
 
     calibration: str | None = None
     target: Target | None = None
