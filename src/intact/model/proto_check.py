@@ -147,7 +147,7 @@ def check_no_recursion(functions: Iterable[onnx.FunctionProto]) -> None:
 
 
 def check_expansion(proto: onnx.ModelProto) -> None:
-    """Functions that call functions do not make a great many nodes of a few when they are written out."""
+    """Refuse functions whose calls of each other turn a few nodes into very many when they are written out."""
     functions = {_key(function): function for function in proto.functions}
     sizes: dict[tuple[str, str, str], int] = {}
     waiting = list(functions)
