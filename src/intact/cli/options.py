@@ -11,6 +11,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from intact.errors import IntactError
+from intact.settings import devices
 from intact.settings.places import PLACES
 
 
@@ -94,7 +95,7 @@ HF = (
 )
 CONFIG = (option("config", "A TOML or JSON file of settings; flags override it.", Path | None),)
 TARGET = (
-    option("device", "A device such as qnn (see `intact targets`), or the path of a target table. [default: cpu]"),
+    option("device", f"{', '.join(devices.known())}, or the path of a target table. [default: {devices.HOST}]"),
     option("arch", "Architecture, for example v73. [default: the one that the table of the device names]"),
     option("soc", "Chip, for example SM8550; it decides the architecture."),
     option(
