@@ -81,7 +81,7 @@ class CompiledModel:
 
 @dataclass(frozen=True, slots=True)
 class KnownRewriting:
-    """What was recorded while a model was rewritten, and the outputs of both forms for each row."""
+    """The record of rewriting a model, and the outputs of both forms for each row."""
 
     seen: Witness | None = None
     outputs: Iterable[tuple[Outputs, Outputs]] | None = None
