@@ -26,3 +26,19 @@ def test_a_model_that_onnx_stumbles_over_stays_as_it_is(monkeypatch, problem: ty
     model = ir.from_proto(onnx.parser.parse_model(TEXT))
     shapes.infer_shapes(model)
     assert [node.outputs[0].shape for node in model.graph] == [None, None]
+
+
+def test_nothing_is_inferred_where_all_is_known_and_everything_where_one_value_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    shapes.infer_shapes(model)
+    value = model.graph.node(0).outputs[0]
+    inferred = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *_, **__: pytest.fail("it was inferred"))
+    shapes.infer_shapes(model)
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", inferred)
+    for unknown in (None, ir.Shape(["N", 3])):
+        value.shape = unknown
+        shapes.infer_shapes(model)
+        assert value.shape == (2, 3)
