@@ -125,6 +125,20 @@ def test_a_weight_that_is_computed_is_a_violation():
     assert [violation.code for violation in validate(built, load_target("qnn"), strict=False)] == ["T106"]
 
 
+COMPUTED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[2,2] a, uint8[2,2] b, float s) => (uint8[2,2] y) <float t = {0.5}, uint8 z = {1}>
+{ p = DequantizeLinear(a, s, z)  q = DequantizeLinear(b, t, z)  m = MatMul(p, q)  y = QuantizeLinear(m, t, z) }
+"""
+
+
+def test_a_scale_that_is_an_input_is_said_to_be_one_and_no_block():
+    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(COMPUTED)))
+    (violation,) = validate(built, load_target("qnn"), strict=False)
+    assert violation.code == "T106" and violation.found == "input 0 (a): its scale is computed or an input"
+    assert violation.requirement.endswith("scales are constants") and "make it a constant" in violation.fix
+
+
 @pytest.mark.parametrize(("size", "codes"), [(1, []), ("batch", ["T109"])])
 def test_a_free_dimension_is_a_violation_of_whatever_operator(size, codes):
     built, node = model("Relu (uint8) -> uint8")

@@ -26,6 +26,7 @@ _CODES: dict[Kind, str] = {
     "axis": "T105",
     "granularity": "T105",
     "constant": "T106",
+    "scale": "T106",
     "blocks": "T114",
     "form": "T114",
 }
@@ -42,7 +43,7 @@ _FIXES = {
     "T109": f"change the operator, or quantize it to other types; {_LENIENT}",
     "T114": "quantize with --device {backend} --precision w4a16 --block-size 32, which writes blocks as it takes them "
     f"and leaves other weights per channel; {_LENIENT}",
-    "T106": f"fold what computes it into a constant; {_LENIENT}",
+    "T106": f"make it a constant: fold what computes it, or write its value into the model; {_LENIENT}",
 }
 
 
@@ -186,7 +187,8 @@ def _mismatched(
         elif mismatch.kind in ("check", "form"):
             yield _violation(use, code, f"{allowed}: {mismatch.wanted}", mismatch.found, source, fix)
         else:
-            yield _violation(use, code, allowed, f"{mismatch.place}: {mismatch.found}", source, fix)
+            required = f"{allowed}: {mismatch.wanted}" if mismatch.kind == "scale" else allowed
+            yield _violation(use, code, required, f"{mismatch.place}: {mismatch.found}", source, fix)
 
 
 def _checked(use: Use, spec: OpSpec) -> Iterator[Violation]:
