@@ -201,7 +201,7 @@ def _refuse_free_dimensions(model: ir.Model) -> None:
 def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
     if placement.partitions and provider_placement.compute_nodes(placement.npu_nodes):
         return
-    nodes = _listed(provider_placement.compute_nodes(placement.cpu_nodes))
+    nodes = _listed(provider_placement.compute_nodes(placement.cpu_nodes)) or " it has none"
     raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
 
 
