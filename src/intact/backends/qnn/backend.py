@@ -194,7 +194,7 @@ def _refuse_free_dimensions(model: ir.Model) -> None:
             "T122",
             f"dimensions of the inputs are free: {', '.join(free)}",
             allowed="fixed shapes: the Hexagon compiler plans all memory beforehand",
-            fix=" ".join(f"--dim {name}=1" for name in free),
+            fix=normalize.advised_dims(model),
         )
 
 
