@@ -80,7 +80,8 @@ def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]
         reasons.setdefault(violation.node, []).append(f"[{violation.code}] {violation.found}; {violation.requirement}")
     nodes = compute_nodes(model, target)
     if violations and all(node.name in reasons for node in nodes):
-        raise Violations(violations, target, fix="no compute node is left for the NPU, so that --no-strict cannot help")
+        fix = "no compute node is left for the NPU, so that --no-strict cannot help; intact analyze --live shows what the "
+        raise Violations(violations, target, fix=f"{fix}vendor's library says of each")
     off = {name: "; ".join(found) for name, found in reasons.items()}
     for node in nodes:
         if node.name in reasons:
