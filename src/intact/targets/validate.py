@@ -80,8 +80,9 @@ def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]
         reasons.setdefault(violation.node, []).append(f"[{violation.code}] {violation.found}; {violation.requirement}")
     nodes = compute_nodes(model, target)
     if violations and all(node.name in reasons for node in nodes):
-        fix = "no compute node is left for the NPU, so that --no-strict cannot help; intact analyze --live shows what the "
-        raise Violations(violations, target, fix=f"{fix}vendor's library says of each")
+        idle = "no compute node is left for the NPU, so that --no-strict cannot help"
+        fix = f"{idle}; intact analyze --live shows what the vendor's library says of each"
+        raise Violations(violations, target, fix=fix)
     off = {name: "; ".join(found) for name, found in reasons.items()}
     for node in nodes:
         if node.name in reasons:
