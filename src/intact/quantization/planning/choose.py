@@ -129,7 +129,13 @@ def _has_channels_asked_for(node: ir.Node, signature: Signature, config: QuantCo
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
     """True if the settings of weights and the table's requirements for the node allow a signature."""
     granular = [slot for slot in _weight_slots(node, signature) if slot.only or slot.granularity == "block"]
-    return (config.per_channel or not granular) and predicates.meets(node, signature.require)
+    granted = config.per_channel and has_own_channels(node)
+    return (granted or not granular) and predicates.meets(node, signature.require)
+
+
+def has_own_channels(node: ir.Node) -> bool:
+    """False for a transposed convolution in groups: each channel of its weight is one of every group."""
+    return node.op_type != "ConvTranspose" or query.int_(node, "group", 1) == 1
 
 
 def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
