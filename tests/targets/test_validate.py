@@ -352,6 +352,14 @@ def test_lenient_cannot_help_where_nothing_is_left_for_the_npu():
         left_to_cpu(built, target, validate(built, target, strict=False))
 
 
+def test_where_every_node_is_refused_for_free_dimensions_the_options_that_fix_them_are_named():
+    built, node = model("Relu (uint8) -> uint8")
+    node.inputs[0].shape = built.graph.inputs[0].shape = ir.Shape(["batch", 8, "height", 4])
+    target = load_target("qnn")
+    with pytest.raises(Violations, match="--dim batch=1 --dim height=SIZE"):
+        left_to_cpu(built, target, validate(built, target, strict=False))
+
+
 def test_a_model_without_compute_nodes_leaves_nothing_to_the_cpu():
     identity = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] x) { }')
     assert left_to_cpu(ir.from_proto(identity), load_target("qnn"), ()) == {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from intact.errors import TargetError
-from intact.model import query
+from intact.model import normalize, query
 from intact.numbers.integer_types import limits as bounds
 from intact.results import Violation
 from intact.targets import predicates
@@ -81,8 +81,8 @@ def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]
     nodes = compute_nodes(model, target)
     if violations and all(node.name in reasons for node in nodes):
         idle = "no compute node is left for the NPU, so that --no-strict cannot help"
-        fix = f"{idle}; intact analyze --live shows what the vendor's library says of each"
-        raise Violations(violations, target, fix=fix)
+        asked = normalize.advised_dims(model) or "intact analyze --live shows what the vendor's library says of each"
+        raise Violations(violations, target, fix=f"{idle}; {asked}")
     off = {name: "; ".join(found) for name, found in reasons.items()}
     for node in nodes:
         if node.name in reasons:
