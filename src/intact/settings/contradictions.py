@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from intact.errors import SettingsError
 from intact.settings.config import BuildConfig
 
@@ -26,6 +28,27 @@ def check_npu(config: BuildConfig, name: str, *, npu: bool) -> None:
     """Refuse a gate on the share of an NPU that the device `name` does not have."""
     if config.require_npu is not None and not npu:
         raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {name} has no NPU")
+
+
+def check_latency(config: BuildConfig, name: str, why: str | None, timed: Iterable[str]) -> None:
+    """Refuse a gate on the latency of the device `name` where `why` says that it cannot be measured here."""
+    if config.max_latency_ratio is not None and why is not None:
+        raise SettingsError(
+            "S137",
+            f"--max-latency-ratio {config.max_latency_ratio:g}: {name} cannot be checked here: {why}",
+            allowed=f"the devices {', '.join(timed)}",
+            fix="leave the gate out, and time the model on the device",
+        )
+
+
+def check_cycles(config: BuildConfig, name: str, able: Iterable[str], *, estimates: bool) -> None:
+    """Refuse a gate on cycles for the device `name` if its compiler does not estimate them."""
+    if config.max_cycles is not None and not estimates:
+        raise SettingsError(
+            "S214",
+            f"--max-cycles {config.max_cycles}: no compiler of {name} estimates cycles",
+            allowed=f"the devices {', '.join(able)}",
+        )
 
 
 def check_search(config: BuildConfig) -> None:
