@@ -75,8 +75,11 @@ print("loaded:", sorted({{"numpy", "onnx", "onnx_ir", "onnxruntime", "jinja2", "
             (["debug", __file__, __file__, "--device", "qnn", "--soc", "SM9999"], "unknown SoC 'SM9999' of qnn"),
             (["matrix", __file__, "--devices", "cpu,qmn", "--precisions", "uint8", "-o", "q"], "did you mean qnn?"),
             (["build", __file__, "--precision", "auto", "-o", "q"], "needs a goal"),
-            (["build", __file__, "--device", "qnn", "--max-latency-ratio", "1", "-o", "q"], "the devices cpu, openvino"),
+            (["build", __file__, "--device", "qnn", "--max-latency-ratio", "1", "-o", "q"], "the devices cpu"),
             (["build", __file__, "--device", "qnn", "--max-cycles", "9", "-o", "q"], "no compiler of qnn estimates"),
+            (["build", __file__, "--precision", "fp16", "--effort", "fast", "-o", "q"], "effort would have no effect"),
+            (["build", __file__, "--precision", "uint8", "--block-size", "32", "-o", "q"], "other weights have no"),
+            (["debug", __file__], "one model was given, and no device"),
         ],
         ids=lambda value: value[0] if isinstance(value, list) else "",
     )

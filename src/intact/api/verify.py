@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.given_model import refuse_alone
 from intact.api.notebook_progress import watched
 from intact.api.request import settled
 from intact.data import examination
 from intact.data.labels import load_labels
-from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
 from intact.pipeline import acceptance, execution, trial, verdict
@@ -89,8 +89,7 @@ def verify(
 
     What a build deployed runs as that build ran it; other files run on the CPU as they are written.
     """
-    if not models:
-        raise SettingsError("S149", f"there is nothing to compare {reference} with", fix="give two or more models")
+    refuse_alone(reference, models)
     with settled(config, settings) as complete:
         return _verify(Path(reference), tuple(map(Path, models)), complete, Log(watched(events) or Silence()))
 

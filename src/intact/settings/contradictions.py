@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from intact.errors import SettingsError
 from intact.settings.config import BuildConfig
@@ -49,6 +49,22 @@ def check_cycles(config: BuildConfig, name: str, able: Iterable[str], *, estimat
             f"--max-cycles {config.max_cycles}: no compiler of {name} estimates cycles",
             allowed=f"the devices {', '.join(able)}",
         )
+
+
+def check_partner(config: BuildConfig, *, alone: bool) -> None:
+    """Refuse to look for differences in one model where no device is named to compare it on."""
+    if alone and "device" not in config.compile.model_fields_set:
+        fix = "give a second model to compare with, or a --device with a simulator (intact targets)"
+        raise SettingsError("S198", "one model was given, and no device", fix=fix)
+
+
+def check_cells(names: Sequence[str]) -> None:
+    """Refuse a matrix without cells, and cells that are the same."""
+    if not names:
+        raise SettingsError("S195", "a matrix needs at least one device and one precision")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SettingsError("S196", f"{twice[0]}: the same device and precision stand there twice")
 
 
 def check_search(config: BuildConfig) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, get_args
 
 from intact.errors import NotAvailable, SettingsError
-from intact.settings import contradictions, devices, hand_written
+from intact.settings import contradictions, devices, hand_written, preset_table
 from intact.settings.config import BuildConfig, Precision, nearest
 from intact.targets.spec import Soc
 from intact.targets.table import TableHead, TargetSection, parse_head
@@ -43,6 +43,8 @@ def check_settings(config: BuildConfig) -> None:
     arch_of(head, wanted.arch, chip, wanted.device)
     if config.precision is not None:
         check_precision(head.target.name, config.precision, head)
+        preset_table.check_meant(config, config.precision, halves_alone=head.target.halves_alone)
+    preset_table.check_plan(config)
     _check_gates(config, head.target)
     if wanted.assume_ort is not None:
         version_parts(wanted.assume_ort)
