@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 NARROW = 70
 """Columns of a terminal that is narrow."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
+_LEAST_WIDTH = 20
 
 
 class _Steps(MofNCompleteColumn):
@@ -165,6 +168,22 @@ def verdict_line(verdict: Verdict) -> str:
 def say(text: str) -> None:
     """A line of the result for people, on stdout."""
     Console(highlight=False, markup=False).print(printable(text), soft_wrap=True)
+
+
+def say_items(label: str, items: Sequence[str], indent: int = 0) -> None:
+    """A line of the result that lists things: as wide as the terminal, further lines set in, no item on two of them."""
+    console = Console(highlight=False, markup=False)
+    # textwrap keeps together what has these between its words; nobody gets to see them.
+    kept = [printable(item).replace(" ", NO_BREAK) for item in items]
+    lines = textwrap.wrap(
+        f"{printable(label)}{', '.join(kept)}",
+        max(console.width, _LEAST_WIDTH),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console.print("\n".join(lines).replace(NO_BREAK, " "), soft_wrap=True)
 
 
 def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()) -> Table:
