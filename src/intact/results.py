@@ -171,6 +171,19 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """The cost of a deployed model as a share of that in float on the same device; nothing of it was measured.
+
+    It follows from multiply-adds and bytes at the prices of the device's table, which is the `source`. `float_bits` are
+    those of a float there. Nodes on the CPU are not in it.
+    """
+
+    ratio: float
+    float_bits: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The nodes on the NPU, those that are not, and the number of pieces in which the NPU gets the model.
 
@@ -526,6 +539,7 @@ class Build(Glimpse):
     errors: tuple[LayerError, ...] = ()
     source_weight_bytes: int | None = None
     cost: Cost | None = None
+    estimate: CostEstimate | None = None
 
     @property
     def judged(self) -> Verdict:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
+from intact.reports.cost_words import rule_of, share_of_float
 from intact.reports.figures import count, quantized_nodes, size, types_in_words
 from intact.results import (
     BINARY,
@@ -146,9 +147,10 @@ def _subject(built: Build) -> str:
 
 
 def _cost(built: Build) -> str:
-    if built.search is None:
+    found = built.estimate
+    if found is None or built.cost is not None:
         return ""
-    return f"estimated cost {built.search.points[built.search.chosen].cost:.2f} times the lowest precision throughout"
+    return f"estimated cost {found.ratio:.2f} × {share_of_float(found.float_bits)} ({rule_of(found.source)})"
 
 
 def _quantized(built: Build) -> str:

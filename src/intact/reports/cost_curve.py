@@ -20,7 +20,8 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
     """Places of the points, the goal and the ticks in the drawing; None where nothing was searched for."""
     if search is None:
         return None
-    points = [_shown(point) for point in search["points"]]
+    *others, (unit, whole) = search["uniform"].items()
+    points = [_shown(point, whole) for point in search["points"]]
     chosen = points[search["chosen"]]
     tried = [point for point in points if point["measured_db"] is not None or point["compiled_db"] is not None]
     near = _near(points, [*tried, chosen])
@@ -37,7 +38,8 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
         "y_ticks": [(up.at(value), f"{value:.0f}") for value in up.ticks()],
         "point": chosen,
         "db": _best_known(chosen),
-        "uniform": sorted(search["uniform"].items(), key=lambda item: float(item[1])),
+        "unit": unit,
+        "uniform": [(name, cost / whole) for name, cost in others],
         "rows": tried,
         "worst": search["worst"],
         "source": search["cost_source"],
@@ -58,10 +60,11 @@ def _front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [point for point, most in zip(points, best, strict=True) if point["predicted_db"] == most]
 
 
-def _shown(point: Record) -> dict[str, Any]:
-    """A point without figures that stand for no signal at all: they would flatten the rest."""
+def _shown(point: Record, whole: float) -> dict[str, Any]:
+    """A point with its cost as a share, and no figures that stand for no signal at all: they would flatten the rest."""
     found = {key: point[key] for key in _HEIGHTS}
-    return dict(point) | {key: None if db is None or db < NO_SIGNAL_DB else db for key, db in found.items()}
+    share = {"cost": point["cost"] / whole}
+    return dict(point) | share | {key: None if db is None or db < NO_SIGNAL_DB else db for key, db in found.items()}
 
 
 def _best_known(point: Record) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from intact.reports import html
+from intact.reports.cost_words import cost_words
 from intact.reports.figures import MISSING, count, decibels, size
 from intact.reports.pages import page
 from intact.results import BINARY, DEPLOYABLE
@@ -57,6 +58,7 @@ def _figures(build: Record) -> dict[str, str]:
         "device": " ".join(str(build["config"]["compile"][key] or "") for key in ("device", "soc", "arch")).strip(),
         "precision": build["config"]["precision"] or "as given",
         "deployed size": size(deployed),
+        cost_words(build).title.lower(): " ".join(cost_words(build)[1:3]),
         "compute nodes on the NPU": f"{len(on)} of {len(on) + len(off)}" if placement["partitions"] else MISSING,
         "partitions": str(placement["partitions"] or MISSING),
         "calibration": f"{count(calibration['samples'], 'sample')} ({calibration['kind']})",

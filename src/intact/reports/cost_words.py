@@ -1,0 +1,68 @@
+"""The cost of a build for the head of its report: measured, told by the compiler, by the table's rule, or not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from intact.backends import installed
+
+Record = Mapping[str, Any]
+
+
+class CostWords(NamedTuple):
+    """A heading, a figure, what it is a share of, and where it comes from."""
+
+    title: str
+    value: str
+    words: str
+    source: str
+
+
+def cost_words(manifest: Record) -> CostWords:
+    """The best that is known of the cost of what is deployed; an estimate is called one."""
+    latency = next((gate["value"] for gate in manifest["gates"] if gate["name"] == "max_latency_ratio"), None)
+    if latency is not None:
+        return CostWords("Latency", f"{latency:.2f}×", "that of the model as given", "measured on this machine")
+    if manifest.get("cost") is not None:
+        return _compiled(manifest["cost"])
+    if manifest.get("estimate") is not None:
+        return _estimated(manifest["estimate"])
+    if manifest.get("search") is not None:
+        return _searched(manifest["search"])
+    return _unknown(manifest["config"]["compile"]["device"])
+
+
+def share_of_float(bits: int) -> str:
+    """The model that an estimate is held against, in words."""
+    return f"that of the same model in float{bits} on this device"
+
+
+def rule_of(source: str) -> str:
+    """The rule behind an estimate, without the place where it is written."""
+    return source.rpartition("[cost], ")[2]
+
+
+def _compiled(cost: Record) -> CostWords:
+    milliseconds = cost["milliseconds"]
+    value = f"{cost['cycles']} cycles" if milliseconds is None else f"{milliseconds:.3g} ms"
+    return CostWords("Estimated cost", value, "an inference", "by the vendor's compiler; nothing was measured")
+
+
+def _estimated(found: Record) -> CostWords:
+    source = f"{rule_of(found['source'])}; nothing was measured"
+    return CostWords("Estimated cost", f"{found['ratio']:.2f}×", share_of_float(found["float_bits"]), source)
+
+
+def _searched(search: Record) -> CostWords:
+    """The estimate of a manifest from before they all had one."""
+    *_, (unit, whole) = search["uniform"].items()
+    ratio, source = search["points"][search["chosen"]]["cost"] / whole, rule_of(search["cost_source"])
+    return CostWords("Estimated cost", f"{ratio:.2f}×", f"that in {unit} throughout", f"{source}; nothing was measured")
+
+
+def _unknown(device: str) -> CostWords:
+    """A device that is timed here, one that is not, or one that is not installed any more."""
+    if installed.is_backend(device) and installed.find(device).untimed is None:
+        return CostWords("Latency", "not measured", "intact perf times it beside the model as given", "")
+    return CostWords("Estimated cost", "not known", "no rule for this device: time it there", "")
