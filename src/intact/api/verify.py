@@ -110,12 +110,15 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     first = replace(execution.runner(reference, config.compile, in_turn=True), form="original")
     states = execution.states_of(config.states, described, inputs.test, first)
     in_turn = bool(states)
-    first, *others = (execution.runner(path, config.compile, in_turn=in_turn) for path in (reference, *candidates))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")
     with log.stage("verify", len(inputs.test)) as (advance, _):
+        rows_done, files = execution.Furthest(advance), (reference, *candidates)
+        first, *others = (
+            execution.runner(path, config.compile, in_turn=in_turn, done=rows_done.counter()) for path in files
+        )
         runners = [chained(runner, states) for runner in (replace(first, form="original"), *others)]
-        base, found = measure(inputs.test, execution.counted(runners[0], advance), runners[1:], labels)
+        base, found = measure(inputs.test, execution.counted(runners[0], rows_done.counter()), runners[1:], labels)
     models = tuple(
         VerifiedModel(str(path), runner.form, runner.runtime, one.accuracy, one.task)
         for path, runner, one in zip(candidates, others, found, strict=True)

@@ -48,7 +48,7 @@ class _Left(TimeRemainingColumn):
     """The time that is left, where the number of steps is known and enough of them are done."""
 
     def render(self, task: Task) -> Text:
-        known = task.total and task.completed and task.time_remaining is not None
+        known = task.total and task.completed and not task.finished and task.time_remaining is not None
         return Text.assemble("about ", super().render(task), " left") if known else Text("")
 
 
