@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import typer
+from rich.console import Console
 
-from intact.cli import main, panels
+from intact.cli import console, main, panels
 from intact.model import io
 from tests.cli import command
 from tests.linting.wrong import CASES
@@ -228,3 +230,16 @@ class _Stream:
 
     def isatty(self):
         return self.terminal
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_a_stage_shows_steps_and_time_left_whole_within_the_terminal(columns):
+    talk, shown = console.Talk(), StringIO()
+    talk.console = Console(file=shown, force_terminal=True, width=columns)
+    with talk.stage("search"), talk.stage("measure the noise of tensors", 1200) as step:
+        for _ in range(600):
+            step()
+        talk.live.refresh()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in shown.getvalue().splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert any(re.search(r"measure the.* +600/1200 .*0:00:\d\d left", line) for line in lines), lines
