@@ -39,7 +39,9 @@ def test_the_goal_the_ticks_and_the_chosen_point_lie_where_their_values_do():
     drawn = curve(SEARCH, 35.0)
     labels = [(place, float(label)) for place, label in drawn["y_ticks"]]
     (low, at_low), (high, at_high) = [(db, place) for place, db in (labels[0], labels[-1])]
-    assert (low, high) == (30, 40)
+    assert (low, high) == (30, 40) and [db for _, db in labels] == [30, 32, 34, 36, 38, 40], (
+        "round, and no more of them"
+    )
     assert drawn["goal"] == pytest.approx(at_low + (at_high - at_low) * (35 - low) / (high - low), abs=0.2)
     assert drawn["chosen"][1] == drawn["compiled"][0][1] == drawn["goal"], "the compiled form has 35 dB"
 
@@ -53,7 +55,7 @@ def test_one_point_and_no_signal_are_drawn():
 def test_the_page_has_labels_as_text_outside_the_picture_and_the_cost_as_a_tile():
     page = html.render(manifest() | {"search": SEARCH})
     [plot] = re.findall(r'<div class="plot".*?</ol>\n</div>', page, re.DOTALL)
-    assert "<text" not in plot and "0.25</li>" in plot and "40 dB</li>" in plot
+    assert "<text" not in plot and "0.30</li>" in plot and "40 dB</li>" in plot
     assert '<p class="value">0.30×</p>' in page and "at 0.300 of the cost in int16 throughout" in page
 
 
@@ -68,8 +70,8 @@ TIMED = {"name": "max_latency_ratio", "value": 0.62, "limit": 1.0, "passed": Tru
         ("qnn", {"estimate": RULE, "search": SEARCH}, ("Estimated cost", "0.38×", "float16", "nothing was measured")),
         ("cpu", {}, ("Latency", "not measured", "intact perf", "")),
         ("cpu", {"gates": [TIMED]}, ("Latency", "0.62×", "as given", "measured on this machine")),
-        ("dml", {}, ("Estimated cost", "not known", "time it there", "")),
-        ("gone", {}, ("Estimated cost", "not known", "time it there", "")),
+        ("dml", {}, ("Estimated cost", "not known", "time it on the", "")),
+        ("gone", {}, ("Estimated cost", "not known", "time it on the", "")),
     ],
 )
 def test_every_build_says_what_is_known_of_its_cost(device, changed, said):

@@ -150,7 +150,7 @@ def _cost(built: Build) -> str:
     found = built.estimate
     if found is None or built.cost is not None:
         return ""
-    return f"estimated cost {found.ratio:.2f} × {share_of_float(found.float_bits)} ({rule_of(found.source)})"
+    return f"estimated at {found.ratio:.2f} × {share_of_float(found.float_bits)} ({rule_of(found.source)})"
 
 
 def _quantized(built: Build) -> str:

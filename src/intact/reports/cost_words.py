@@ -35,7 +35,7 @@ def cost_words(manifest: Record) -> CostWords:
 
 def share_of_float(bits: int) -> str:
     """The model that an estimate is held against, in words."""
-    return f"that of the same model in float{bits} on this device"
+    return f"the cost in float{bits} on this device"
 
 
 def rule_of(source: str) -> str:
@@ -58,11 +58,13 @@ def _searched(search: Record) -> CostWords:
     """The estimate of a manifest from before they all had one."""
     *_, (unit, whole) = search["uniform"].items()
     ratio, source = search["points"][search["chosen"]]["cost"] / whole, rule_of(search["cost_source"])
-    return CostWords("Estimated cost", f"{ratio:.2f}×", f"that in {unit} throughout", f"{source}; nothing was measured")
+    return CostWords(
+        "Estimated cost", f"{ratio:.2f}×", f"the cost in {unit} throughout", f"{source}; nothing was measured"
+    )
 
 
 def _unknown(device: str) -> CostWords:
     """A device that is timed here, one that is not, or one that is not installed any more."""
     if installed.is_backend(device) and installed.find(device).untimed is None:
         return CostWords("Latency", "not measured", "intact perf times it beside the model as given", "")
-    return CostWords("Estimated cost", "not known", "no rule for this device: time it there", "")
+    return CostWords("Estimated cost", "not known", "time it on the device itself", "")

@@ -337,7 +337,8 @@ def _in_words(value: Any) -> str:
 
 def _types(groups: Sequence[Record]) -> str:
     """The number of nodes with each type of activations and weights."""
-    return ", ".join(f"{group['nodes']} {group['activations']} × {group['weights'] or '–'}" for group in groups)
+    pairs = (" × ".join(filter(None, (group["activations"], group["weights"]))) for group in groups)
+    return ", ".join(f"{group['nodes']} {pair}" for group, pair in zip(groups, pairs, strict=True))
 
 
 def _percent(value: float, of: float) -> float:

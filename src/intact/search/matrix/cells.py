@@ -120,9 +120,10 @@ def run(
     threads = where.threads or max(1, _cores() // workers)
     _check_output(output)
     input_files.protect(output, wanted[0].config, source)
-    for cell in wanted:
-        if cell.idle:
-            log.events.note(f"{cell.folder}: {', '.join(cell.idle)} would have no effect, and is left out")
+    for precision, idle in {cell.precision: cell.idle for cell in wanted}.items():
+        if idle:
+            left = "is" if len(idle) == 1 else "are"
+            log.events.note(f"{precision}: {', '.join(idle)} would have no effect, and {left} left out")
     with cluster.used(where.cluster, output, log.events) as elsewhere:
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)
