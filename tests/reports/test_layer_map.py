@@ -75,9 +75,11 @@ class TestTheMap:
 
     def test_begins_with_the_view_that_tells_something(self):
         assert layer_map.drawing(SMALL)["by"] == "place"
-        one_place = with_layers(layer("first"), layer("last", "Softmax", "float", None))
+        one_place = with_layers(layer("first"), layer("second", weights=None), layer("last", "Softmax", "float", None))
         one_place["placement"] |= {"npu_nodes": [], "cpu_nodes": [], "known": False}
         assert layer_map.drawing(one_place)["by"] == "type"
+        legend = layer_map.drawing(one_place)["legends"]["type"]
+        assert [(one["name"], one["count"]) for one in legend] == [("uint8", 2), ("float", 1)], "a colour is named once"
         page = html.render(one_place)
         assert '<option value="type" selected>' in page and '<ul class="legend" data-by="place" hidden>' in page
         assert '<ul class="legend" data-by="type">' in page and 'value="error"' not in page

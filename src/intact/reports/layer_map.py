@@ -39,7 +39,8 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
     tiles = [_tile(named, number, columns, places) | _error(named, number) for number in range(len(layers))]
     legends = {
         "place": _legend((tile["place"], tile["place_style"]) for tile in tiles),
-        "type": _legend((tile["type"], tile["type_style"]) for tile in tiles),
+        # Tiles that differ in their weights alone have one colour.
+        "type": _legend((layer["activations"], tile["type_style"]) for layer, tile in zip(layers, tiles, strict=True)),
         "error": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if named.errors else [],
     }
     return {
