@@ -228,7 +228,7 @@ class CompileConfig(Settings):
 
     device: str = Field(
         default=devices.HOST,
-        description="What the model is compiled for: cpu, qnn, openvino, dml, an installed target, or a table.",
+        description="What the model is compiled for: cpu, qnn, openvino, rknn, dml, an installed target, or a table.",
     )
     arch: str | None = Field(
         default=None, description="Architecture of the device, for example v73; None: its default."

@@ -31,7 +31,7 @@ def check_npu(config: BuildConfig, name: str, *, npu: bool) -> None:
 
 
 def check_latency(config: BuildConfig, name: str, why: str | None, timed: Iterable[str]) -> None:
-    """Refuse a gate on the latency of the device `name` where `why` says that it cannot be measured here."""
+    """Refuse a gate on latency where it cannot be measured on this machine; `why` says so, or is None."""
     if config.max_latency_ratio is not None and why is not None:
         raise SettingsError(
             "S137",
@@ -42,7 +42,7 @@ def check_latency(config: BuildConfig, name: str, why: str | None, timed: Iterab
 
 
 def check_cycles(config: BuildConfig, name: str, able: Iterable[str], *, estimates: bool) -> None:
-    """Refuse a gate on cycles for the device `name` if its compiler does not estimate them."""
+    """Refuse a gate on cycles if the compiler of the device estimates none."""
     if config.max_cycles is not None and not estimates:
         raise SettingsError(
             "S214",
@@ -54,8 +54,11 @@ def check_cycles(config: BuildConfig, name: str, able: Iterable[str], *, estimat
 def check_partner(config: BuildConfig, *, alone: bool) -> None:
     """Refuse to look for differences in one model where no device is named to compare it on."""
     if alone and "device" not in config.compile.model_fields_set:
-        fix = "give a second model to compare with, or a --device with a simulator (intact targets)"
-        raise SettingsError("S198", "one model was given, and no device", fix=fix)
+        raise SettingsError(
+            "S198",
+            "one model was given, and no device",
+            fix="give a second model to compare with, or a --device with a simulator (intact targets)",
+        )
 
 
 def check_cells(names: Sequence[str]) -> None:

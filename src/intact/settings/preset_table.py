@@ -74,12 +74,13 @@ def check_plan(config: BuildConfig) -> None:
     """Refuse a precision beside a plan, which has the types of everything."""
     quant = config.quantization
     if config.precision is not None and quant is not None and quant.plan is not None:
-        found = f"--precision {config.precision}: the plan {quant.plan} decides the types"
-        raise SettingsError("S116", found, fix="leave it out")
+        raise SettingsError(
+            "S116", f"--precision {config.precision}: the plan {quant.plan} decides the types", fix="leave it out"
+        )
 
 
 def check_blocks(quant: QuantConfig) -> None:
-    """Refuse blocks of weights that have none."""
+    """Refuse --block-size for weights that cannot have a scale for each block."""
     if not quant.block_size:
         return
     asked = f"--block-size {quant.block_size}"
