@@ -182,6 +182,16 @@ class CostEstimate:
     float_bits: int
     source: str
 
+    @property
+    def unit(self) -> str:
+        """The cost that it is a share of, in words."""
+        return f"the cost in float{self.float_bits} on this device"
+
+    @property
+    def rule(self) -> str:
+        """The rule that it follows from, without the place where that is written."""
+        return self.source.rpartition("[cost], ")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from intact.cli.console import print_json, print_wrapped, say, table, verdict_line
-from intact.reports.cost_words import rule_of, share_of_float
 from intact.reports.figures import count, quantized_nodes, size, types_in_words
 from intact.results import (
     BINARY,
@@ -150,7 +149,7 @@ def _cost(built: Build) -> str:
     found = built.estimate
     if found is None or built.cost is not None:
         return ""
-    return f"estimated at {found.ratio:.2f} × {share_of_float(found.float_bits)} ({rule_of(found.source)})"
+    return f"estimated at {found.ratio:.2f} × {found.unit} ({found.rule})"
 
 
 def _quantized(built: Build) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from intact.backends import installed
+from intact.results import CostEstimate
 
 Record = Mapping[str, Any]
 
@@ -27,20 +28,11 @@ def cost_words(manifest: Record) -> CostWords:
     if manifest.get("cost") is not None:
         return _compiled(manifest["cost"])
     if manifest.get("estimate") is not None:
-        return _estimated(manifest["estimate"])
+        found = CostEstimate(**manifest["estimate"])
+        return _estimated(found, found.unit)
     if manifest.get("search") is not None:
         return _searched(manifest["search"])
     return _unknown(manifest["config"]["compile"]["device"])
-
-
-def share_of_float(bits: int) -> str:
-    """The model that an estimate is held against, in words."""
-    return f"the cost in float{bits} on this device"
-
-
-def rule_of(source: str) -> str:
-    """The rule behind an estimate, without the place where it is written."""
-    return source.rpartition("[cost], ")[2]
 
 
 def _compiled(cost: Record) -> CostWords:
@@ -49,18 +41,15 @@ def _compiled(cost: Record) -> CostWords:
     return CostWords("Estimated cost", value, "an inference", "by the vendor's compiler; nothing was measured")
 
 
-def _estimated(found: Record) -> CostWords:
-    source = f"{rule_of(found['source'])}; nothing was measured"
-    return CostWords("Estimated cost", f"{found['ratio']:.2f}×", share_of_float(found["float_bits"]), source)
+def _estimated(found: CostEstimate, unit: str) -> CostWords:
+    return CostWords("Estimated cost", f"{found.ratio:.2f}×", unit, f"{found.rule}; nothing was measured")
 
 
 def _searched(search: Record) -> CostWords:
     """The estimate of a manifest from before they all had one."""
     *_, (unit, whole) = search["uniform"].items()
-    ratio, source = search["points"][search["chosen"]]["cost"] / whole, rule_of(search["cost_source"])
-    return CostWords(
-        "Estimated cost", f"{ratio:.2f}×", f"the cost in {unit} throughout", f"{source}; nothing was measured"
-    )
+    found = CostEstimate(search["points"][search["chosen"]]["cost"] / whole, 0, search["cost_source"])
+    return _estimated(found, f"the cost in {unit} throughout")
 
 
 def _unknown(device: str) -> CostWords:
