@@ -52,7 +52,7 @@ def _models(*paths: str) -> list[str]:
 
 
 def _pairs(first: Mapping[str, str], second: Mapping[str, str]) -> list[ComparedLine]:
-    """What two builds have under each name, in the order of the first, then what only the second has."""
+    """Pair the values of two builds by name, in the order of the first; names of the second alone come last."""
     return [ComparedLine(name, first.get(name, MISSING), second.get(name, MISSING)) for name in {**first, **second}]
 
 
