@@ -139,7 +139,7 @@ class Talk:
 
 
 def _columns(width: int) -> list[ProgressColumn]:
-    """What is shown of a stage: on a narrow terminal the figures matter more than the bar and the end of a name."""
+    """The columns of a stage: on a narrow terminal figures matter more than the bar and the end of a name."""
     whole = Column(no_wrap=True)
     if width >= NARROW:
         times = (TimeElapsedColumn(table_column=whole), _Left(table_column=whole))

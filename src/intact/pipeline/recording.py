@@ -15,7 +15,7 @@ from intact.pipeline.deployment import PORTABLE, CompiledModel
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stamp import stamped
 from intact.pipeline.verifying import Verified
-from intact.reports import html, manifest, network, publish
+from intact.reports import network, publish
 from intact.results import BINARY, DEPLOYABLE, Build, CostEstimate, Gate, Verdict
 
 
@@ -73,6 +73,9 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
 
 def write_down(built: Build, folder: Path) -> None:
     """Write the manifest and the report of a build into its folder."""
+    # Here and below: what quantizes and builds nothing loads neither.
+    from intact.reports import html, manifest
+
     created = datetime.now(UTC).isoformat(timespec="seconds")
     values = manifest.to_manifest(built, created, built.environment["intact"])
     manifest.write(values, folder)
@@ -104,6 +107,8 @@ def _estimate(built: CompiledModel) -> CostEstimate | None:
 
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
     """Say what each file of a compiled model is."""
+    from intact.reports import manifest
+
     kinds = {file.name: BINARY for file in compiled.files}
     kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
     return kinds | {compiled.path.name: DEPLOYABLE}
