@@ -42,3 +42,31 @@ def test_nothing_is_inferred_where_all_is_known_and_everything_where_one_value_i
         value.shape = unknown
         shapes.infer_shapes(model)
         assert value.shape == (2, 3)
+
+
+def test_what_an_output_declares_is_not_believed_where_all_else_is_known() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    shapes.infer_shapes(model)
+    again = ir.from_proto(ir.to_proto(model))
+    again.graph.outputs[0].shape = ir.Shape([2, 2])
+    shapes.infer_shapes(again)
+    assert again.graph.outputs[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [("[2,2]", [3, 2]), ("[6]", [3, 2]), ("[a,b]", [3, 2]), ("", [3, 2]), ("[3,2]", [3, 2])],
+)
+def test_an_output_has_the_shape_that_its_operators_give_whatever_it_declares(declared, expected) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT.replace("(y)", f"(float{declared} y)")))
+    model.graph.outputs[0].shape = model.graph.outputs[0].shape if declared else None
+    shapes.infer_shapes(model)
+    assert model.graph.outputs[0].shape == ir.Shape(expected)
+
+
+@pytest.mark.parametrize(("declared", "expected"), [("[2,5]", [2, 5]), ("[n,5]", ["n", 5])])
+def test_a_declared_size_stays_where_none_follows(declared, expected) -> None:
+    body = f"(float[k,p] x) => (float{declared} y) {{ y = Relu(x) }}"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {body}'))
+    shapes.infer_shapes(model)
+    assert model.graph.outputs[0].shape == ir.Shape(expected)
