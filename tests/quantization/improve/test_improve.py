@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from intact.model import query
 from intact.numbers.encoding import encode
@@ -12,12 +13,12 @@ from intact.quantization.calibration.observe import observe
 from intact.quantization.improve.coarse_scales import least_error_scales
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import linear
-from intact.quantization.improve.migrate import describe, migrate
+from intact.quantization.improve.migrate import migrate
 from intact.quantization.planning.rescue import rescue
 from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
-from tests.quantization.models import model, quantized, read
+from tests.quantization.models import assert_the_rest_is_the_same, model, quantized, read
 
 F = np.float32
 RNG = np.random.default_rng(11)
@@ -102,6 +103,18 @@ def test_feedback_leaves_less_error_in_the_outputs_than_rounding_to_nearest():
     assert np.square(x @ (fed - weights).T).sum() < 0.7 * np.square(x @ (nearest - weights).T).sum()
 
 
+def algebra_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_improving_makes_every_product_with_one_thread(monkeypatch):
+    inside, improve = [], quantizing.improve
+    monkeypatch.setattr(quantizing, "improve", lambda *a, **k: inside.append(algebra_threads()) or improve(*a, **k))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        quantized(layer(), [{"x": normal(1, 8, 16)} for _ in range(4)], effort="normal")
+        assert (inside, algebra_threads()) == ([{1}], {2})
+
+
 def test_independent_inputs_are_rounded_to_nearest():
     weights = RNG.standard_normal((3, 10))
     found = round_with_feedback(
@@ -176,8 +189,10 @@ def normalized(more=""):
 def test_smoothing_moves_an_outlying_channel_and_keeps_the_function(more, muls):
     net, rows = normalized(more), [{"x": normal(1, 8, 16)} for _ in range(6)]
     plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-    result, moved = migrate(net, plan, rows, by_nodes=True)
-    assert [tensor for _, tensor in moved] == ["n"] and describe(moved)[0].startswith("smoothing: ")
+    found = migrate(net, plan, rows, by_nodes=True)
+    result = found.model
+    assert [tensor for _, tensor in found.moved] == ["n"] and found.notes()[0].startswith("smoothing: ")
+    assert_the_rest_is_the_same(net, found, rows[0])
     assert sum(node.op_type == "Mul" for node in result.graph) == muls
     for row in rows:
         for name, expected in ort_cpu.run(net, row).items():
@@ -193,7 +208,7 @@ def test_smoothing_leaves_alone_what_it_may_not_or_need_not_touch():
     rows = [{"x": normal(1, 8, 16)} for _ in range(6)]
     for net, by_nodes in ((plain, True), (normalized("z = Relu(n)"), False)):
         plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-        assert migrate(net, plan, rows, by_nodes=by_nodes)[1] == ()
+        assert migrate(net, plan, rows, by_nodes=by_nodes).moved == ()
 
 
 def _sqnr(net, result, row):

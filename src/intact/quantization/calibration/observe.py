@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -36,17 +37,52 @@ def observe(
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
     watched: Collection[str] = (),
+    known: Mapping[str, Sketch] = MappingProxyType({}),
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Sketch]:
-    """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
+    """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram.
+
+    Computed tensors whose sketch is `known` are not looked at again.
+    """
+    sketches, computed = _begun(model, plan, watched)
+    found = {name: known[name] for name in computed if name in known and known[name].histogram >= computed[name]}
+    sketches |= found
+    missing = {name: histogram for name, histogram in computed.items() if name not in found}
+    for seen in _observed(model, missing, rows, progress):
+        sketches |= {name: sketches[name].merge(sketch) for name, sketch in seen.items()}
+    return _checked(model, plan, sketches)
+
+
+def observe_beside(
+    model: ir.Model,
+    plan: QuantPlan,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    others: Mapping[str, Sequence[Watcher]],
+    *,
+    watched: Collection[str] = (),
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Sketch]:
+    """`observe` and `watch` in one run: the sketches, while the watchers in `others` see their tensors."""
+    sketches, computed = _begun(model, plan, watched)
+    every: dict[str, list[Watcher]] = {name: [sketches[name]] for name in computed}
+    for name, several in others.items():
+        every.setdefault(name, []).extend(several)
+    watch(model, every, rows, progress=progress)
+    return _checked(model, plan, sketches)
+
+
+def _begun(model: ir.Model, plan: QuantPlan, watched: Collection[str]) -> tuple[dict[str, Sketch], dict[str, bool]]:
+    """The sketches with constants in them already, and for those of computed tensors whether they have a histogram."""
     sketches = _empty_sketches(plan, frozenset(watched))
     constants = {name: value.const_value for name, value in query.initializers(model).items() if name in sketches}
     for name, tensor in constants.items():
         if tensor is not None:
             sketches[name].add(tensor.numpy())
-    computed = {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
-    for seen in _observed(model, computed, rows, progress):
-        sketches |= {name: sketches[name].merge(sketch) for name, sketch in seen.items()}
+    return sketches, {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
+
+
+def _checked(model: ir.Model, plan: QuantPlan, sketches: dict[str, Sketch]) -> dict[str, Sketch]:
+    """The sketches, if none of a tensor that ran is empty."""
     values = query.values(model)
     observed = dict.fromkeys(map(plan.source, plan.observed))
     _refuse_empty({name: sketches[name] for name in observed if not _never_ran(model, values[name], sketches[name])})
@@ -92,7 +128,7 @@ def watch(
     for number, shard in enumerate(shards.of_rows(rows)):
         # The first sums need no place of their own.
         seen = watchers if number == 0 else shards.fresh(watchers)
-        shards.watch_rows(session, seen, shard, progress)
+        shards.watch_rows(session, seen, shard, threads, progress)
         if number:
             shards.join(watchers, seen)
 

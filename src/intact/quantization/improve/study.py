@@ -22,7 +22,8 @@ _TRIAL_COLUMNS = 64
 class Study:
     """The layers that read one tensor in the same way, and what was seen of it.
 
-    `candidates` are grids for the tensor; `disturbance` is, for each, the squared change of the layers' outputs.
+    `candidates` are grids for the tensor; over the columns that were `tried` on each, `disturbance` is the squared
+    change of the layers' outputs and `moved` the sum of the changes of the columns.
     """
 
     tensor: str
@@ -32,23 +33,27 @@ class Study:
     projections: list[np.ndarray]
     candidates: Sequence[Encoding]
     moments: Moments
-    on_grid: list[np.ndarray] = field(default_factory=list)
+    tried: int = 0
+    moved: list[np.ndarray] = field(default_factory=list)
     disturbance: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
+        self.tried = 0
         self.disturbance = np.zeros(len(self.candidates))
-        self.on_grid = [np.zeros_like(self.moments.total) for _ in self.candidates]
+        self.moved = [np.zeros_like(self.moments.total) for _ in self.candidates]
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
         columns = self.moments.columns(x)
         self.moments.add_columns(columns)
-        step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
+        tried = np.ascontiguousarray(columns[:, :: max(1, columns.shape[1] // _TRIAL_COLUMNS)])
+        self.tried += tried.shape[1]
         for index, candidate in enumerate(self.candidates):
-            rounded = round_to_grid(columns, candidate)
-            self.on_grid[index] += rounded.sum(axis=1, dtype=np.float64)
+            error = round_to_grid(tried, candidate)
+            error -= tried
+            self.moved[index] += error.sum(axis=1, dtype=np.float64)
             if len(self.candidates) > 1:
-                self.disturbance[index] += self._change(columns[:, ::step] - rounded[:, ::step])
+                self.disturbance[index] += self._change(error)
 
     def fresh(self) -> Study:
         """The same study with nothing seen, and without the weights, which are not needed to look."""
@@ -57,8 +62,9 @@ class Study:
     def join(self, later: Study) -> None:
         """Take in what another has seen of the same tensor."""
         self.moments.join(later.moments)
+        self.tried += later.tried
         self.disturbance += later.disturbance
-        for mine, theirs in zip(self.on_grid, later.on_grid, strict=True):
+        for mine, theirs in zip(self.moved, later.moved, strict=True):
             mine += theirs
 
     def _change(self, error: np.ndarray) -> float:
@@ -67,18 +73,18 @@ class Study:
 
     def mean_on_grid(self, candidate: int) -> np.ndarray:
         """The mean column after quantization to one of the candidates."""
-        return self.on_grid[candidate] / max(self.moments.rows, 1)
+        return self.moments.mean + self.moved[candidate] / max(self.tried, 1)
 
 
 def studies(
     model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int, depth: Depth = NORMAL
 ) -> list[Study]:
-    """One empty study for each tensor and way of reading it by layers with quantized weights.
+    """One empty study for each tensor and way of reading it by layers with quantized weights, coarse ones apart.
 
     Layers in bodies have none: what they read is seen without its dimensions.
     """
     nodes = {node.name: node for node in model.graph}
-    found: dict[tuple[str, Linear], Study] = {}
+    found: dict[tuple[str, Linear, int], Study] = {}
     for weight in (weight for weight in plan.weights if weight.node in nodes):
         node = nodes[weight.node]
         tensor = model.graph.initializers[weight.tensor].const_value
@@ -89,12 +95,13 @@ def studies(
         if view is None or entry not in plan.tensors or source.const_value is not None:
             continue
         matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
-        if (entry, view) not in found:
-            most = depth.columns(matrix.shape[2], rows)
-            moments = Moments.empty(view, matrix, most=most, block=depth.together)
-            found[entry, view] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
-        found[entry, view].layers.append((weight, matrix))
-        found[entry, view].projections.append(_projection(matrix, depth.directions))
+        block = depth.block(weight.dtype)
+        key = entry, view, block
+        if key not in found:
+            moments = Moments.empty(view, matrix, most=depth.columns(matrix.shape[2], rows, block), block=block)
+            found[key] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
+        found[key].layers.append((weight, matrix))
+        found[key].projections.append(_projection(matrix, depth.directions))
     return list(found.values())
 
 

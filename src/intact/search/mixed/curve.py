@@ -84,7 +84,7 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     careful = quant.effort != "fast"
     model = settled.model
     if careful:
-        model, _ = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu)
+        model = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu).model
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
     rounding = sensitivity.Rounding(target.halves, careful)
     noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
