@@ -14,13 +14,14 @@ import onnx_ir as ir
 from intact.events import Events, Silence
 from intact.model import query
 from intact.quantization import blocks, encodings, float16
-from intact.quantization.calibration.observe import Rows, idle_nodes, observe, observe_beside
-from intact.quantization.calibration.resolve import Resolved, check_constants, resolve
+from intact.quantization.calibration.observe import Observation, Rows, idle_nodes, observe, observe_beside
+from intact.quantization.calibration.resolve import Resolved, candidates, check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.calibration.spread import Spread, spreads
 from intact.quantization.improve import improve
 from intact.quantization.improve.effort import DEPTHS, Effort
-from intact.quantization.improve.migrate import Migration
+from intact.quantization.improve.migrate import Migrated, Migration
+from intact.quantization.improve.study import Study, by_tensor, expect, studies
 from intact.quantization.insert import insert
 from intact.quantization.planning import plan_file, unquantizable
 from intact.quantization.planning.choose import FLOAT
@@ -143,7 +144,7 @@ class _Task:
 class _Observed:
     """A model with outlying channels moved between layers and words about it, its plan, and what was seen of it.
 
-    `run_seconds` is the time of one pass.
+    `run_seconds` is the time of one pass; `studied` are its layers, where a pass over the moved model looked at them.
     """
 
     model: ir.Model
@@ -151,6 +152,7 @@ class _Observed:
     given: encodings.Planned
     seen: Mapping[str, Sketch]
     run_seconds: float
+    studied: Sequence[Study] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,21 +196,31 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
         stopwatch.lap("calibration")
         return _Observed(model, (), given, seen, stopwatch.seconds["calibration"])
     migration = Migration(model, first, by_nodes=not task.target.npu)
-    others, watched = migration.watchers(), task.watched(model, given.plan)
     stopwatch.lap("smoothing")
+    begun = Observation(model, given.plan, watched=task.watched(model, given.plan))
     with task.events.stage("observe", len(task.rows)) as advance:
-        seen = observe_beside(model, given.plan, task.rows, others, watched=watched, progress=advance)
+        seen = observe_beside(begun, migration.watchers(), task.rows, progress=advance)
     stopwatch.lap("calibration")
     run_seconds = stopwatch.seconds["calibration"]
     migrated = migration.apply()
     stopwatch.lap("smoothing")
-    if not migrated.moved:
-        return _Observed(model, (), given, seen, run_seconds)
+    before = _Observed(model, (), given, seen, run_seconds)
+    return _moved(task, migrated, before, types) if migrated.moved else before
+
+
+def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[str, str]) -> _Observed:
+    """What is observed of a model once channels are moved: the tensors that changed, and in the same run its layers."""
     model, given = migrated.model, task.planned(migrated.model, types)
-    same = {name: sketch for name, sketch in seen.items() if name not in migrated.changed}
-    seen = observe(model, given.plan, task.rows, watched=task.watched(model, given.plan), known=same)
-    stopwatch.lap("calibration")
-    return _Observed(model, migrated.notes(), given, seen, run_seconds)
+    same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
+    begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)
+    whole = blocks.split(model, given.plan, task.target, task.config).whole
+    studied = studies(model, whole, len(task.rows), DEPTHS[task.config.effort])
+    expect(studied, given.plan, candidates(given.plan, begun.settled()))
+    task.stopwatch.lap("planning")
+    with task.events.stage("study the layers", len(task.rows)) as advance, algebra.one_thread():
+        seen = observe_beside(begun, by_tensor(studied), task.rows, progress=advance)
+    task.stopwatch.lap("study")
+    return _Observed(model, migrated.notes(), given, seen, before.run_seconds, studied)
 
 
 def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Calibrated:
@@ -227,7 +239,8 @@ def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Cali
         if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
             seen |= observe(model, given.plan, task.rows)
             stopwatch.lap("calibration")
-    return _Calibrated(replace(found, given=given, seen=seen), types, idle, rescued)
+    studied = found.studied if given is found.given else None
+    return _Calibrated(replace(found, given=given, seen=seen, studied=studied), types, idle, rescued)
 
 
 def _resolved(task: _Task, found: _Calibrated, blocked: blocks.Blocked) -> tuple[ir.Model, Resolved]:
@@ -236,7 +249,7 @@ def _resolved(task: _Task, found: _Calibrated, blocked: blocks.Blocked) -> tuple
     if task.improves:
         effort = Effort(DEPTHS[task.config.effort], found.observed.run_seconds, task.events, task.stopwatch)
         with algebra.one_thread():
-            return improve(model, blocked.rest, found.seen, task.rows, blocked=blocked, effort=effort)
+            return improve(model, blocked, found.seen, task.rows, effort=effort, studied=found.observed.studied)
     resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, found.seen, found.given.weights))
     task.stopwatch.lap("rounding")
     return model, resolved

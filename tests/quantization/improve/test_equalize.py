@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from intact.quantization import quantizing
+from intact.quantization.calibration import observe
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import find_fold
 from intact.quantization.improve.migrate import migrate
@@ -17,6 +20,8 @@ from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import assert_the_rest_is_the_same, model, quantized
+
+IMPROVE = importlib.import_module("intact.quantization.improve")
 
 F = np.float32
 RNG = np.random.default_rng(5)
@@ -190,6 +195,19 @@ def test_uneven_channels_between_layers_are_evened_out(per_channel):
     others = [{"x": normal(1, 3, 8, 8)} for _ in range(4)]
     fast, better = (quantized(net, rows, effort=e, per_channel=per_channel).model for e in ("fast", "normal"))
     assert _ratio(net, better, others) > _ratio(net, fast, others) + 6
+
+
+def test_layers_are_studied_in_the_run_that_looks_at_moved_channels(monkeypatch):
+    runs, watch = [], observe.watch
+    monkeypatch.setattr(observe, "watch", lambda *a, **k: runs.append("observe") or watch(*a, **k))
+    monkeypatch.setattr(IMPROVE, "watch", lambda *a, **k: runs.append("study") or watch(*a, **k))
+    for net, size, expected in (
+        (uneven_convolutions(), 8, ["observe", "observe"]),
+        (convolutions(), 6, ["observe", "study"]),
+    ):
+        runs.clear()
+        quantized(net, [{"x": normal(1, 3, size, size)} for _ in range(8)], effort="normal")
+        assert runs == expected
 
 
 def test_a_tensor_whose_range_is_given_is_left_alone():

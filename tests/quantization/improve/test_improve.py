@@ -166,13 +166,15 @@ def test_memory_of_a_study_does_not_depend_on_the_number_of_rows():
 
     net = layer()
     plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-    encoding = encode(-1.0, 1.0, "uint8", symmetric=False)
-    candidates = dict.fromkeys(plan.grids, (encoding,))
-    (study,) = studies(net, plan, candidates, rows=4)
-    before = study.moments.nbytes
-    for _ in range(20):
-        study.add(normal(1, 8, 16))
-    assert (study.moments.nbytes, study.moments.rows) == (before, 160)
+    before, kept = [], []
+    for rows in (64, 256):
+        (study,) = studies(net, plan, rows)
+        before.append(study.moments.nbytes)
+        for _ in range(rows):
+            study.add(normal(1, 32, 16))
+        assert (study.moments.nbytes, study.moments.rows) == (before[0], rows * 32)
+        kept.append(sum(columns.size for columns in study.kept))
+    assert kept[0] == kept[1] == 1536 * 16
 
 
 OUTLIERS = np.where(np.arange(16) == 3, 60.0, 1.0).astype(F)

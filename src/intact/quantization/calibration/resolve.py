@@ -76,10 +76,16 @@ def check_constants(model: ir.Model, plan: QuantPlan) -> None:
 
 
 def candidates(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, tuple[Encoding, ...]]:
-    """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one."""
-    merged = _merged(plan, seen)
+    """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one.
+
+    Grids that tensors decide which are not in `seen` are left out.
+    """
+    unseen = {plan.tensors[entry] for entry in plan.observed if plan.source(entry) not in seen}
+    merged = _merged(replace(plan, observed=tuple(e for e in plan.observed if plan.tensors[e] not in unseen)), seen)
     found = {}
     for name, grid in plan.grids.items():
+        if name in unseen:
+            continue
         sketch = merged.get(name)
         methods = worth_trying(grid) if sketch is not None else (grid.method,)
         found[name] = tuple(_encoding(replace(grid, method=method), sketch) for method in methods)
