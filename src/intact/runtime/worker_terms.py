@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -73,6 +72,8 @@ def perform(function: Callable[[Job], Result], job: Job, terms: Terms) -> Result
 
 def name() -> str:
     """The name of this process as a worker."""
+    import socket
+
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

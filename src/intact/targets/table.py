@@ -87,7 +87,8 @@ Requirement = Annotated[dict[str, object], AfterValidator(_requirement)]
 class TableSection(BaseModel):
     """A part of a table: it has no other keys than these."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # Validators are built when they are first used: those of sections are part of the whole table's.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
