@@ -209,7 +209,7 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
 
 
 def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[str, str]) -> _Observed:
-    """What is observed of a model once channels are moved: the tensors that changed, and in the same run its layers."""
+    """Observe a model whose channels are moved: the tensors that changed, and in the same run its layers."""
     model, given = migrated.model, task.planned(migrated.model, types)
     same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
     begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)

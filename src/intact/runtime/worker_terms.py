@@ -5,7 +5,6 @@ Sums of floats depend on how many threads make them, in ONNX Runtime as in the l
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,11 +74,6 @@ def name() -> str:
     import socket
 
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def can_set_threads() -> bool:
-    """True if the threads of numpy's linear algebra can be set in a running process."""
-    return importlib.util.find_spec("threadpoolctl") is not None
 
 
 def _algebra_threads() -> int:

@@ -56,7 +56,7 @@ class Migration:
         self._sites = list(_sites(self._result, plan, _produced(model, plan) if by_nodes else None))
 
     def watchers(self) -> dict[str, list[Channels]]:
-        """What is to be seen of each tensor of the model."""
+        """The channels to watch of each tensor of the model."""
         found: dict[str, list[Channels]] = {}
         for name, seen in (pair for site in self._sites for pair in site.watched()):
             found.setdefault(name, []).append(seen)
