@@ -33,6 +33,7 @@ from intact.pipeline import (
     mending,
     preparation,
     presets,
+    recording,
     verifying,
 )
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
@@ -103,9 +104,6 @@ def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log:
 
 
 def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
-    # Reports take long to load, and quantizing alone writes none.
-    from intact.pipeline import recording
-
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
     rewritten = deployment.rewrite_once(quantized, log)
@@ -142,8 +140,6 @@ def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> 
 
 def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Copy a model that a vendor has compiled already into the output folder, if its device loads it."""
-    from intact.pipeline import recording
-
     why = "the model is compiled already"
     for name in ("rewrite", "compile"):
         log.skip(name, why)
