@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from intact.backends import base, installed
 from intact.backends.probing import library_of
 from intact.errors import NotAvailable, SettingsError
 from intact.settings import devices
+from intact.targets import offer, registry
 from intact.targets.registry import load_target
+from intact.targets.table import parse_head
 from tests.test_structure import strings
 
 ROOT = Path(intact.__file__).parent
@@ -26,6 +29,10 @@ ALLOWED = {
     "runtime/ort_cpu.py": "where ONNX Runtime puts the memory of an array: not a backend",
     "api/probe.py": "the default of a flag",
 }
+# Texts that name a backend among other words, as an example of what a user may write.
+EXAMPLES = {"cli/debug.py", "cli/matrix.py", "cli/options.py", "cli/probe.py", "cli/toolchain.py", "settings/config.py"}
+# The name of the host is a common word.
+MENTIONED = re.compile(rf"\b({'|'.join(sorted(NAMES - {devices.HOST}))})\b", re.IGNORECASE)
 
 
 def outside() -> list[Path]:
@@ -48,6 +55,8 @@ def test_no_backend_is_named_or_imported_outside_its_folder(path):
     where = path.relative_to(ROOT).as_posix()
     named = sorted(NAMES.intersection(strings(path)))
     assert bool(named) == (where in ALLOWED), f"{where} names {named}: ask the backend, or its table"
+    mentioned = [text for text in strings(path) if text not in NAMES and MENTIONED.search(text)]
+    assert bool(mentioned) == (where in EXAMPLES), f"{where} speaks of a backend in {mentioned}: ask tables instead"
     folders = [f"intact.backends.{name}" for name in NAMES]
     assert [name for name in imported(path) if any(f"{name}.".startswith(f"{folder}.") for folder in folders)] == []
 
@@ -56,6 +65,7 @@ def test_both_are_looked_for_in_the_whole_program(tmp_path):
     assert len(outside()) > 250 and {path.parent.name for path in outside()} >= {"pipeline", "reports", "backends"}
     (tmp_path / "a.py").write_text('if target.backend == "qnn":\n    from intact.backends.qnn import client\n')
     assert strings(tmp_path / "a.py") == ["qnn"] and imported(tmp_path / "a.py") == {"intact.backends.qnn.client"}
+    assert MENTIONED.search("QNN does not take it") and not MENTIONED.search("the CPU takes it")
 
 
 @pytest.mark.parametrize("name", devices.shipped())
@@ -64,12 +74,15 @@ def test_every_backend_that_ships_has_the_protocol_and_a_table_beside_it(name):
     assert base.Backend in type(found).mro() and found.title and installed.title(name) == found.title
     assert found.table == ROOT / "backends" / name / "table.toml" and found.table.is_file()
     assert not found.packages or name in (found.install or "")
+    head = parse_head(*offer.source_of(name)).target
+    assert (head.untimed, head.estimates) == (found.untimed, found.estimates)
 
 
 def test_what_backends_say_of_themselves():
     assert installed.names()[:4] == ["cpu", "dml", "openvino", "qnn"]
     assert installed.simulated() == ["qnn", "rknn"] and installed.timed() == ["cpu", "openvino"]
     assert {library_of(name).package for name in ("qnn", "openvino")} == {"onnxruntime-qnn", "openvino"}
+    assert registry.running_float() == ["cpu", "openvino", "rknn"]
     with pytest.raises(SettingsError, match=r"no library to ask(.|\n)*openvino, qnn"):
         library_of("cpu")
 

@@ -8,12 +8,18 @@ from functools import cache
 GRID_TYPES = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "int2", "int32")
 """The types that a grid may have here; tables of targets and files of others know more."""
 
+FLOAT_BITS = 32
 _NAME = re.compile(r"(u?)int(\d+)")
 
 
 def bits(dtype: str) -> int:
     """The number of bits of an integer type."""
     return _parsed(dtype)[1]
+
+
+def width(dtype: str) -> int:
+    """The bits of a type, where all floats count as the widest."""
+    return FLOAT_BITS if "float" in dtype or dtype == "double" else bits(dtype)
 
 
 @cache
@@ -33,3 +39,10 @@ def _parsed(dtype: str) -> tuple[bool, int]:
     found = _NAME.fullmatch(dtype)
     assert found is not None, f"{dtype!r} is no integer type"
     return not found[1], int(found[2])
+
+
+INT32_MAX = limits("int32")[1]
+BYTE_STEPS = limits("uint8")[1]
+"""The steps of a grid of 8 bits: none of its integers is further from the zero point."""
+FLOAT32_LEVELS = 2**24
+"""Whole numbers up to this are all in float32; beyond it some are missing."""

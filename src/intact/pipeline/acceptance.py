@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from intact import data
 from intact.backends import installed
-from intact.errors import SettingsError
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
 from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
@@ -27,20 +27,12 @@ ROWS_TO_TIME = 8
 def check_settings(config: BuildConfig, target: Target) -> None:
     """Refuse gates that cannot be checked, before any work is done."""
     contradictions.check_npu(config, target.name, npu=target.npu)
-    if config.max_cycles is not None and not installed.find(target.backend).estimates:
-        able = ", ".join(name for name, backend in installed.every() if backend.estimates)
-        raise SettingsError(
-            "S214", f"--max-cycles {config.max_cycles}: no compiler of {target.name} estimates cycles", allowed=able
-        )
     contradictions.check_labels(config)
-    why = installed.find(target.backend).untimed if config.max_latency_ratio is not None else None
-    if why is not None:
-        raise SettingsError(
-            "S137",
-            f"--max-latency-ratio {config.max_latency_ratio:g}: {target.name} cannot be checked here: {why}",
-            allowed=f"the devices {', '.join(installed.timed())}",
-            fix="leave the gate out, and time the model on the device",
-        )
+    if config.max_cycles is not None:
+        able = installed.estimating()
+        contradictions.check_cycles(config, target.name, able, estimates=target.backend in able)
+    if config.max_latency_ratio is not None:
+        contradictions.check_latency(config, target.name, installed.find(target.backend).untimed, installed.timed())
 
 
 def unchecked(config: BuildConfig) -> list[str]:
@@ -64,6 +56,14 @@ def ratio_gate(ratio: float, most: float, what: str) -> Gate:
     return remedies.with_remedy(gates.latency_gate(ratio, most, what=what))
 
 
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Facts that the advice of a failed gate has to fit: the kind of calibration and the target, where known."""
+
+    calibration: str | None = None
+    target: Target | None = None
+
+
 def check(
     config: BuildConfig,
     accuracy: tuple[Accuracy, ...],
@@ -71,13 +71,13 @@ def check(
     placement: Placement | None = None,
     *,
     cost: Cost | None = None,
-    calibration: str | None = None,
-    target: Target | None = None,
+    known: Circumstances | None = None,
 ) -> tuple[Gate, ...]:
     """Check every gate that is set on what was measured; `task` holds the original's rows too.
 
-    What a failed gate proposes to try fits the `target`, where there is one.
+    What a failed gate proposes to try fits what is `known` of the build.
     """
+    known = known or Circumstances()
     checked = []
     if config.min_sqnr is not None and accuracy:
         checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
@@ -91,5 +91,7 @@ def check(
         checked.append(gates.placement_gate(placement, config.require_npu))
     if config.max_cycles is not None and cost is not None:
         checked.append(gates.cycles_gate(cost, config.max_cycles))
-    takes = () if target is None else target.precisions
-    return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)
+    takes = () if known.target is None else known.target.precisions
+    return tuple(
+        remedies.with_remedy(gate, config.precision, calibration=known.calibration, takes=takes) for gate in checked
+    )

@@ -92,7 +92,7 @@ class QnnBackend(Backend):
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
         """Outputs of the model at `path` in the vendor's simulator."""
-        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout)
+        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout, done=device.done)
 
     def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
         """The model at `path` in one simulator that stays for all samples."""
