@@ -170,6 +170,12 @@ QUANT = (
         int | None,
     ),
     option(
+        "headroom",
+        "How much farther than what was seen 16-bit grids reach at least, as a share. "
+        "[default: 0.25; 4 for models with state]",
+        float | None,
+    ),
+    option(
         "weight_symmetric", "Weights with zero point 0, or not.", bool | None, "--weight-symmetric/--weight-asymmetric"
     ),
     option("weight_symmetry", "symmetric or asymmetric: the same as --weight-symmetric and --weight-asymmetric."),
