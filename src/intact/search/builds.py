@@ -9,6 +9,7 @@ from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
+from intact.search.mending.foreseen import foresee
 from intact.search.mending.learning import Learner
 from intact.search.mending.mender import mend
 from intact.search.mixed import cheapest
@@ -38,7 +39,7 @@ def build_any(
         overwrite=overwrite,
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
-        recaller=None if learner is None else learner.recall,
+        recaller=foresee if learner is None else learner.recall,
         resume=resume,
     )
     return stages.build(path, config, output, options, events)

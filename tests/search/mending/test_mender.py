@@ -18,8 +18,8 @@ from intact.pipeline.mending import shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
+from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
-from intact.search.mending import other_forms
 from intact.search.mending.other_forms import FaultSite
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.registry import load_target
@@ -202,7 +202,7 @@ def deconvolution(path):
 
 
 @pytest.mark.qnn
-def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
+def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
     path = deconvolution(tmp_path / "m.onnx")
     rng = np.random.default_rng(2)
     np.savez(tmp_path / "d.npz", x=rng.standard_normal((24, 2, 4, 5, 6)).astype(np.float32))
@@ -214,7 +214,10 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
         }
     )
     plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
+    foreseen = build_any(path, config, tmp_path / "foreseen")
     learnt = tmp_path / "learnt.json"
+    # The table knows of it, so that builds need not look for it; here they do.
+    monkeypatch.setattr(learning, "foresee", lambda *_: None)
     built = build_any(path, config, tmp_path / "mended", learnt=learnt)
 
     compiled = {
@@ -222,6 +225,8 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     }
     assert plain.verdict == "broken" and compiled["p"] < 6
     assert built.verdict == "good" and compiled["m"] > 33
+    assert foreseen.accuracy == built.accuracy and "mend" not in [stage.name for stage in foreseen.stages]
+    assert any("since the device is wrong about it otherwise" in text for text in foreseen.warnings)
     (told,) = [stage for stage in built.stages if stage.name == "mend"]
     assert "deconvolve" in told.details["done"][0]
     assert [stage.name for stage in built.stages].count("verify") == 1
