@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
+from intact.cli.analyze import show
 from intact.model import normalize, shapes
 from intact.pipeline import analysis
 from intact.targets.registry import load_target
@@ -109,3 +110,11 @@ def test_an_analysis_tells_doubts_beside_what_the_device_takes():
     found = analysis.analyze(pool(1, [1, 1, 1, 1]), QNN)
     assert not found.cpu_nodes and [doubt.op for doubt in found.doubts] == ["AveragePool"]
     assert analysis.analyze(pool(1, [1, 1, 1, 1]), load_target("cpu")).doubts == ()
+
+
+def test_people_read_the_node_the_condition_and_the_fix():
+    lines: list[str] = []
+    show(analysis.analyze(table(16, 33), QNN), lines.append)
+    told = "\n".join(lines)
+    assert "computed wrongly: [T118] Gather_0 (Gather): 33 of 8 rows of 16 are read" in told
+    assert "fix: give the table rows of 32 numbers" in told
