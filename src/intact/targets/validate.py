@@ -71,7 +71,7 @@ def validate(model: ir.Model, target: Target, *, strict: bool = True) -> tuple[V
 
 
 def doubts(model: ir.Model, target: Target) -> tuple[Violation, ...]:
-    """What a target takes, and is known to compute wrongly: no reason to refuse it, and one to compare it."""
+    """List what a target takes and is known to compute wrongly: no reason to refuse it, and one to compare it."""
     return tuple(doubt for node in compute_nodes(model, target) for doubt in _doubts_of(node, target))
 
 
