@@ -217,7 +217,9 @@ def _mismatched(
     source = f"{spec.source}; {signature.source}" if signature.source not in spec.source else spec.source
     unquantized = all(operand is None or not operand.on_grid for operand in (*use.inputs, *use.outputs))
     if unquantized and any(mismatch.kind != "arch" for mismatch in mismatches):
-        fix = f"quantize it, or give it a form that the target takes; {_LENIENT}"
+        in_half = any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in use.node.inputs)
+        quantize = "choose --precision w8a16 or uint8 in place of fp16" if in_half else "quantize it"
+        fix = f"{quantize}, or give it a form that the target takes; {_LENIENT}"
         yield _violation(use, UNQUANTIZED, allowed, f"it is not quantized: ({describe(use.inputs)})", source, fix)
         return
     for mismatch in mismatches:
