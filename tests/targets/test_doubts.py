@@ -44,8 +44,9 @@ def table(length: int, indices: int, rows: int = 8) -> ir.Model:
     return between(f"(int64[1,{indices}] i) => (float[1,{indices},{length}] y)", constants, body)
 
 
-def pool(size: int, pads: list[int], counted: int = 0) -> ir.Model:
-    body = f"h = AveragePool<kernel_shape = [3,3], pads = {pads}, count_include_pad = {counted}>(b)\n"
+def pool(size: int, pads: list[int], counted: int = 0, stride: int = 1) -> ir.Model:
+    strides = f"strides = [{stride}, {stride}]"
+    body = f"h = AveragePool<kernel_shape = [3,3], pads = {pads}, {strides}, count_include_pad = {counted}>(b)\n"
     return between(f"(float[1,2,{size},4] x) => (float[1,2,N,M] y)", "", body)
 
 
@@ -83,6 +84,8 @@ EDGES = [
     (table(8, 33, rows=1), table(8, 33, rows=2), "33 of 2 rows of 8"),
     (pool(2, [1, 1, 1, 1]), pool(1, [1, 1, 1, 1]), "one number along axis 2"),
     (pool(1, [1, 1, 1, 1], counted=1), pool(1, [2, 0, 0, 0]), "one number along axis 2"),
+    (pool(3, [1] * 4, 1, stride=2), pool(2, [1] * 4, 1, stride=2), "axis 2 has a size of 2"),
+    (pool(2, [1] * 4, 1, stride=1), pool(1, [1] * 4, 1, stride=3), "axis 2 has a size of 1"),
     (second("Add", "uint8", 64), second("Add", "uint8", 65), "the scale of"),
     (second("Add", "uint16", 512), second("Sub", "uint16", 513), "beside 0.001"),
     (second("Where", "uint16", 2048), second("Where", "uint16", 2049), "beside 0.001"),

@@ -267,6 +267,18 @@ def pads_beside_several(node: ir.Node) -> str | None:
 
 
 @predicate
+def counted_pads_beside_several(node: ir.Node, *, least: int) -> str | None:
+    """Along an axis with pads that count and strides beyond 1 there are at least {least} numbers."""
+    shape = None if node.inputs[0] is None else query.static_shape(node.inputs[0])
+    pads, strides = query.ints(node, "pads"), query.ints(node, "strides")
+    if shape is None or not any(pads) or not strides or not query.int_(node, "count_include_pad", 0):
+        return None
+    spatial = len(shape) - 2
+    few = [i for i, size in enumerate(shape[2:]) if size < least and strides[i] > 1 and (pads[i] or pads[i + spatial])]
+    return f"axis {few[0] + 2} has a size of {shape[few[0] + 2]}, and pads are {list(pads)}" if few else None
+
+
+@predicate
 def rows_not_of(node: ir.Node, *, lengths: list[int], indices: int, types: list[str]) -> str | None:
     """A {types} table of which {indices} rows or more are read has no rows of {lengths} numbers."""
     table, read = _constant_behind(node, 0), node.inputs[1]
