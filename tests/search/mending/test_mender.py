@@ -18,6 +18,7 @@ from intact.pipeline.mending import shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
+from intact.search.debug.device import worst_rows
 from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
 from intact.search.mending.other_forms import FaultSite
@@ -237,3 +238,22 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
     again = build_any(path, config, tmp_path / "again", learnt=learnt)
     assert "mend" not in [stage.name for stage in again.stages]
     assert again.accuracy == built.accuracy and any("earlier build learnt" in text for text in again.warnings)
+
+
+def test_the_rows_that_go_wrong_are_those_that_are_looked_at(monkeypatch):
+    """A device may be wrong about large values only, and the first rows have none."""
+    simulator = WrongAt(has("Sigmoid"))
+    run = simulator.run  # every row is wrong
+
+    def on_large_values(path, samples, device):
+        right = execution.run(io.load(path), samples)
+        return [
+            w if np.abs(s["x"]).max() > 2 else r
+            for s, w, r in zip(samples, run(path, samples, device), right, strict=True)
+        ]
+
+    monkeypatch.setattr(simulator, "run", on_large_values)
+    rows = [{"x": np.full((1, 4), value, np.float32)} for value in (0.5, 1.0, 1.5, 2.9, 0.1, 2.5)]
+    picked = worst_rows(model_of("widen_inputs"), rows, simulator, None)
+    assert [float(row["x"].max()) for row in picked] == pytest.approx([2.9, 2.5])
+    assert worst_rows(model_of("widen_inputs"), rows[:2], simulator, None) == rows[:2]
