@@ -44,6 +44,7 @@ class Flags(TypedDict, total=False):
     device: str | None
     arch: str | None
     op: list[str] | None
+    type: list[str] | None
     devices: str
     precisions: str
     live: bool

@@ -135,6 +135,7 @@ def _op(key: str, table: TargetTable, origin: str) -> OpSpec:
         channel_rank=entry.channel_rank,
         fixed={dtype: (row.scale, row.zero_point) for dtype, row in entry.fixed.items()},
         require=(*table.every.require, *entry.require),
+        right=tuple(entry.right),
         source=f"{origin} [op.{key}], {entry.source}",
         must_share=entry.must_share,
         must_fix={dtype: row.must for dtype, row in entry.fixed.items() if row.must is not None},

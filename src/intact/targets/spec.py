@@ -119,7 +119,8 @@ class OpSpec:
     is an error, `must_fix` in which types a `fixed` output with another zero point (or scale) is one. An operator that
     is `absorbed` only cuts values off: where the grid behind it does that too, it is part of the node before it.
     `group` says when a device takes an operator together with its Q/DQ nodes, so that no signature that runs in
-    float applies: where all types agree, where those of the first input and the output do, or never.
+    float applies: where all types agree, where those of the first input and the output do, or never. What does not
+    meet `right` is taken, and computed wrongly.
     """
 
     op: str
@@ -136,6 +137,7 @@ class OpSpec:
     must_fix: Mapping[str, str] = field(default_factory=dict)
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"
+    right: tuple[Requirement, ...] = ()
 
     def must_have_fixed(self, dtype: str) -> bool:
         """True if a grid that is shared with other tensors may not take the place of the fixed one."""

@@ -46,6 +46,7 @@ def resolve(
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
     merged = _merged(plan, seen)
     grids = {name: chosen.get(name) or _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
+    grids |= _of_neighbours(model, plan, grids, {name for name, sketch in merged.items() if _is_zero(sketch)})
     tensors = {tensor: grids[name] for tensor, name in plan.tensors.items()}
     nodes = {node.name: node for node in query.all_nodes(model)}
     biases = {bias.node: bias for bias in plan.biases}
@@ -118,6 +119,37 @@ def _encoding(grid: PlannedGrid, seen: Sketch | None) -> Encoding:
     if wider <= 1:
         return encoding
     return arithmetic.encode(wider * chosen.low, wider * chosen.high, grid.dtype, symmetric=grid.symmetric)
+
+
+def _is_zero(seen: Sketch) -> bool:
+    return seen.low == seen.high == 0
+
+
+def _of_neighbours(
+    model: ir.Model, plan: QuantPlan, grids: Mapping[str, Encoding], empty: set[str]
+) -> dict[str, Encoding]:
+    """Grids for tensors of zeros, which fit any: the finest that a node has beside one.
+
+    A scale of 1 beside one of 1e-4 would make a device lose the finer numbers where both meet.
+    """
+    found: dict[str, Encoding] = {}
+    for node in query.all_nodes(model) if empty else ():
+        read = [plan.entry(v.name or "", node.name or "", i) for i, v in enumerate(node.inputs) if v is not None]
+        entries = (*read, *(value.name or "" for value in node.outputs))
+        names = {plan.tensors[entry] for entry in entries if entry in plan.tensors}
+        beside = [grids[name] for name in names - empty]
+        for name in names & empty:
+            own = grids[name]
+            fitting = [found[name]] if name in found else []
+            fitting += [_like(own, grid, plan.grids[name]) for grid in beside if grid.dtype == own.dtype]
+            if fitting:
+                found[name] = min(fitting, key=lambda grid: float(grid.scale))
+    return found
+
+
+def _like(own: Encoding, other: Encoding, planned: PlannedGrid) -> Encoding:
+    zero_point = own.zero_point if planned.symmetric else other.zero_point
+    return Encoding(own.dtype, np.maximum(other.scale, np.float32(planned.least_scale)), zero_point)
 
 
 def _range(grid: PlannedGrid, seen: Sketch | None) -> Range:
