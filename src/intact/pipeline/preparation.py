@@ -185,7 +185,12 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     unroll = target.npu and quant is not None and quant.activation_type in FINE
     ops = target.has if target.npu else None
     return optimization.optimize(
-        model, ops=ops, take_apart=take_apart, unroll_layers=unroll, longest_stride=target.longest_stride
+        model,
+        ops=ops,
+        take_apart=take_apart,
+        unroll_layers=unroll,
+        longest_stride=target.longest_stride,
+        flatten_linear=quant is not None and quant.has_grids and target.multiplies_matrices_only,
     )
 
 

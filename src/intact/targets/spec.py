@@ -295,6 +295,15 @@ class Target:
             return f"{self.backend}/{self.soc.name.lower()}"
         return self.backend if self.arch is None else f"{self.backend}/v{self.arch}"
 
+    @property
+    def multiplies_matrices_only(self) -> bool:
+        """True if it computes a Gemm in integers, and a MatMul, whose operands may have more dimensions, in float."""
+        return [self._has_integers("", op) for op in ("Gemm", "MatMul")] == [True, False]
+
+    def _has_integers(self, domain: str, op_type: str) -> bool:
+        spec = self.op(domain, op_type)
+        return spec is not None and any(row.runs == "integer" for row in self.signatures(spec))
+
     def signatures(self, spec: OpSpec) -> tuple[Signature, ...]:
         """The signatures of an operator that this architecture has."""
         return tuple(s for s in spec.signatures if self.arch is None or s.arch <= self.arch)

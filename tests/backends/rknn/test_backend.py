@@ -24,6 +24,7 @@ from intact.targets.registry import known_socs, load_target
 from tests.builder import from_text
 from tests.zoo import data
 from tests.zoo.large import vit_small
+from tests.zoo.transformer import bert
 
 needs_toolchain = pytest.mark.skipif(
     toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed: {TOOLCHAIN.command()}"
@@ -147,3 +148,18 @@ def test_patches_in_integers_before_a_transformer_in_half_precision_are_taken(tm
     assert [layer.precision for layer in patches if layer.kind == "Conv"] == ["INT8", "INT8"]
     assert built.placement.cpu_nodes == ()
     assert {row.form: row.sqnr_db for row in built.accuracy}["compiled"] > LEAST_DB - 5
+
+
+@needs_toolchain
+@pytest.mark.slow
+def test_linear_layers_of_a_transformer_are_integers_around_attention_in_half_precision(tmp_path):
+    """The compiler dies of this model where the integers of a layer are made of the result of attention itself."""
+    model = bert()
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", **data(model, 16))
+    built = stages.build(tmp_path / "m.onnx", config(tmp_path, strict=False), tmp_path / "out")
+    layers = [layer for layer in built.placement.layers if layer.kind.startswith("Conv")]
+    assert {layer.precision for layer in layers} == {"INT8"} and len(layers) == 14
+    attention = [layer.precision for layer in built.placement.layers if layer.kind == "exSDPAttention"]
+    assert attention == ["FLOAT16", "FLOAT16"]
+    assert min(row.sqnr_db for row in built.accuracy if row.form == "compiled") > LEAST_DB - 10

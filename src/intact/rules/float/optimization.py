@@ -12,6 +12,7 @@ from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, composites, constant_folding, duplicates, loops
+from intact.rules.float.flat_linear import FlatLinearRule, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.patches import SplitLongStride
 from intact.rules.float.recurrent import UnrolledLayer
@@ -48,18 +49,22 @@ def optimize(
     take_apart: bool = True,
     unroll_layers: bool = False,
     longest_stride: int | None = None,
+    flatten_linear: bool = False,
 ) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
     `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
     to operators that few targets have. `take_apart` says whether operators that ONNX Runtime's own optimizers fuse
     are taken apart, as quantizing them needs it, and every device but its CPU provider; `unroll_layers`, whether
-    recurrent layers are. `longest_stride` is that of convolutions that the target computes directly.
+    recurrent layers are. `longest_stride` is that of convolutions that the target computes directly;
+    `flatten_linear` says whether linear layers are written on matrices, for targets that have no others in integers.
     """
     result = model.clone()
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
-    left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)), SplitLongStride)
+    flat = () if flatten_linear else (FlatLinearRule, NegateProduct)
+    apart = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
+    left_whole = (*apart, *flat, SplitLongStride)
     rules = [rule for rule in known if not isinstance(rule, left_whole)]
     rules += [] if longest_stride is None else [SplitLongStride(longest_stride)]
     applications: list[Application] = []

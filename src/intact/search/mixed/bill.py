@@ -28,7 +28,7 @@ class Bill:
 
 def bill(prices: Prices, given: ir.Model, written: ir.Model) -> Bill:
     """The bill of `written`, which was made from `given`, the float model that the prices are for, with its shapes."""
-    types = {name: found for found in types_of(written) for name in found.given}
+    types = _types(written)
     rows = {name: _row(node, types.get(name), prices.costs) for name, node in _nodes(given).items()}
     cost = _products(prices, given, rows) + _weights(prices, given, types) + _tensors(prices, given, rows)
     groups = Counter(_dearest((rows[name] for name in group.nodes), prices.costs) for group in prices.structure.groups)
@@ -40,6 +40,12 @@ def bill(prices: Prices, given: ir.Model, written: ir.Model) -> Bill:
 def width(dtype: str) -> int:
     """The bits of a type, where all floats count as the widest."""
     return _FLOAT_BITS if "float" in dtype or dtype == "double" else bits(dtype)
+
+
+def _types(written: ir.Model) -> dict[str, NodeTypes]:
+    """The types of nodes by their names; a name that is gone is that of the nodes which were made of it."""
+    found = types_of(written)
+    return {name: types for types in found for name in types.given} | {types.node: types for types in found}
 
 
 def _row(node: ir.Node, types: NodeTypes | None, costs: Costs) -> Level:
