@@ -252,7 +252,8 @@ class Target:
     toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
     their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
     float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
-    convolutions that it computes directly: longer ones cost a multiple of what they have to.
+    convolutions that it computes directly: longer ones cost a multiple of what they have to. `channels_at_once` is how
+    many it multiplies together: fewer cost as much.
     """
 
     backend: str
@@ -274,6 +275,7 @@ class Target:
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    channels_at_once: int | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

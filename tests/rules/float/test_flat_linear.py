@@ -100,7 +100,7 @@ def test_linear_layers_are_flat_where_integers_need_it_alone(encoder, device):
 
 
 def test_an_encoder_on_flat_layers_computes_the_same_in_as_many_products(encoder):
-    flat = optimization.optimize(encoder, ops=load_target("rknn").has, flatten_linear=True).model
+    flat = optimization.optimize(encoder, ops=load_target("rknn").has, asked=RULES).model
     # Two products of attention in each of two layers are left; a query, a key and a value read the same rows.
     assert ops(flat).count("MatMul") == 4 and ops(flat).count("Gemm") == 2 * 6 + 2
     assert ops(flat).count("Neg") == 2
