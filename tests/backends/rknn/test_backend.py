@@ -21,6 +21,7 @@ from intact.pipeline.preparation import prepare
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
+from intact.targets.validate import validate
 from tests.builder import from_text
 from tests.zoo import data
 from tests.zoo.large import vit_small
@@ -116,6 +117,20 @@ def test_the_program_in_c_names_every_port_with_its_type_and_grid():
     assert ".index = 0, .type = RKNN_TENSOR_INT8" in code and "x: q = round(real / 0.5) + -3" in code
     assert ".index = 1, .type = RKNN_TENSOR_FLOAT32" in code and "rknn_inputs_set(context, 2, inputs)" in code
     assert BACKEND.native_code([{**x, "dtype": "bool"}], []) is None
+
+
+@pytest.mark.parametrize(("exponent", "found"), [(0.5, []), (2.0, []), (3.0, []), (1.7, ["input 1 has 1.7"])])
+def test_a_power_is_taken_at_the_exponents_that_the_npu_has(exponent, found):
+    weights = {"e": np.array([exponent], np.float32)}
+    model = from_text("(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y)", "y = Pow (x, e)", weights=weights)
+    violations = validate(model, load_target("rknn"), strict=False)
+    assert [violation.found for violation in violations] == found
+
+
+@pytest.mark.parametrize(("soc", "count"), [("rk3588", 0), ("rk3562", 0), ("rk3566", 1), ("rk3568", 1)])
+def test_softmax_is_left_to_the_cpu_by_chips_that_do_not_have_it(soc, count):
+    model = from_text("(float[1, 8, 16] x) => (float[1, 8, 16] y)", "y = Softmax <axis = -1> (x)")
+    assert len(validate(model, load_target("rknn", soc=soc), strict=False)) == count
 
 
 @needs_toolchain
