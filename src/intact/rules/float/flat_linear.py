@@ -16,17 +16,11 @@ _MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten")
 
 
 class FlatLinearRule(Rule):
-    """The part that linear layers with and without a bias share."""
+    """A linear layer on vectors in more than two dimensions, with a bias or without."""
 
     exactness = BOUNDED
     creates = (("", "Gemm"), ("", "Reshape"))
     is_rare = True
-
-    def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None = None) -> ir.Value:
-        *outer, inner = query.known_shape(x)
-        rows = op.Reshape(x, _sizes(op, prod(outer), inner))
-        bias = None if b is None else op.constant(query.known_constant(b).reshape(-1), "bias")
-        return op.Reshape(op.Gemm(rows, w, bias), _sizes(op, *outer, query.known_shape(w)[1]))
 
 
 class FlattenBiasedLinear(FlatLinearRule):
@@ -39,6 +33,9 @@ class FlattenBiasedLinear(FlatLinearRule):
         if _is_bias(b, x, w):
             return _shape_doubt(x, w)
         return f"{query.describe(b)} is not one number for each column of {query.describe(w)}"
+
+    def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value) -> ir.Value:
+        return _flat(op, x, w, op.constant(query.known_constant(b).reshape(-1), "bias"))
 
 
 class FlattenLinear(FlatLinearRule):
@@ -56,7 +53,7 @@ class FlattenLinear(FlatLinearRule):
         return _shape_doubt(x, w)
 
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, product: ir.Node) -> ir.Value:
-        return super().rewrite(op, x, w)
+        return _flat(op, x, w, None)
 
 
 class NegateProduct(Rule):
@@ -83,6 +80,12 @@ class NegateProduct(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, gemm: ir.Node) -> ir.Value:
         return op.like(gemm, op.Neg(x), op.constant(-query.known_constant(w), "weight"), b)
+
+
+def _flat(op: Builder, x: ir.Value, w: ir.Value, bias: ir.Value | None) -> ir.Value:
+    *outer, inner = query.known_shape(x)
+    rows = op.Reshape(x, _sizes(op, prod(outer), inner))
+    return op.Reshape(op.Gemm(rows, w, bias), _sizes(op, *outer, query.known_shape(w)[1]))
 
 
 def _shape_doubt(x: ir.Value, w: ir.Value) -> str | None:

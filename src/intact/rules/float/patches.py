@@ -16,6 +16,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
+from intact.model.multiplications import filled
 
 # Two layers also move more data than one: a smaller gain is none.
 _MOST_OF_THE_PRICE = 0.75
@@ -63,16 +64,16 @@ class TakePixelsIntoChannels(Rule):
         moving = op.constant(_moving(weight.shape[1], strides, weight.dtype), "pixels")
         cells = op.Conv(x, moving, kernel_shape=strides, strides=strides, group=weight.shape[1])
         pads = [*(way.before for way in ways), *(way.behind for way in ways)]
-        sizes = {"kernel_shape": [way.cells for way in ways], "strides": [1, 1], "pads": pads}
-        return op.like(conv, cells, op.constant(behind, "weight"), b, **sizes)
+        windows = [way.cells for way in ways]
+        return op.like(conv, cells, op.constant(behind, "weight"), b, kernel_shape=windows, strides=[1, 1], pads=pads)
 
     def _price_doubt(self, w: ir.Value, ways: list[_Way]) -> str | None:
         outputs, channels, *kernel = query.known_shape(w)
         cell = prod(way.stride for way in ways)
-        outputs = _filled(outputs, self.lanes)
-        now = outputs * prod(kernel) * _filled(channels, self.lanes)
-        then = outputs * prod(way.cells for way in ways) * _filled(channels * cell, self.lanes)
-        then += _filled(channels * cell, self.lanes) * cell * self.lanes
+        outputs = filled(outputs, self.lanes)
+        now = outputs * prod(kernel) * filled(channels, self.lanes)
+        then = outputs * prod(way.cells for way in ways) * filled(channels * cell, self.lanes)
+        then += filled(channels * cell, self.lanes) * cell * self.lanes
         enough = now * _MOST_OF_THE_PRICE
         return None if then <= enough else f"{then} instead of {now} multiplications for each result save too few"
 
@@ -172,10 +173,6 @@ def _into_channels(weight: np.ndarray, counts: list[int], steps: list[int]) -> n
     outputs, channels = weight.shape[:2]
     cut = weight.reshape(outputs, channels, counts[0], steps[0], counts[1], steps[1])
     return cut.transpose(0, 1, 3, 5, 2, 4).reshape(outputs, channels * steps[0] * steps[1], *counts)
-
-
-def _filled(count: int, lanes: int) -> int:
-    return -(-count // lanes) * lanes
 
 
 def _moving(channels: int, steps: list[int], dtype: np.dtype) -> np.ndarray:

@@ -63,7 +63,7 @@ def _row(node: ir.Node, types: NodeTypes | None, costs: Costs) -> Level:
 def _products(prices: Prices, given: ir.Model, rows: Mapping[str, Level]) -> float:
     nodes = _nodes(given)
     names = [name for group in prices.structure.groups for name in group.nodes]
-    return sum(multiply_adds(nodes[name]) * rows[name].multiply for name in names)
+    return sum(multiply_adds(nodes[name], prices.work.lanes) * rows[name].multiply for name in names)
 
 
 def _weights(prices: Prices, given: ir.Model, types: Mapping[str, NodeTypes]) -> float:
