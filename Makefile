@@ -1,6 +1,14 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
-BIN := .venv/bin
+# Windows has the programs of an environment in another folder.
+PROGRAMS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := .venv/$(PROGRAMS)
+# The Hexagon compiler has wheels for x86-64 Linux and for Windows only: elsewhere the tests that need it are skipped.
+SYSTEM := $(if $(filter Windows_NT,$(OS)),Windows,$(shell uname -s)-$(shell uname -m))
+EXTRAS := openvino,cluster,test,docs
+ifneq ($(filter Windows Linux-x86_64,$(SYSTEM)),)
+EXTRAS := qnn,$(EXTRAS)
+endif
 # Each of the two begins with a half of the tests, so that what a file prepares is prepared once, and helps the other out.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -23,7 +31,7 @@ test-all: lint
 
 # The tests of `make test` with the oldest versions that pyproject.toml allows; what those warn of, later ones mended.
 test-oldest: .venv-oldest/test
-	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal -m "not slow" -W "ignore::DeprecationWarning"
+	.venv-oldest/$(PROGRAMS)/python -m pytest -n 2 --dist worksteal -m "not slow" -W "ignore::DeprecationWarning"
 
 # The tests of `make test` with their lines counted, which takes more than twice the time: see CONTRIBUTING.
 coverage: .venv/test
@@ -62,22 +70,22 @@ bench: .venv/test
 bench-peers: .venv/test
 	$(BIN)/python -m bench.peers $(PEERS)
 
-.venv/bin/python:
+.venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-.venv/qnn: .venv/bin/python pyproject.toml
+.venv/qnn: .venv/pyvenv.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[qnn]"
 	touch $@
 
-.venv/test: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[qnn,openvino,cluster,test,docs]"
+.venv/test: .venv/pyvenv.cfg pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
 	touch $@
 
 .venv-oldest/test: pyproject.toml tests/oldest.py
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python tests/oldest.py > .venv-oldest/constraints.txt
-	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/constraints.txt --editable ".[openvino,test]"
+	.venv-oldest/$(PROGRAMS)/python tests/oldest.py > .venv-oldest/constraints.txt
+	.venv-oldest/$(PROGRAMS)/python -m pip install --quiet --constraint .venv-oldest/constraints.txt --editable ".[openvino,test]"
 	touch $@
 
 # Tests of Hugging Face models run where this is installed, and are skipped elsewhere: torch is large.

@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from intact.api.quantize import quantize  # noqa: E402
 from intact.api.verify import verify  # noqa: E402
 from intact.errors import IntactError  # noqa: E402
+from intact.pipeline.stages import BuildOptions  # noqa: E402
 from intact.runtime.host_cpu import adds_pairs_in_16_bits  # noqa: E402
 from intact.search.builds import build_any  # noqa: E402
 from intact.settings.config import BuildConfig  # noqa: E402
@@ -156,7 +157,7 @@ def sound(folder: Path) -> bool:
             "strict": False,
         }
         try:
-            built = build_any(path, BuildConfig.from_dict(values), folder / "out", overwrite=True)
+            built = build_any(path, BuildConfig.from_dict(values), folder / "out", BuildOptions(overwrite=True))
             word, why = built.verdict, "; ".join(built.verdict_reasons)
         except IntactError as error:
             word, why = "refused", f"{error.code} {error.message[:200]}"

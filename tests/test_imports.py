@@ -32,6 +32,7 @@ FLOORS = [
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = FLOORS[0]
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+EVERY = frozenset(FILES)
 
 
 def room_of(path: Path) -> str:
@@ -115,6 +116,37 @@ def test_a_floor_takes_from_below_and_not_from_above(below, above):
 )
 def test_the_rule_refuses_what_the_design_refuses(importer, wanted, refused):
     assert forbidden(importer, wanted) == refused
+
+
+def needed(path: Path) -> set[Path]:
+    """The files of the package that a file imports, wherever in it, a name of a package by the package's own file."""
+    found = set()
+    for name in imports(path):
+        parts = name.split(".")
+        while parts[:1] == ["intact"] and len(parts) > 1:
+            place = ROOT.joinpath(*parts[1:])
+            one = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file in EVERY), None)
+            if one is not None:
+                found.add(one)
+                break
+            parts.pop()
+    return found - {path}
+
+
+def cycle(graph: dict[Path, set[Path]]) -> set[Path]:
+    """The files that are left when whatever imports nothing that is left is taken away, again and again."""
+    left = dict(graph)
+    while ends := [path for path, wanted in left.items() if not wanted & left.keys()]:
+        for path in ends:
+            del left[path]
+    return set(left)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    graph = {path: needed(path) for path in FILES}
+    assert sum(map(len, graph.values())) > 2000 and cycle(graph) == set()
+    a, b, c = map(Path, "abc")
+    assert cycle({a: {b}, b: {a}, c: set()}) == {a, b}
 
 
 def test_no_room_bears_the_name_of_a_public_function():

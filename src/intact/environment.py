@@ -22,7 +22,7 @@ def versions(packages: Sequence[str] = (), *, install: str | None = None) -> dic
 
 @cache
 def sources() -> str:
-    """A digest of the program itself: a version has many states while it is written."""
+    """A digest of the sources, which change more often than the version."""
     root, found = Path(__file__).parent, hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".toml", ".j2")):
         found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

@@ -47,7 +47,7 @@ class IntactError(Exception):
         super().__init__(self.text())
 
     def __reduce__(self) -> tuple[Callable[..., IntactError], tuple[type[IntactError], dict[str, Any]]]:
-        """Make the same error in another process: its words alone would not tell its parts."""
+        """Pickle the parts of the error, so that another process makes the same one and not just its text."""
         return _again, (type(self), self.__dict__)
 
     def text(self) -> str:

@@ -58,6 +58,19 @@ def test_every_public_function_is_callable_before_and_after_a_build(zoo, tmp_pat
     assert all(callable(getattr(intact, name)) for name in FUNCTIONS), "a room of the same name took its place"
 
 
+def test_every_public_name_is_a_function_above_or_a_type():
+    others = set(intact.__all__) - set(FUNCTIONS) - {"__version__"}
+    assert all(isinstance(getattr(intact, name), type) for name in others) and set(FUNCTIONS) <= set(intact.__all__)
+
+
+def test_the_types_that_are_shown_are_those_that_run():
+    """A type checker reads the imports that are for it, and a program the homes that names are loaded from."""
+    tree = ast.parse(Path(intact.__file__).read_text(encoding="utf-8"))
+    (shown,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    found = {name.name: node.module for node in shown.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert found == intact._HOMES
+
+
 @pytest.mark.parametrize("held", ["arrays", "array", "function"])
 def test_inputs_may_be_held_in_memory(held, zoo, tmp_path):
     arrays = dict(np.load(zoo.data("residual_cnn")))

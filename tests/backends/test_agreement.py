@@ -11,7 +11,7 @@ import pytest
 from intact.backends.live import place_live
 from intact.events import Log
 from intact.model import shapes
-from intact.pipeline import preparation
+from intact.pipeline import stages
 from intact.rules.quantized import families
 from intact.settings.config import BuildConfig
 from intact.targets.placement import place
@@ -42,7 +42,7 @@ def compiled_form(zoo):
             "quant": {"load_path": str(rows), "samples": ROWS, **quant},
             "compile": {"device": "qnn", "arch": f"v{arch}"},
         }
-        prepared = preparation.prepare(path, BuildConfig.from_dict(settings), Log())
+        prepared = stages.prepare(path, BuildConfig.from_dict(settings), Log())
         model = families.rewrite(prepared.model, prepared.target).model
         shapes.infer_shapes(model)
         return model, prepared.target

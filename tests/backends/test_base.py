@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from intact.backends import base, installed
 from intact.backends.probing import library_of
 from intact.errors import NotAvailable, SettingsError
 from intact.settings import devices
+from intact.targets import registry
 from intact.targets.registry import load_target
 from tests.test_structure import strings
 
@@ -26,6 +28,10 @@ ALLOWED = {
     "runtime/ort_cpu.py": "where ONNX Runtime puts the memory of an array: not a backend",
     "api/probe.py": "the default of a flag",
 }
+# Texts that name a backend among other words, as an example of what a user may write.
+EXAMPLES = {"cli/debug.py", "cli/matrix.py", "cli/options.py", "cli/probe.py", "cli/toolchain.py", "settings/config.py"}
+# The name of the host is a common word.
+MENTIONED = re.compile(rf"\b({'|'.join(sorted(NAMES - {devices.HOST}))})\b", re.IGNORECASE)
 
 
 def outside() -> list[Path]:
@@ -48,6 +54,8 @@ def test_no_backend_is_named_or_imported_outside_its_folder(path):
     where = path.relative_to(ROOT).as_posix()
     named = sorted(NAMES.intersection(strings(path)))
     assert bool(named) == (where in ALLOWED), f"{where} names {named}: ask the backend, or its table"
+    mentioned = [text for text in strings(path) if text not in NAMES and MENTIONED.search(text)]
+    assert bool(mentioned) == (where in EXAMPLES), f"{where} speaks of a backend in {mentioned}: ask tables instead"
     folders = [f"intact.backends.{name}" for name in NAMES]
     assert [name for name in imported(path) if any(f"{name}.".startswith(f"{folder}.") for folder in folders)] == []
 
@@ -56,6 +64,7 @@ def test_both_are_looked_for_in_the_whole_program(tmp_path):
     assert len(outside()) > 250 and {path.parent.name for path in outside()} >= {"pipeline", "reports", "backends"}
     (tmp_path / "a.py").write_text('if target.backend == "qnn":\n    from intact.backends.qnn import client\n')
     assert strings(tmp_path / "a.py") == ["qnn"] and imported(tmp_path / "a.py") == {"intact.backends.qnn.client"}
+    assert MENTIONED.search("QNN does not take it") and not MENTIONED.search("the CPU takes it")
 
 
 @pytest.mark.parametrize("name", devices.shipped())
@@ -70,6 +79,7 @@ def test_what_backends_say_of_themselves():
     assert installed.names()[:4] == ["cpu", "dml", "openvino", "qnn"]
     assert installed.simulated() == ["qnn", "rknn"] and installed.timed() == ["cpu", "openvino"]
     assert {library_of(name).package for name in ("qnn", "openvino")} == {"onnxruntime-qnn", "openvino"}
+    assert registry.running_float() == ["cpu", "openvino", "rknn"]
     with pytest.raises(SettingsError, match=r"no library to ask(.|\n)*openvino, qnn"):
         library_of("cpu")
 

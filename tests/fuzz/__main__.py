@@ -50,6 +50,8 @@ def fuzz(name: str, seconds: float, first: int) -> None:
 def watch(name: str, seconds: float, first: int) -> bool:
     """Fuzz a target in a child process; True if it found nothing, did not die and did not hang."""
     kept = OUTPUT / f"{name}{TARGETS[name].suffix}"
+    # One that an earlier run found looks like a file that hangs.
+    kept.unlink(missing_ok=True)
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.fuzz", "--here", f"--seconds={seconds}", f"--seed={first}", name]
     )

@@ -634,6 +634,15 @@ def test_external_data_that_cannot_be_right_is_refused(tmp_path: Path, kind: str
     assert without_file(error).startswith("w: ")
 
 
+def test_strings_in_another_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    proto = outside(location="w.bin")
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    error = error_of(written(tmp_path, proto))
+    assert (error.status, error.code) == (3, "M112")
+    assert without_file(error).startswith("w: ") and "strings" in str(error)
+
+
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
     proto = outside(location="w.bin")

@@ -91,6 +91,29 @@ def test_functions_are_inlined() -> None:
     np.testing.assert_array_equal(y, [-8, 16])
 
 
+@pytest.mark.parametrize(("of_model", "of_function"), [("1", "2"), ("2", "1"), ("1", "0")])
+def test_the_version_of_a_domain_of_functions_means_nothing(of_model: str, of_function: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17, "own": {of_model}]>
+    g (float[2] x) => (float[2] y) {{ y = own.outer(x) }}
+    <domain: "own", opset_import: ["": 17]> twice (v) => (w) {{ w = Add(v, v) }}
+    <domain: "own", opset_import: ["": 17, "own": {of_function}]> outer (v) => (w) {{ t = own.twice(v) w = Neg(t) }}
+    """
+    model = normalize.normalize(ir.from_proto(onnx.parser.parse_model(text)))
+    [y] = run(io.to_bytes(model), {"x": np.array([1, -2], dtype=np.float32)})
+    np.testing.assert_array_equal(y, [-2, 4])
+
+
+def test_functions_of_another_version_of_an_onnx_domain_are_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+    g (float[2] x) => (float[2] y) { a = own.first(x) y = own.second(a) }
+    <domain: "own", opset_import: ["": 17, "ai.onnx.ml": 3]> first (v) => (w) { w = ai.onnx.ml.Scaler(v) }
+    <domain: "own", opset_import: ["": 17, "ai.onnx.ml": 5]> second (v) => (w) { w = ai.onnx.ml.Scaler(v) }
+    """
+    with pytest.raises(ModelError) as error:
+        normalize.normalize(ir.from_proto(onnx.parser.parse_model(text)))
+    assert error.value.code == "M125" and "second" in str(error.value)
+
+
 def test_a_call_may_leave_out_the_last_outputs_of_a_function() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
     g (float[2] x) => (float[2] y) { y = own.both(x) }

@@ -72,7 +72,9 @@ def quantized(path):
             yield node.name, node.op_type
 
 
-@pytest.mark.parametrize(("device", "precision", "least"), [("cpu", "uint8", 25), ("qnn", "w8a16", 30)])
+@pytest.mark.parametrize(
+    ("device", "precision", "least"), [("cpu", "uint8", 25), pytest.param("qnn", "w8a16", 30, marks=pytest.mark.qnn)]
+)
 def test_a_fused_decoder_is_quantized_and_whole(decoder, device, precision, least, tmp_path):
     rows = {"ids": RNG.integers(0, WORDS, (24, 1, ROWS)), "mask": np.ones((24, 1, ROWS), np.int64)}
     built = intact.build(decoder, data=rows, device=device, precision=precision, output=tmp_path / "out", effort="fast")

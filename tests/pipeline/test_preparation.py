@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.events import Log, Silence
-from intact.pipeline import preparation
+from intact.pipeline import stages
 from intact.quantization import float16, quantizing, stopwatch
 from intact.quantization.weight_only import packed_products
 from intact.settings.config import BuildConfig
@@ -56,7 +56,7 @@ def quantize_stage(folder, **settings):
     np.savez(folder / "rows.npz", x=rng.standard_normal((8, 4, 32)).astype(np.float32))
     quant = {"load_path": str(folder / "rows.npz"), **settings.pop("quant", {})}
     log = Log(Silence())
-    preparation.prepare(folder / "m.onnx", BuildConfig.from_dict({"quant": quant, **settings}), log)
+    stages.prepare(folder / "m.onnx", BuildConfig.from_dict({"quant": quant, **settings}), log)
     (stage,) = [stage for stage in log.stages if stage.name == "quantize"]
     return {name: seconds for name, seconds in stage.details.items() if name.endswith("_time_seconds")}
 
@@ -86,6 +86,6 @@ def test_what_is_assumed_of_vnni_decides_about_the_type_of_weights(zoo, vnni, ex
     """Kernels for uint8 × int8 saturate without it; the other type stands for the same numbers."""
     quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast", "samples": 2}
     asked = BuildConfig.from_dict({"precision": "uint8", "quant": quant, "compile": {"assume_vnni": vnni}})
-    nodes = preparation.prepare(zoo.model("residual_cnn"), asked, Log()).model.graph
+    nodes = stages.prepare(zoo.model("residual_cnn"), asked, Log()).model.graph
     weights = [conv.inputs[1].producer().inputs[0] for conv in nodes if conv.op_type in ("Conv", "Gemm", "MatMul")]
     assert weights and {weight.dtype.name for weight in weights} == {expected}

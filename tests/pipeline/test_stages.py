@@ -8,6 +8,8 @@ import itertools
 import json
 import os
 import random
+import re
+from inspect import getsource as source_of
 
 import jsonschema
 import numpy as np
@@ -25,7 +27,7 @@ from intact.backends import compiling, installed
 from intact.errors import DataError, ModelError, NotAvailable, OutputError, SettingsError
 from intact.events import Log, Silence
 from intact.model import io, query
-from intact.pipeline import loading, preparation, recording, stages, verifying
+from intact.pipeline import loading, recording, stages, verifying
 from intact.pipeline.stages import BuildOptions
 from intact.reports import manifest
 from intact.settings.config import BuildConfig
@@ -107,6 +109,15 @@ def made(cnn, rows, tmp_path_factory):
     folder, heard = tmp_path_factory.mktemp("made") / "out", Heard()
     stages.build(cnn, config(rows, precision="uint8"), folder, events=heard)
     return Made(folder, read_manifest(folder), heard)
+
+
+def test_the_list_of_stages_is_the_order_in_which_they_run():
+    listed = re.findall(r"^    (?:\w+)? +(\w+\.\w+) ", stages.__doc__, re.MULTILINE)
+    code = "".join(map(source_of, (stages.prepare, stages._complete, stages.deploy)))
+    called = [name for name in re.findall(r"(\w+\.\w+)\(", code) if name in listed]
+    *others, last = listed
+    assert len(listed) == 8 and last == "recording.finish"
+    assert [name for name in called if name != last] == others
 
 
 class TestAPlainBuild:
@@ -286,7 +297,7 @@ class TestOutput:
 
     def test_an_existing_folder_is_refused_before_any_work_and_stays(self, cnn, rows, tmp_path, monkeypatch):
         (tmp_path / "mine.txt").write_text("mine")
-        monkeypatch.setattr(preparation, "prepare", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(stages, "prepare", lambda *_: pytest.fail("work was done"))
         with pytest.raises(OutputError, match="not empty"):
             stages.build(cnn, config(rows), tmp_path)
         assert os.listdir(tmp_path) == ["mine.txt"]
@@ -410,7 +421,7 @@ def test_models_that_came_quantized_in_other_forms_build_too(make, tmp_path):
 class TestWhatIsNotThere:
     def test_a_missing_extra_is_refused_before_any_work(self, cnn, rows, tmp_path, monkeypatch):
         monkeypatch.setattr(installed.find("qnn"), "packages", ("a-package-that-does-not-exist",))
-        monkeypatch.setattr(preparation, "prepare", lambda *_: pytest.fail("work was done"))
+        monkeypatch.setattr(stages, "prepare", lambda *_: pytest.fail("work was done"))
         with pytest.raises(NotAvailable, match=r"not installed(.|\n)*intact\[qnn\]") as caught:
             stages.build(cnn, config(rows, compile={"device": "qnn"}), tmp_path / "out")
         assert caught.value.status == 5 and os.listdir(tmp_path) == []
@@ -494,7 +505,7 @@ def test_an_upgrade_that_no_synthetic_input_fits_is_not_checked_and_that_is_told
     "act",
     [
         lambda path: loading.load(path, BuildConfig(), Log()),
-        lambda path: preparation.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}), Log()),
+        lambda path: stages.prepare(path, BuildConfig.from_dict({"quant": {"load_path": "gone.npz"}}), Log()),
     ],
     ids=["alone", "beside another error"],
 )

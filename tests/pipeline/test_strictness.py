@@ -12,7 +12,7 @@ import pytest
 from intact.errors import SettingsError
 from intact.events import Log, Silence
 from intact.model import io
-from intact.pipeline import deployment, preparation
+from intact.pipeline import deployment, stages
 from intact.pipeline import stages as pipeline
 from intact.results import PlacedNode, Placement
 from intact.settings.config import BuildConfig
@@ -92,7 +92,7 @@ OFF += [past for code, _, past in LIMITS if code != "T111" and "int8 constant ch
 def compiled(path, config, folder):
     """The stages of a build up to its compiler: running what it made shows nothing of where nodes are."""
     log = Log(Silence())
-    rewritten = deployment.rewrite(preparation.prepare(path, config, log), log)
+    rewritten = deployment.rewrite(stages.prepare(path, config, log), log)
     return deployment.compile(deployment.validate(rewritten, log), folder, log).compiled
 
 

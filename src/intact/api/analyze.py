@@ -12,7 +12,7 @@ from intact.data.input_specs import UNFED
 from intact.errors import DataError, ModelError
 from intact.events import Events, Log, Silence
 from intact.model import shapes
-from intact.pipeline import analysis, preparation, presets
+from intact.pipeline import analysis, preparation, presets, stages
 from intact.results import Analysis
 from intact.rules.quantized import families
 from intact.runtime import ort_cpu
@@ -69,7 +69,7 @@ def _analyze(path: Path, config: BuildConfig, live: bool, events: Events | None)
 def _quantized(path: Path, config: BuildConfig, events: Events) -> tuple[ir.Model, Target]:
     """The model in the types of a build; where no inputs can be made up for it, without measuring its ranges."""
     try:
-        prepared = preparation.prepare(path, config, Log(events))
+        prepared = stages.prepare(path, config, Log(events))
     except (DataError, ModelError) as problem:
         given = config.test_path if config.quantization is None else config.quantization.load_path
         if given is not None or not (isinstance(problem, DataError) or problem.code in _UNFED):

@@ -9,6 +9,7 @@ from intact.api.notebook_progress import watched
 from intact.api.request import requested
 from intact.backends import lessons
 from intact.events import Events
+from intact.pipeline.stages import BuildOptions
 from intact.reports.junit import document as junit
 from intact.results import Build
 from intact.runtime import cluster as clusters
@@ -71,6 +72,5 @@ def build(
     events = watched(events)
     place, learnt = Path(output), (lessons.default_place() if learn else None)
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
-        return build_any(
-            given.path, given.config, place, overwrite=overwrite, resume=resume, learnt=learnt, events=events
-        )
+        options = BuildOptions(overwrite=overwrite, resume=resume)
+        return build_any(given.path, given.config, place, options, learnt=learnt, events=events)

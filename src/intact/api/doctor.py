@@ -41,7 +41,7 @@ class Health:
 
     @property
     def broken(self) -> tuple[Checked, ...]:
-        """What is installed and does not work."""
+        """Extras and devices that are installed but do not work."""
         return tuple(one for one in (*self.extras, *self.devices) if one.state == "broken")
 
 

@@ -1,4 +1,4 @@
-"""Refusals that need nothing loaded: for a command line, which has them said at once."""
+"""Checks that load nothing, so that the command line reports a mistake at once."""
 
 from __future__ import annotations
 

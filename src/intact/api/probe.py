@@ -107,7 +107,7 @@ def _questions(place: Path, events: Events) -> Iterator[Callable[[int, int, Prob
 
 @dataclass(frozen=True, slots=True)
 class NumericOrder:
-    """What an atlas is made of: a device, its architectures, of which the first is explored, and operators."""
+    """The subject of an atlas: a device, its architectures, of which the first is explored, and operators."""
 
     device: str
     archs: tuple[int, ...]

@@ -12,7 +12,7 @@ from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
-from intact.pipeline import checkpoints, model_files, preparation
+from intact.pipeline import checkpoints, model_files, stages
 from intact.results import QuantizeFigures
 from intact.runtime import cluster as clusters
 from intact.settings.config import BuildConfig
@@ -65,7 +65,7 @@ def quantize(
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
         with checkpoints.kept(place if resume else None, log) as kept:
-            prepared = preparation.prepare(given.path, given.config, log, kept)
+            prepared = stages.prepare(given.path, given.config, log, kept)
             if prepared.config.quantization is None:
                 reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
                 raise SettingsError(

@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 NAME = "debug"
 PARTED = 1
 SHOWN = 8
-# Where `so far` frightens people.
+# A figure in the column `so far` below this is explained, because it looks like a fault.
 LOW_DB = 20.0
 FILES = (
     Option("reference", Path, typer.Argument(help="The model that is right; or one model alone.", show_default=False)),
@@ -38,7 +38,7 @@ OUTPUT = (
     option("overwrite", "Replace what is there.", bool),
 )
 CHIP = (
-    option("device", "Compare the CPU with this NPU too: qnn, on the vendor's simulator."),
+    option("device", "Compare the CPU with this NPU too, such as qnn, on the vendor's simulator."),
     *(one for one in TARGET if one.name in ("arch", "soc")),
 )
 LIMITS = tuple(one for one in COMPILE if one.name in ("ep_option", "toolchain", "timeout"))

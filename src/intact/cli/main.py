@@ -175,7 +175,7 @@ def _run() -> None:
 
 
 def _run_for_programs() -> None:
-    """Run the command as ever, but tell a mistake in its usage as JSON, too."""
+    """Run the command as usual, but report mistakes in its usage as JSON too."""
     try:
         status = app(_arguments(sys.argv[1:]), standalone_mode=False)
     except Exception as error:

@@ -11,6 +11,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from intact.errors import IntactError
+from intact.settings import devices
 from intact.settings.places import PLACES
 
 
@@ -94,8 +95,8 @@ HF = (
 )
 CONFIG = (option("config", "A TOML or JSON file of settings; flags override it.", Path | None),)
 TARGET = (
-    option("device", "cpu, qnn, openvino, dml, or the path of a target table. [default: cpu]"),
-    option("arch", "Architecture, for example v73. [default for qnn: v73]"),
+    option("device", f"{', '.join(devices.known())}, or the path of a target table. [default: {devices.HOST}]"),
+    option("arch", "Architecture, for example v73. [default: the one that the table of the device names]"),
     option("soc", "Chip, for example SM8550; it decides the architecture."),
     option(
         "assume_vnni",
@@ -251,8 +252,8 @@ GATES = (
 LATENCY = (
     option(
         "max_latency_ratio",
-        "Gate: most time of an inference, as a multiple of the original's; 1.0 means no slower. Not for qnn: "
-        "a simulator's time is not latency.",
+        "Gate: most time of an inference, as a multiple of the original's; 1.0 means no slower. Not on a "
+        "simulator, whose time is not latency.",
         float | None,
     ),
 )

@@ -9,7 +9,7 @@ from intact.cli.options import CLUSTER, TALK, Flags, option, takes
 
 NAME = "probe"
 PROBE = (
-    option("device", "qnn or openvino. [default: qnn]"),
+    option("device", "A device whose vendor has a library to ask. [default: qnn]"),
     option("op", "Ask about this operator only; repeatable.", list[str] | None),
     option("arch", "Architectures, as v68,v73. [default: all]"),
     option("numeric", "Find where the simulator computes something else, and write the regions.", bool),

@@ -251,7 +251,7 @@ _DECIDES: dict[str, dict[int, Decide]] = {
     "Upsample": {1: _scales},
 }
 
-# Values for so many numbers of a slot with which the operator runs, whatever it reads.
+# For an input of an operator, by its place: this many values with which it runs, whatever its other inputs are.
 _HARMLESS: dict[str, dict[int, Callable[[int], list[float]]]] = {
     "ConstantOfShape": {0: lambda count: [2.0] * count},
     "Expand": {1: lambda count: [1.0] * count},

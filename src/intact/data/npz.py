@@ -74,7 +74,7 @@ def is_array_file(path: AnyFile) -> bool:
 
 
 def claimed_bytes(path: AnyFile) -> int:
-    """The bytes of all arrays of an array file, which are there as far as their headers say so."""
+    """The bytes that all arrays of a file take, as their headers claim."""
     if _is_npy(path):
         with path.open("rb") as stream:
             found = [_header(stream, path, None, size_of(path), path.name)]

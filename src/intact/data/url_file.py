@@ -13,7 +13,7 @@ from intact.runtime import cluster
 
 @dataclass(frozen=True, slots=True)
 class UrlFile:
-    """As much of a path as reading arrays takes."""
+    """A URL with the part of the interface of `Path` that reading arrays needs."""
 
     url: str
 
@@ -25,7 +25,7 @@ class UrlFile:
         return PurePosixPath(self.url).name
 
     def open(self, mode: str) -> IO[bytes]:
-        """The file as a stream that can be searched."""
+        """Open the file as a stream that can seek."""
         try:
             stream: IO[bytes] = _fsspec(self.url).open(self.url, mode).open()
         # Each of its file systems has exceptions of its own.

@@ -11,10 +11,10 @@ from intact.linting import nearby
 from intact.linting.check import Check, Finding, Isolated, Severity
 from intact.matching.builder import Builder
 from intact.model import query
+from intact.numbers.integer_types import BYTE_STEPS, INT32_MAX
 
 # Scales are float32, and their product is rounded once more: closer than this they are the same number.
 _ROUNDING = 2.0**-22
-_LARGEST = 2**31 - 1
 
 
 class _BiasGrid(Isolated):
@@ -44,7 +44,7 @@ class _BiasGrid(Isolated):
         wanted = _levels(bias, unit)
         assert wanted is not None, "the check saw them"
         whole = np.rint(wanted)
-        if (np.abs(whole) > _LARGEST).any() or (np.abs(wanted - whole) > np.abs(wanted) * _ROUNDING).any():
+        if (np.abs(whole) > INT32_MAX).any() or (np.abs(wanted - whole) > np.abs(wanted) * _ROUNDING).any():
             return super().rewrite(op, node)
         axis = {"axis": whole.ndim - 1} if unit.size > 1 else {}
         integers, scale = (
@@ -232,9 +232,9 @@ def _bias_levels(node: ir.Node) -> np.ndarray | None:
 
 
 def _most_products(weight: ir.Node) -> float:
-    """A bound on a sum of products that needs no look at the weight: 8-bit differences are below 256."""
+    """A bound on a sum of products that needs no look at the weight: 8-bit differences are at most `BYTE_STEPS`."""
     shape = query.static_shape(weight.inputs[0])
-    return 0.0 if shape is None else 255.0 * 255.0 * float(np.prod(shape, dtype=np.float64))
+    return 0.0 if shape is None else float(BYTE_STEPS) ** 2 * float(np.prod(shape, dtype=np.float64))
 
 
 def _sums(centred: np.ndarray, axis: int) -> np.ndarray:
@@ -244,11 +244,11 @@ def _sums(centred: np.ndarray, axis: int) -> np.ndarray:
 
 def _overflow(levels: np.ndarray, products: np.ndarray) -> str | None:
     reach = np.abs(levels) + (products if _broadcast(levels, products) else products.max(initial=0.0))
-    if (reach <= _LARGEST).all():
+    if (reach <= INT32_MAX).all():
         return None
     return (
         f"its bias is up to {np.abs(levels).max():.4g} units of x_scale · w_scale and its products sum up to "
-        f"{products.max(initial=0.0):.4g}: more than int32 holds ({_LARGEST})"
+        f"{products.max(initial=0.0):.4g}: more than int32 holds ({INT32_MAX})"
     )
 
 
@@ -258,4 +258,4 @@ def _overflow_in_kernel(node: ir.Node) -> str | None:
     if bias is None or weight is None or zero is None or weight.ndim < 2:
         return None
     zeros = zero.astype(np.int64).reshape(-1, *(1,) * (weight.ndim - 1))
-    return _overflow(bias.astype(np.float64), _sums(weight.astype(np.int64) - zeros, 0) * 255)
+    return _overflow(bias.astype(np.float64), _sums(weight.astype(np.int64) - zeros, 0) * BYTE_STEPS)

@@ -11,10 +11,10 @@ from intact.linting import nearby
 from intact.linting.check import Finding, Isolated, Severity, fence
 from intact.matching.builder import Builder
 from intact.model import normalize, query
+from intact.numbers.integer_types import INT32_MAX
 
 MICROSOFT = "com.microsoft"
 _WHERE = "QLinearWhere"
-_INT32_MAX = 2**31 - 1
 # Above this, float32 rounds whole numbers to multiples of 8.
 _EIGHTS_IN_FLOAT32 = 2**26
 # What QLinearGlobalAveragePool takes for x_scale / (y_scale · elements).
@@ -124,7 +124,7 @@ def _overflow(node: ir.Node, step: float) -> str | None:
         return None
     known = [extent for extent in extents if extent is not None]
     steps = (math.prod(known) if node.op_type == "Mul" else sum(known)) / step
-    most = _EIGHTS_IN_FLOAT32 if node.op_type == "Add" else _INT32_MAX
+    most = _EIGHTS_IN_FLOAT32 if node.op_type == "Add" else INT32_MAX
     return None if steps <= most else f"its results reach {steps:.6g} steps of its output, the kernel holds {most}"
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers import integer
 from intact.numbers.encoding import along
+from intact.numbers.integer_types import BYTE_STEPS
 
 DOMAINS = ("", "com.microsoft")
 """The domains of QuantizeLinear and DequantizeLinear: ONNX Runtime had its own before ONNX had them."""
@@ -156,7 +157,7 @@ def reach(node: ir.Node) -> int:
     """The greatest distance of an 8-bit integer that a DequantizeLinear reads from its zero point."""
     kind, zeros = dtype(node), zero_point(node)
     if kind is None or zeros is None:
-        return 255
+        return BYTE_STEPS
     return int(max(zeros.max() - kind.min, kind.max - zeros.min()))
 
 

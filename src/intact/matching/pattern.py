@@ -295,7 +295,7 @@ def _depth(pattern: ValuePattern) -> int:
 
 
 def _most_uses(roots: Sequence[ValuePattern]) -> dict[NodePattern, int]:
-    """For each node an upper bound on the uses that a match can make of what it matches: by nodes not before it."""
+    """For each node of a pattern, the most uses of its outputs that other nodes of a match can make."""
     # A pattern that is reached by several ways counts as often as it is reached, and is looked at once.
     whole = [item for root in roots for item in _walk(root)]
     reached = Counter(map(id, whole))

@@ -336,7 +336,7 @@ class _Engine:
         """
         found = []
         for value in values:
-            # Whoever reads a wide value since it was seen to be one is new, and has a visit of its own.
+            # A node that began to read a wide value after this is new, and is visited for that.
             if value in self.wide or query.is_constant(value):
                 continue
             uses = value.uses()

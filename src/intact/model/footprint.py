@@ -34,7 +34,7 @@ class Footprint:
 
     @property
     def is_known(self) -> bool:
-        """True if nothing about a run is left to the values that it meets."""
+        """True if shapes alone decide the size of every result, and no values do."""
         return not self.unknown and not self.loops
 
 

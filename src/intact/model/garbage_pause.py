@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-# Copies of so many nodes hold more memory than a walk over everything takes time.
+# Graphs of at least this many nodes are worth a collection: their copies hold much memory.
 MANY_NODES = 2000
 
 # True while a build leaves collecting to `tidy`.

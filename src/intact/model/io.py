@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,17 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 
 from intact import scratch
 from intact.errors import ModelError, about
-from intact.model import context_binaries, external, message, normalize, proto_check, schema_check, sniff, upgrade
+from intact.model import (
+    context_binaries,
+    external,
+    message,
+    normalize,
+    proto_check,
+    proto_normalize,
+    schema_check,
+    sniff,
+    upgrade,
+)
 from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
@@ -50,17 +59,17 @@ def _load(file: Path) -> ir.Model:
     proto = _parse(file)
     proto_check.check_header(proto, onnx.IR_VERSION, _newest_opsets())
     proto_check.check_text(proto)
-    _complete_imports(proto)
+    proto_normalize.complete_imports(proto)
     proto_check.check_inputs(proto.graph)
     proto_check.check_no_sparse(proto)
-    repeated = _keep_last_constants(proto.graph)
+    repeated = proto_normalize.keep_last_constants(proto.graph)
     proto_check.check_names(proto.graph)
     for function in proto.functions:
         proto_check.check_function_names(function)
     proto_check.check_no_recursion(proto.functions)
     proto_check.check_expansion(proto)
     roots = _check_tensors(proto, file)
-    _forget_maps(proto.graph)
+    proto_normalize.forget_maps(proto.graph)
     model = _deserialize(proto)
     model.meta[REPEATED] = repeated
     for tensor in tensors_of(model):
@@ -193,50 +202,6 @@ def _newest_opsets() -> dict[str, int]:
         name = "" if domain == proto_check.DOMAIN_ALIAS else domain
         newest[name] = max(version, newest.get(name, 0))
     return newest
-
-
-def _complete_imports(proto: onnx.ModelProto) -> None:
-    """Import every domain that nodes use; only the default domain must have been imported by the file itself."""
-    for holder, nodes in [(proto, proto.graph.node), *((function, function.node) for function in proto.functions)]:
-        versions = proto_check.imports_of(holder.opset_import)
-        used = {"" if node.domain == proto_check.DOMAIN_ALIAS else node.domain for node in proto_check.nodes_of(nodes)}
-        if "" in used - versions.keys():
-            raise ModelError(
-                "M107",
-                "the model does not say which opset its nodes belong to",
-                allowed="an opset_import for the default domain",
-                fix="export the model again; a file older than ONNX 1.0 cannot be read",
-            )
-        del holder.opset_import[:]
-        for domain, version in {**dict.fromkeys(sorted(used), 1), **versions}.items():
-            holder.opset_import.add(domain=domain, version=version)
-
-
-def _keep_last_constants(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """Of constants under one name keep the one that ONNX Runtime takes; return the names.
-
-    It takes the last, and that of a Constant node before any initializer.
-    """
-    nodes = {at: node.output[0] for at, node in enumerate(graph.node) if _is_constant(node)}
-    tensors = {at: tensor.name for at, tensor in enumerate(graph.initializer)}
-    made, stored = ({name: at for at, name in places.items()} for places in (nodes, tensors))
-    for at in [at for at, name in nodes.items() if made[name] != at][::-1]:
-        del graph.node[at]
-    for at in [at for at, name in tensors.items() if name in made or stored[name] != at][::-1]:
-        del graph.initializer[at]
-    counts = Counter([*nodes.values(), *tensors.values()])
-    return tuple(name for name, count in counts.items() if count > 1)
-
-
-def _forget_maps(graph: onnx.GraphProto) -> None:
-    """Leave out that a result is a map, which cannot be represented: the operator that makes it says so itself."""
-    for info in (*graph.value_info, *graph.output):
-        if proto_check.holds_map(info.type):
-            info.ClearField("type")
-
-
-def _is_constant(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", proto_check.DOMAIN_ALIAS) and len(node.output) == 1
 
 
 def _check_tensors(proto: onnx.ModelProto, file: Path) -> dict[str, Path]:

@@ -12,6 +12,8 @@ from onnx_ir.passes import common as passes
 from intact.errors import ModelError, SettingsError
 from intact.model import edit, fixed_inputs, query, shapes, upgrade
 
+# Beside ONNX's first domain, which is upgraded: operators of these have changed from one version to the next.
+VERSIONED_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 OVERRIDABLE = "overridable"
 """In the `meta` of an initializer that was an input, too: in the file as it was, a session may be given another."""
 
@@ -111,9 +113,10 @@ def inline_functions(model: ir.Model) -> ir.Model:
     """Return the model with every call of a function replaced by the body of the function."""
     if not model.functions:
         return model
-    if any(_disagrees(function, model) for function in model.functions.values()):
+    if _disagree_on_versions(model):
         # A body keeps its meaning only among nodes of the same opset.
         model = upgrade.upgrade(model).model
+        _agree_on_versions(model)
     _complete_calls(model)
     passes.InlinePass()(model)
     for key in list(model.functions):
@@ -210,10 +213,25 @@ def _complete_calls(model: ir.Model) -> None:
                 node.resize_outputs(len(function.outputs))
 
 
-def _disagrees(function: ir.Function, model: ir.Model) -> bool:
-    return any(
-        model.opset_imports.get(domain, version) != version for domain, version in function.opset_imports.items()
-    )
+def _disagree_on_versions(model: ir.Model) -> bool:
+    """True if a domain has two versions among the functions and the graph that they will be written into."""
+    versions = {version for body in upgrade.bodies_of(model) for version in body.opset_imports.items()}
+    return len(versions) > len({domain for domain, _ in versions})
+
+
+def _agree_on_versions(model: ir.Model) -> None:
+    """Give functions the model's version of every domain; those of ONNX mean something, so they have to agree."""
+    versions = dict(model.opset_imports)
+    for function in model.functions.values():
+        for domain, version in function.opset_imports.items():
+            if versions.setdefault(domain, version) != version and domain in VERSIONED_DOMAINS:
+                raise ModelError(
+                    "M125",
+                    f"function {function.name!r} is written in version {version} of domain {domain!r}, "
+                    f"but is called where version {versions[domain]} holds",
+                    fix="export the model again, with one version of this domain, or with its functions written out",
+                )
+            function.opset_imports[domain] = versions[domain]
 
 
 def _next_name(stem: str, taken: set[str], counters: dict[str, int]) -> str:

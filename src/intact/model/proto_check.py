@@ -147,7 +147,7 @@ def check_no_recursion(functions: Iterable[onnx.FunctionProto]) -> None:
 
 
 def check_expansion(proto: onnx.ModelProto) -> None:
-    """Functions that call functions do not make a great many nodes of a few when they are written out."""
+    """Refuse functions whose calls of each other turn a few nodes into very many when they are written out."""
     functions = {_key(function): function for function in proto.functions}
     sizes: dict[tuple[str, str, str], int] = {}
     waiting = list(functions)
@@ -206,7 +206,12 @@ def bytes_needed(name: str, tensor: onnx.TensorProto) -> int:
     """The number of bytes that the data of `tensor` has by its shape and type."""
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError("M112", f"{name}: its shape is {list(tensor.dims)}", allowed="dimensions from 0 up")
-    return _packed(math.prod(tensor.dims), _dtype(name, tensor))
+    dtype = _dtype(name, tensor)
+    if dtype == ir.DataType.STRING:
+        raise ModelError(
+            "M112", f"{name}: its strings are said to lie in another file", allowed="in the model's own file"
+        )
+    return _packed(math.prod(tensor.dims), dtype)
 
 
 def check_tensor(name: str, tensor: onnx.TensorProto) -> None:

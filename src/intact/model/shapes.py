@@ -56,7 +56,7 @@ def _light(model: ir.Model) -> ir.Model:
 
 
 def _light_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """What stands for the tensor of an initializer that is not read, None for one that is."""
+    """A tensor without data in place of an initializer that is too large to be read; None for one that is read."""
     tensor = value.const_value
     return None if tensor is None or tensor.nbytes <= LARGEST_READ else external.hollow(tensor, value.name or "")
 

@@ -23,7 +23,7 @@ OLDEST = 7
 MINIMUM = 21
 # The last opset with the first AveragePool.
 LAST_POOL = 18
-# What the oldest supported ONNX Runtime (1.22) reads.
+# What runtimes on devices read that are older than those we run on (ONNX Runtime 1.22).
 IR_VERSION = 10
 SHOWN = 3
 # Operators that ONNX Runtime's optimizers put into ONNX's own domain, where no opset has them.

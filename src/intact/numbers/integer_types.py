@@ -33,3 +33,10 @@ def _parsed(dtype: str) -> tuple[bool, int]:
     found = _NAME.fullmatch(dtype)
     assert found is not None, f"{dtype!r} is no integer type"
     return not found[1], int(found[2])
+
+
+INT32_MAX = limits("int32")[1]
+BYTE_STEPS = limits("uint8")[1]
+"""The steps of a grid of 8 bits: none of its integers is further from the zero point."""
+FLOAT32_LEVELS = 2**24
+"""Whole numbers up to this are all in float32; beyond it some are missing."""

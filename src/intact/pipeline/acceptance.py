@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -64,6 +65,14 @@ def ratio_gate(ratio: float, most: float, what: str) -> Gate:
     return remedies.with_remedy(gates.latency_gate(ratio, most, what=what))
 
 
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Facts that the advice of a failed gate has to fit: the kind of calibration and the target, where known."""
+
+    calibration: str | None = None
+    target: Target | None = None
+
+
 def check(
     config: BuildConfig,
     accuracy: tuple[Accuracy, ...],
@@ -71,13 +80,13 @@ def check(
     placement: Placement | None = None,
     *,
     cost: Cost | None = None,
-    calibration: str | None = None,
-    target: Target | None = None,
+    known: Circumstances | None = None,
 ) -> tuple[Gate, ...]:
     """Check every gate that is set on what was measured; `task` holds the original's rows too.
 
-    What a failed gate proposes to try fits the `target`, where there is one.
+    What a failed gate proposes to try fits what is `known` of the build.
     """
+    known = known or Circumstances()
     checked = []
     if config.min_sqnr is not None and accuracy:
         checked.append(gates.sqnr_gate(accuracy, config.min_sqnr))
@@ -91,5 +100,7 @@ def check(
         checked.append(gates.placement_gate(placement, config.require_npu))
     if config.max_cycles is not None and cost is not None:
         checked.append(gates.cycles_gate(cost, config.max_cycles))
-    takes = () if target is None else target.precisions
-    return tuple(remedies.with_remedy(gate, config.precision, calibration=calibration, takes=takes) for gate in checked)
+    takes = () if known.target is None else known.target.precisions
+    return tuple(
+        remedies.with_remedy(gate, config.precision, calibration=known.calibration, takes=takes) for gate in checked
+    )

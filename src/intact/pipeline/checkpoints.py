@@ -87,7 +87,7 @@ class Checkpoints:
         return result
 
     def _resumed(self, place: Path) -> object:
-        """What a stage made, pickled by this program; its words are said again."""
+        """Unpickle the result of a finished stage, and repeat its notes and warnings."""
         record: _FinishedStage = pickle.loads((place / _VALUE).read_bytes())
         for stage in record.stages:
             if stage.status == "skipped":

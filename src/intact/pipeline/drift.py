@@ -58,7 +58,7 @@ class Steps:
         return _shares(self.expected, _outputs(model, self.rows, self.states))
 
     def noise_of_a_step(self, model: ir.Model) -> Noise:
-        """The same for any single step, where that is more, with room for a step that is worse than the average.
+        """The noise of each output in its average step, with room for a worse one; over the sequence if that is more.
 
         Loud steps hide what is lost in quiet ones, and any step may be the last that somebody looks at.
         """

@@ -148,7 +148,7 @@ def _check_upgrade(source: LoadedModel, given: ir.Model) -> tuple[float | None, 
     except (ModelError, DataError) as problem:
         if not isinstance(problem, DataError) and (problem.code != ort_cpu.STOPPED or _runs(rows, path, given)):
             raise
-        # Neither form runs with what was made up, or nothing can be; data may say better values later.
+        # Neither form runs with made-up inputs, or none can be made up; real data may do better later.
         return None, (f"{path}: the upgrade to a newer opset was not checked: {problem.message}",)
     allowed = LEAST_UPGRADE_SQNR
     warnings: list[str] = []

@@ -15,6 +15,7 @@ from intact.model import io
 from intact.pipeline import deployment
 from intact.pipeline.deployment import CompiledModel, Outputs, RewrittenModel
 from intact.pipeline.preparation import KEPT
+from intact.pipeline.verifying import Verified
 from intact.results import Accuracy
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
@@ -48,6 +49,8 @@ class Mended:
 
 # Looks for a form of a rewritten model that a device computes rightly, on some rows; None where it finds none.
 Mender = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], Mended | None]
+# Validates, compiles and verifies one form of a model.
+Deploy = Callable[[RewrittenModel], tuple[CompiledModel, Verified]]
 
 
 def shortfall(accuracy: Sequence[Accuracy]) -> float:
@@ -115,6 +118,53 @@ def mend_once(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | N
         return MendedBuild(deployment.in_other_form(built.before, io.load(folder / KEPT), Log()), done)
 
     return built.prepared.checkpoints.stage("mend", lambda: mend(built, mender, log), pack, unpack)
+
+
+def deploy_best(
+    rewritten: RewrittenModel, deploy: Deploy, mender: Mender | None, recaller: Mender | None, log: Log
+) -> tuple[CompiledModel, Verified]:
+    """Deploy a model in the form that earlier builds found, or as it is; where that loses much, in a mended one."""
+    before = log.mark()
+    rewritten, compiled, verified = _deploy_recalled(rewritten, deploy, recaller, log)
+    missed = shortfall(verified.accuracy)
+    found = mend_once(compiled, mender, log) if missed and mender is not None else None
+    if found is not None:
+        told = log.stages.pop()
+        log.back_to(before)
+        try:
+            compiled, verified = deploy(found.form)
+            is_better = shortfall(verified.accuracy) < missed
+        except IntactError:
+            is_better = False  # the target does not take this form
+        if is_better:
+            _tell(found, compiled, log)
+        else:
+            log.back_to(before)
+            compiled, verified = deploy(rewritten)
+        log.stages.append(told)
+    log.warn(*shortcoming(verified.accuracy))
+    return compiled, verified
+
+
+def _deploy_recalled(
+    rewritten: RewrittenModel, deploy: Deploy, recaller: Mender | None, log: Log
+) -> tuple[RewrittenModel, CompiledModel, Verified]:
+    """Deploy the form that earlier builds found, if its target takes it, or else the one that is given."""
+    before = log.mark()
+    found = None if recaller is None else recall(rewritten, recaller, log)
+    if found is not None:
+        try:
+            compiled, verified = deploy(found.form)
+        except IntactError:
+            log.back_to(before)  # the target does not take this form
+        else:
+            _tell(found, compiled, log)
+            return found.form, compiled, verified
+    return rewritten, *deploy(rewritten)
+
+
+def _tell(found: MendedBuild, compiled: CompiledModel, log: Log) -> None:
+    log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
 
 
 def _db(found: float | None) -> float:

@@ -1,4 +1,4 @@
-"""The stages that every command on a model begins with: load → optimize → quantize, each from a value to a value."""
+"""The stages that every command on a model begins with: load, optimize, quantize, each from a value to a value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
 from intact.model.census import census
-from intact.model.garbage_pause import tidy
 from intact.pipeline import drift, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
@@ -77,26 +76,6 @@ class PreparedModel:
         """True if the quantized model is in the form that every target reads, so that it is worth a file."""
         quant = self.config.quantization
         return self.source.quantized is not None if quant is None else quant.has_grids and self.is_quantized
-
-
-def prepare(path: Path, asked: BuildConfig, log: Log, checkpoints: Checkpoints | None = None) -> PreparedModel:
-    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common.
-
-    What `checkpoints` have of a model, data and settings that are still the same is not done again.
-    """
-    contradictions.refuse_auto(asked)
-    begun, upgrade = begin(path, asked, log)
-    begun = replace(begun, checkpoints=checkpoints or Checkpoints())
-    begun.checkpoints.under(partial(key_of, begun))
-    try:
-        with memory.kept_within(begun.config):
-            optimized = optimize(begun, log)
-            tidy(optimized.model)
-            result = quantize(optimized, log)
-            tidy(result.model)
-            return result
-    finally:
-        upgrade.confirm(log)
 
 
 def key_of(begun: PreparedModel) -> Key:

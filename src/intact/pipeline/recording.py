@@ -36,15 +36,8 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
     prepared, compiled = built.prepared, built.compiled
     config, calibration, exported = prepared.config, prepared.inputs.calibration, prepared.source.origin
     kind = calibration.kind if prepared.calibrated else "none"
-    checked = acceptance.check(
-        config,
-        found.accuracy,
-        found.task,
-        compiled.placement,
-        cost=compiled.cost,
-        calibration=kind,
-        target=prepared.target,
-    )
+    known = acceptance.Circumstances(kind, prepared.target)
+    checked = acceptance.check(config, found.accuracy, found.task, compiled.placement, cost=compiled.cost, known=known)
     gates = checked if found.latency is None else (*checked, found.latency)
     judged = _judge(prepared, found, gates)
     result = Build(

@@ -1,17 +1,27 @@
-"""The order of the stages: load → optimize → quantize → rewrite → validate → compile → verify.
+"""The order of the stages, each a function from a value to a value; this file alone knows which follows which.
 
-Each stage is a function from a value to a value; this file alone knows which follows which.
+    stage      function                     hands on
+    load       preparation.begin            PreparedModel, with settings, target and inputs
+    optimize   preparation.optimize         PreparedModel, in friendlier operators
+    quantize   preparation.quantize         PreparedModel, with Q/DQ nodes
+    rewrite    deployment.rewrite_once      RewrittenModel, in the form that the target takes
+    validate   deployment.validate_once     ValidatedModel, with the nodes that stay on the CPU
+    compile    deployment.compile_once      CompiledModel, with the files that a device loads
+    verify     verifying.verify_once        Verified, with the error of every form
+               recording.finish             Build, with its verdict, manifest and report
+
+`prepare` runs the first three, `deploy` the last three. A compiled form that lost much is deployed once more in a form
+that somebody knows to be better (`mending.deploy_best`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from intact.backends import compiling
 from intact.backends.installed import versions
-from intact.errors import IntactError
 from intact.events import Events, Log, Silence
 from intact.model.garbage_pause import collected_by_stage, tidy
 from intact.pipeline import (
@@ -32,6 +42,7 @@ from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.verifying import Finder, Verified
 from intact.reports import publish
 from intact.results import Build
+from intact.settings import contradictions
 from intact.settings.config import BuildConfig
 
 
@@ -63,11 +74,31 @@ def build(
     check(path, config, output, overwrite=options.overwrite)
     log = Log(events or Silence())
     with collected_by_stage(), checkpoints.kept(output if options.resume else None, log) as kept:
-        return complete(preparation.prepare(path, config, log, kept), output, options, log)
+        return complete(prepare(path, config, log, kept), output, options, log)
+
+
+def prepare(path: Path, asked: BuildConfig, log: Log, kept: checkpoints.Checkpoints | None = None) -> PreparedModel:
+    """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common.
+
+    What is `kept` of a model, data and settings that are still the same is not done again.
+    """
+    contradictions.refuse_auto(asked)
+    begun, upgrade = preparation.begin(path, asked, log)
+    begun = replace(begun, checkpoints=kept or checkpoints.Checkpoints())
+    begun.checkpoints.under(partial(preparation.key_of, begun))
+    try:
+        with memory.kept_within(begun.config):
+            optimized = preparation.optimize(begun, log)
+            tidy(optimized.model)
+            result = preparation.quantize(optimized, log)
+            tidy(result.model)
+            return result
+    finally:
+        upgrade.confirm(log)
 
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
-    """Run the stages behind quantization, and write the folder."""
+    """Rewrite a quantized model, deploy it in its best form, and write the folder."""
     with memory.kept_within(quantized.config):
         return _complete(quantized, output, options, log)
 
@@ -79,65 +110,22 @@ def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log
     tidy(rewritten.rewritten.model)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         portable = recording.save_portable(quantized, folder)
-        compiled, verified = _deploy(rewritten, folder, options, log)
-        return recording.finish(compiled, verified, portable, folder, log)
+        try_form = partial(deploy, folder=folder, options=options, log=log)
+        compiled, verified = mending.deploy_best(rewritten, try_form, options.mender, options.recaller, log)
+        placed = verifying.placed_once(compiled, verified, options.finder, log)
+        return recording.finish(compiled, placed, portable, folder, log)
 
 
-def _deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
-    """Validate, compile and verify a model; one that the compiler gets wrong in another form, if one is better."""
-    before = log.mark()
-    rewritten, compiled, verified = _try_recalled(rewritten, folder, options, log)
-    missed = mending.shortfall(verified.accuracy)
-    found = mending.mend_once(compiled, options.mender, log) if missed and options.mender is not None else None
-    if found is not None:
-        told = log.stages.pop()
-        log.back_to(before)
-        try:
-            compiled, verified = _try(found.form, folder, options, log)
-            is_better = mending.shortfall(verified.accuracy) < missed
-        except IntactError:
-            is_better = False  # the target does not take this form
-        if is_better:
-            log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
-        else:
-            log.back_to(before)
-            compiled, verified = _try(rewritten, folder, options, log)
-        log.stages.append(told)
-    log.warn(*mending.shortcoming(verified.accuracy))
-    return compiled, _once("debug", compiled, lambda: verifying.placed(compiled, verified, options.finder, log))
-
-
-def _try_recalled(
-    rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log
-) -> tuple[RewrittenModel, CompiledModel, Verified]:
-    """Try the form that earlier builds found, if its target takes it, or else the one that is given."""
-    before = log.mark()
-    found = None if options.recaller is None else mending.recall(rewritten, options.recaller, log)
-    if found is not None:
-        try:
-            compiled, verified = _try(found.form, folder, options, log)
-        except IntactError:
-            log.back_to(before)  # the target does not take this form
-        else:
-            log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
-            return found.form, compiled, verified
-    return rewritten, *_try(rewritten, folder, options, log)
-
-
-def _try(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
+def deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
+    """Validate, compile and verify one form of a model."""
     validated = deployment.validate_once(rewritten, log)
     compiled = deployment.compile_once(validated, folder, log)
     deployment.check_loads(compiled, folder, log, runs_later=options.verify)
     tidy(rewritten.rewritten.model)
     if not options.verify:
-        return compiled, _unverified(rewritten.prepared, log)
-    return compiled, _once("verify", compiled, lambda: verifying.verify(compiled, log))
-
-
-def _once(name: str, compiled: CompiledModel, run: Callable[[], Verified]) -> Verified:
-    """Figures of a stage at the end, unless they are there already."""
-    found: Verified = compiled.prepared.checkpoints.stage(name, run, lambda one, _: one, lambda one, _: one)
-    return found
+        why = "compile does not verify; see intact verify"
+        return compiled, verifying.unverified(rewritten.prepared, why, log)
+    return compiled, verifying.verify_once(compiled, log)
 
 
 def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> None:
@@ -159,7 +147,3 @@ def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) 
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
         adopted = deployment.adopt(given, folder)
         return recording.finish(adopted, verified, {}, folder, log)
-
-
-def _unverified(quantized: PreparedModel, log: Log) -> Verified:
-    return verifying.unverified(quantized, "compile does not verify; see intact verify", log)

@@ -12,7 +12,7 @@ PRODUCER = "intact"
 
 
 def stamped(model: ir.Model) -> ir.Model:
-    """`model` as somebody who says who wrote it has it; its graph is the same."""
+    """`model` with this program as its producer; it shares the graph."""
     result = copy.copy(model)
     result.producer_name, result.producer_version = PRODUCER, environment.version("intact")
     return result

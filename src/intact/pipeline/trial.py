@@ -105,7 +105,7 @@ def run(order: TrialOrder) -> dict[str, str | None]:
     except MemoryError:
         return {"stopped": "out of memory"}
     except (ModelError, DataError, SettingsError) as problem:
-        # What else keeps it from running is told by those who have to run it.
+        # Any other reason why it does not run is reported by the stage that runs it.
         told = problem.message.partition(" Status Message")[0]
         return {"stopped": f"out of memory: {told}" if _NO_MEMORY.search(problem.message) else None}
     return {"stopped": None}

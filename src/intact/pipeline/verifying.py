@@ -83,6 +83,16 @@ def verify(built: CompiledModel, log: Log) -> Verified:
     )
 
 
+def verify_once(built: CompiledModel, log: Log) -> Verified:
+    """`verify`, unless the figures are there already."""
+    return _once("verify", built, lambda: verify(built, log))
+
+
+def _once(name: str, built: CompiledModel, run: Callable[[], Verified]) -> Verified:
+    figures: Verified = built.prepared.checkpoints.stage(name, run, lambda found, _: found, lambda found, _: found)
+    return figures
+
+
 def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
     """Nothing, and said so: each gate that would have needed it is named."""
     log.skip("verify", reason)
@@ -144,6 +154,11 @@ def placed(built: CompiledModel, found: Verified, finder: Finder | None, log: Lo
             log.warn(f"the place where the compiled form goes wrong could not be found: {error}")
         details["parted"] = parted
     return replace(found, parted=parted)
+
+
+def placed_once(built: CompiledModel, found: Verified, finder: Finder | None, log: Log) -> Verified:
+    """`placed`, unless the place is known already."""
+    return _once("debug", built, lambda: placed(built, found, finder, log))
 
 
 def _look_inside(

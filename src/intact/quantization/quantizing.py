@@ -106,7 +106,7 @@ def quantize(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The same for every step of one quantization."""
+    """The values that every step of one quantization reads."""
 
     target: Target
     config: QuantConfig

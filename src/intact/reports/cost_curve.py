@@ -45,7 +45,7 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
 
 
 def _near(points: Sequence[dict[str, Any]], wanted: Sequence[Record]) -> list[dict[str, Any]]:
-    """The points between the cheapest and the dearest of those that matter, and the next ones: they have the room."""
+    """The points from one below the cheapest of `wanted` to one above the dearest, which the drawing has room for."""
     costs = [point["cost"] for point in wanted]
     below = max((point["cost"] for point in points if point["cost"] < min(costs)), default=min(costs))
     above = min((point["cost"] for point in points if point["cost"] > max(costs)), default=max(costs))

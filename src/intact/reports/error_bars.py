@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 WORST_SHOWN = 8
 # Bars grow from no error, here, to an error as large as the signal, 0 dB.
 NO_ERROR_DB = 70.0
-# From which SQNR on a layer is called what: 8 bits round a sound layer to 30 dB and more.
+# The least SQNR in dB of each band, with its style and name: 8 bits round a sound layer to 30 dB and more.
 BANDS = ((40.0, "e1", "40 dB and more"), (30.0, "e2", "30 to 40 dB"), (20.0, "e3", "20 to 30 dB"))
 WORST_BAND = ("e4", "below 20 dB")
 UNMEASURED = ("e0", "not on a grid of its own")
@@ -46,7 +46,7 @@ def band(own_db: float | None) -> tuple[str, str]:
 
 
 def band_of(named: NamedLayers, place: int) -> tuple[str, str]:
-    """The style and the name of one error of these."""
+    """The style and the name of the band of the error at `place`."""
     return HIDDEN if place in named.hidden else band(named.errors[place]["own_db"])
 
 

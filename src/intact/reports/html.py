@@ -257,7 +257,7 @@ def _form(form: str, runtime: str, rows: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def _figures(row: Record) -> tuple[Any, ...]:
-    """What is shown of a row, by which forms are told apart."""
+    """The figures of a row that the report shows, to tell whether two forms differ."""
     return tuple(
         row[key] for key in ("output", "sqnr_db", "cosine", "max_abs_error", "mean_abs_error", "top1_agreement")
     )

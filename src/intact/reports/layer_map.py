@@ -48,7 +48,7 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
 
 
 def _places(placement: Record) -> dict[str, tuple[str, str, str]]:
-    """Where each node runs, the style of its tile, and why it is not on the NPU."""
+    """The place of each node, the style of its tile, and the reason why it is not on the NPU."""
     on = {node["name"]: (placement.get("place", "NPU"), "npu", "") for node in placement["npu_nodes"]}
     off = {node["name"]: ("CPU", "off", node["reason"]) for node in placement["cpu_nodes"]}
     return on | off

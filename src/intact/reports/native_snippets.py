@@ -54,7 +54,7 @@ def native_snippets(manifest: Record) -> list[NativeSnippet]:
 
 
 def systems(manifest: Record) -> dict[str, str]:
-    """What to install and where to copy the files that an application needs, by system."""
+    """Instructions by system: the packages to install, and the place for the files that an application needs."""
     device = manifest["config"]["compile"]["device"]
     provider = installed.find(device).native if installed.is_backend(device) else None
     needed = [item["path"] for item in manifest["artifacts"] if item["kind"] in (DEPLOYABLE, BINARY)]

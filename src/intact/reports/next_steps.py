@@ -19,7 +19,7 @@ class NextStep(NamedTuple):
 
 
 def next_steps(manifest: Record) -> list[NextStep]:
-    """What to do with a build of this verdict, in order; nothing where no verdict was reached."""
+    """List the steps that follow a build of this verdict, in order; none where no verdict was reached."""
     deployed = [item["path"] for item in manifest["artifacts"] if item["kind"] == DEPLOYABLE]
     word = manifest.get("verdict")
     if word in ("good", "passed"):

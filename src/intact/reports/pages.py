@@ -45,7 +45,7 @@ def _compiled(template: str) -> Template:
 
 
 def _digest(code: str) -> str:
-    """What a content security policy names a script by."""
+    """The digest by which a content security policy allows a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 

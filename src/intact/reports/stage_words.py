@@ -11,7 +11,7 @@ Details = Mapping[str, Any]
 
 
 def stage_words(name: str, details: Details) -> str:
-    """What a stage did, in a few words; nothing where its figures say nothing."""
+    """Sum up the work of a stage in a few words; empty where its figures say nothing."""
     tell = _WORDS.get(name)
     told = [] if tell is None else [part for part in tell(details) if part]
     return ", ".join([*told, *(["resumed"] if details.get("resumed") else [])])

@@ -45,7 +45,7 @@ def render(first: Record, second: Record, names: tuple[str, str]) -> str:
 
 
 def _pairs(first: Mapping[str, str], second: Mapping[str, str]) -> list[ComparedLine]:
-    """What two builds have under each name, in the order of the first, then what only the second has."""
+    """Pair the values of two builds by name, in the order of the first; names of the second alone come last."""
     return [ComparedLine(name, first.get(name, MISSING), second.get(name, MISSING)) for name in {**first, **second}]
 
 

@@ -40,7 +40,7 @@ class Engine:
     """True if arrays of a result lie in memory that it shares with others, and must not be written to."""
 
     given_up: tuple[type[Exception], ...] = ()
-    """What it raises where a job has killed so many workers that it tries no more."""
+    """Exceptions that it raises when it gives up a job that has killed several workers."""
 
     def __str__(self) -> str:
         return self.name if self.workers is None else f"{self.name}: {self.workers} workers"
@@ -69,7 +69,7 @@ def connected(name: str) -> Iterator[Engine]:
 
 
 def deaths() -> tuple[type[Exception], ...]:
-    """What is raised here where a worker died; Dask gives its jobs to others without a word."""
+    """Exceptions that are raised here when a worker dies; Dask gives its jobs to others without a word."""
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     return (TerminatedWorkerError,)
@@ -167,7 +167,7 @@ def _ray(name: str) -> Iterator[Engine]:
     _imported(RAY, name).register_ray()
     ray: Any = importlib.import_module("ray")
     ours = not ray.is_initialized()
-    # What is used is nobody else's business, unless somebody has said so.
+    # Ray reports its use over the network unless this is set; a choice that the user made stands.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if ours:
         ray.init(address=None if name == RAY else name, logging_level=logging.ERROR, log_to_driver=False)

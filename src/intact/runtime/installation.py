@@ -151,7 +151,7 @@ def _python_version(python: str) -> str | None:
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float, refusal: Callable[[Path, str], ToolchainError]) -> str:
-    """What a command of the new environment prints; its failure is an error with its last words."""
+    """Run a command of the new environment and return its output; its failure is an error with its last words."""
     # What pip is to fetch from, and how, the user has set; what our interpreter imports from is not for another one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     try:

@@ -132,7 +132,8 @@ class Session:
         """True if every output came in the size that the model declares: then it will the next time."""
         if any(port.is_sequence for port in (*self.inputs, *self.outputs)):
             return False
-        return all(self._kept[port.name].shape == port.shape for port in self.outputs)
+        # An optional output that a kernel leaves out is None.
+        return all(getattr(self._kept[port.name], "shape", None) == port.shape for port in self.outputs)
 
     def _bound(self) -> ort.IOBinding:
         binding = self._session.io_binding()

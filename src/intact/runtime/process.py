@@ -277,7 +277,7 @@ def _answer(path: Path) -> JobAnswer:
 
 
 def _reply(job: str, status: int | None, answer: JobAnswer, log: str, timeout: float, limit: int | None) -> Reply:
-    """What a job answered; raise what it refused, or died of."""
+    """Return the answer of a job; raise its refusal, or the cause of its death."""
     if "result" in answer:
         return Reply(answer["result"], log)
     raise _error(job, status, answer, log, timeout, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from intact.events import Events
@@ -20,9 +21,8 @@ def build_any(
     path: Path,
     config: BuildConfig,
     output: Path,
+    options: BuildOptions | None = None,
     *,
-    overwrite: bool = False,
-    resume: bool = False,
     learnt: Path | None = None,
     events: Events | None = None,
 ) -> Build:
@@ -30,15 +30,15 @@ def build_any(
 
     With a file of what builds have `learnt`, that is applied, and what this one learns is added.
     """
-    check_ways(config, resume=resume, learn=learnt is not None)
+    options = options or BuildOptions()
+    check_ways(config, resume=options.resume, learn=learnt is not None)
     if config.precision == AUTO:
-        return cheapest.build(path, config, output, overwrite=overwrite, events=events)
+        return cheapest.build(path, config, output, overwrite=options.overwrite, events=events)
     learner = None if learnt is None else Learner(learnt)
-    options = BuildOptions(
-        overwrite=overwrite,
+    helped = replace(
+        options,
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
         recaller=None if learner is None else learner.recall,
-        resume=resume,
     )
-    return stages.build(path, config, output, options, events)
+    return stages.build(path, config, output, helped, events)

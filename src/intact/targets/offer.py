@@ -101,7 +101,7 @@ def check_precision(name: str, precision: str, offers: Offers) -> None:
         raise NotAvailable(
             "E130",
             f"{precision} for {name} is not built yet: {offers.later[precision]}",
-            allowed=works or f"no precision works for {name} yet; use --device cpu or qnn",
+            allowed=works or f"no precision works for {name} yet; give another --device (see intact targets)",
         )
     fix = offers.instead.get(precision)
     raise SettingsError("S111", f"{precision} makes no sense on {name}", allowed=works, fix=fix)

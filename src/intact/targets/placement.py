@@ -50,7 +50,7 @@ def _reason(violations: list[Violation]) -> str:
 
 
 def _partitions(model: ir.Model, absent: Mapping[ir.Node, str]) -> int:
-    """In how many pieces the NPU gets the main graph: it runs as far as it can, then the CPU does, and so on."""
+    """Count the pieces in which the NPU gets the main graph: it runs as far as it can, then the CPU does, and so on."""
     waiting = [node for node in model.graph if node.op_type != "Constant"]
     pieces, on_npu = 0, True
     while waiting:

@@ -71,6 +71,12 @@ def known_backends() -> list[str]:
     return devices.known()
 
 
+def running_float() -> list[str]:
+    """Names of the devices among those that ship with intact that run a model in float."""
+    sections = {name: _table(name)[0].target for name in devices.shipped()}
+    return [name for name, section in sections.items() if section.runs_float or not section.npu]
+
+
 def known_archs(name: str) -> list[int]:
     """The architectures of a backend, oldest first."""
     return list(_table(name)[0].target.archs)

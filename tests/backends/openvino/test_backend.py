@@ -18,7 +18,7 @@ from intact.backends.openvino.client import ACCURATE, Plugin, PluginLayer, plugi
 from intact.errors import ModelError, NotAvailable, SettingsError, TargetError, ToolchainError
 from intact.events import Log
 from intact.model import io
-from intact.pipeline import loading, preparation, stages
+from intact.pipeline import loading, stages
 from intact.reports.manifest import schema
 from intact.results import PlacedLayer
 from intact.runtime import ort_cpu
@@ -316,7 +316,7 @@ def test_a_cpu_without_vnni_is_warned_of_products_that_may_saturate(zoo, vnni, o
     quant = {"load_path": str(zoo.data("residual_cnn")), "effort": "fast", "samples": 2}
     compile_for = {"device": "openvino", "assume_vnni": vnni, "ep_options": options}
     asked = BuildConfig.from_dict({"precision": "uint8", "quant": quant, "compile": compile_for})
-    prepared = preparation.prepare(zoo.model("residual_cnn"), asked, log := Log())
+    prepared = stages.prepare(zoo.model("residual_cnn"), asked, log := Log())
     found = [text for text in log.warnings if "may saturate in openvino on a CPU without VNNI" in text]
     assert bool(found) is warned
     weights = [node.inputs[0].dtype.name for node in prepared.model.graph if node.inputs and node.inputs[0].const_value]

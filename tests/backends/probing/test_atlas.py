@@ -7,6 +7,7 @@ import math
 import pytest
 
 from intact.backends import probing
+from intact.backends.base import Library
 from intact.backends.probing import Question, atlas, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.atlas import Atlas, is_wrong
@@ -55,6 +56,8 @@ def library(monkeypatch):
         return Answer("refused", "too large") if case.template.operands[0].shape[-1] > 60 else RIGHT
 
     monkeypatch.setattr(probing, "ask", ask)
+    # It stands in for one that need not be installed.
+    monkeypatch.setattr(Library, "__str__", lambda self: f"{self.package} 1.0")
     return asked
 
 

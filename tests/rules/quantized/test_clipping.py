@@ -73,7 +73,7 @@ def test_a_clip_one_step_inside_the_grid_stays_and_says_why(call, dtype, scale, 
 
 @given(
     st.sampled_from(["uint8", "int8"]),
-    st.floats(-3, 0.5),
+    st.floats(-3, 0.5, width=32),
     st.floats(0.0625, 3),
     st.floats(0.001, 0.05),
     st.integers(0, 255),

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from intact.model import query
+from intact.numbers.integer_types import INT32_MAX
 from intact.rules.quantized import integer_layers
-from intact.rules.quantized.operand import INT32_MAX
 from tests.rules.quantized.operand_values import builder, computed, constant, on_grid
 
 U8, I8, F32 = np.uint8, np.int8, np.float32

@@ -20,7 +20,7 @@ from intact.search.mixed.cost import Prices, work
 from intact.search.mixed.groups import structure
 from intact.search.mixed.ladder import Ladder
 from intact.search.mixed.sensitivity import Noises, Rounding, measure
-from intact.search.mixed.switchable_model import ProbeModel
+from intact.search.mixed.switchable_model import SwitchableModel
 from intact.search.mixed.unseen import held_out, look
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
@@ -53,26 +53,26 @@ def ladder(net):
 
 def test_a_switch_rounds_one_tensor_for_everyone_or_for_one_reader_and_nothing_while_it_is_off(net):
     encoding = encode(-3.0, 3.0, "uint8", symmetric=False)
-    probe = ProbeModel(net)
-    everyone, one = probe.switch_tensor("a", encoding), probe.switch_tensor("a", encoding, ["b"])
+    switchable = SwitchableModel(net)
+    everyone, one = switchable.switch_tensor("a", encoding), switchable.switch_tensor("a", encoding, ["b"])
     a = X["x"] @ W
     rounded = round_to_grid(a, encoding)
 
     def reference(to_sigmoid, to_add):
         return 1 / (1 + np.exp(-to_sigmoid)) @ W.T + to_add
 
-    assert np.allclose(probe.run(X)[0], reference(a, a), atol=1e-5)
-    assert np.allclose(probe.again([everyone])[0], reference(rounded, rounded), atol=1e-5)
-    assert np.allclose(probe.again([one])[0], reference(rounded, a), atol=1e-5)
+    assert np.allclose(switchable.run(X)[0], reference(a, a), atol=1e-5)
+    assert np.allclose(switchable.again([everyone])[0], reference(rounded, rounded), atol=1e-5)
+    assert np.allclose(switchable.again([one])[0], reference(rounded, a), atol=1e-5)
 
 
 def test_a_switch_exchanges_the_weights_of_a_node(net):
-    probe = ProbeModel(net)
-    switch = probe.switch_weights({"a": {1: 2 * W}})
+    switchable = SwitchableModel(net)
+    switch = switchable.switch_weights({"a": {1: 2 * W}})
     plain = ort_cpu.run(net, X)["y"]
-    assert np.allclose(probe.run(X)[0], plain, atol=1e-5)
+    assert np.allclose(switchable.run(X)[0], plain, atol=1e-5)
     a = X["x"] @ (2 * W)
-    assert np.allclose(probe.again([switch])[0], 1 / (1 + np.exp(-a)) @ W.T + a, atol=1e-5)
+    assert np.allclose(switchable.again([switch])[0], 1 / (1 + np.exp(-a)) @ W.T + a, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What can be varied in a question, one factor at a time: scales, zero points, values, sizes, ranks, attributes.
+"""Factors of a question that can be varied, one at a time: scales, zero points, values, sizes, ranks, attributes.
 
 A factor makes a case of another one and a number. Sizes that have to change together are found by trying: the first
 change that ONNX Runtime computes is taken. The grid of a result follows from what ONNX Runtime computes before it is

@@ -1,4 +1,4 @@
-"""Where a device is wrong, as a file: one line a region, with the version of the library and the architectures."""
+"""The file of regions where a device is wrong: one line each, with the version of the library and the architectures."""
 
 from __future__ import annotations
 

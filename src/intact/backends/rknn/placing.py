@@ -50,7 +50,7 @@ def _is_on_cpu(layer: CompiledLayer, node: str) -> bool:
 
 
 def _pieces(layers: Sequence[CompiledLayer]) -> int:
-    """In how many pieces the NPU gets the model: layers stand in the order in which they run."""
+    """Count the pieces in which the NPU gets the model: layers stand in the order in which they run."""
     places = [layer.place == NPU for layer in layers]
     return sum(here and not before for before, here in zip([False, *places], places, strict=False))
 

@@ -105,7 +105,7 @@ def on_cluster(
     threads: int,
     progress: Callable[[], None],
 ) -> Iterator[Mapping[str, Sequence[Kind]]] | None:
-    """What workers have seen, shard by shard in order; None where there is no cluster, or but one shard."""
+    """Let workers watch the shards; yield their watchers in order. None without a cluster, or for a single shard."""
     found = cluster.current()
     if found is None or not isinstance(rows, Sized) or len(rows) <= ROWS:
         return None
@@ -146,7 +146,7 @@ def _shared(rows: Iterable[Feeds], found: cluster.Cluster, folder: Path) -> Shar
 
 
 def watch_shard(job: ShardJob) -> dict[str, list[Watcher]]:
-    """What watchers see of a shard, in whatever process this is."""
+    """Run the rows of one shard, here or in a worker, and return the watchers that have seen them."""
     session = _opened(job.model, job.watchers, job.digests, job.threads)
     watchers: dict[str, list[Watcher]] = pickle.loads(job.watchers.read_bytes())
     # A worker may do several jobs at once, in threads: each needs arrays of its own.

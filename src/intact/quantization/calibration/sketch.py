@@ -120,7 +120,7 @@ class Sketch:
         return float(np.interp(share, ranks, edges))
 
     def below(self, values: np.ndarray) -> np.ndarray:
-        """How many of all values lie below each of these, interpolated within bins."""
+        """Count the observed values below each of these, interpolated within bins."""
         lower, upper, counts = self._bins()
         sums = np.concatenate([[0], np.cumsum(counts)])
         ranks = np.stack([sums[:-1], sums[1:]], axis=1).reshape(-1)

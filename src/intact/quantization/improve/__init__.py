@@ -16,9 +16,9 @@ from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.calibration.resolve import Resolved, candidates, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
-from intact.quantization.improve.effort import Effort, expected_seconds
+from intact.quantization.improve.effort import Effort
 from intact.quantization.improve.rounding import correct_biases, round_weights
-from intact.quantization.improve.study import Study, best_candidates, studies
+from intact.quantization.improve.study import Study, best_candidates, expected_seconds, studies
 from intact.results import QuantPlan
 
 

@@ -1,19 +1,12 @@
-"""The work that the accuracy algorithms may do, and the time that it will take."""
+"""The work that the accuracy algorithms may do."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from intact.events import Events, Silence
 from intact.quantization.stopwatch import Stopwatch
-
-if TYPE_CHECKING:
-    from intact.quantization.improve.study import Study
 
 _FEWEST_COLUMNS = 64
 
@@ -52,28 +45,3 @@ class Effort:
     run_seconds: float = 0.0
     events: Events = field(default_factory=Silence)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
-
-
-# Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
-_ROUNDING_FACTOR = 6.0
-_TRIAL_SIZE = 512
-
-
-def expected_seconds(studies: Sequence[Study], rows: int) -> float:
-    """About how long studying and rounding take here, from their multiplications and the speed of a large product."""
-    moments = rounding = 0.0
-    for study in studies:
-        groups, inputs = study.moments.groups, study.moments.inputs
-        together = min(inputs, study.moments.block)
-        moments += 2.0 * groups * rows * study.moments.most * inputs * together
-        outputs = sum(matrix.shape[1] for _, matrix in study.layers)
-        rounding += 2.0 * groups * inputs * together * (outputs + together / 3 * len(study.layers))
-    return (moments + _ROUNDING_FACTOR * rounding) / _operations_per_second()
-
-
-def _operations_per_second() -> float:
-    a = np.ones((_TRIAL_SIZE, _TRIAL_SIZE), np.float32)
-    np.matmul(a, a)
-    start = time.perf_counter()
-    np.matmul(a, a)
-    return 2.0 * _TRIAL_SIZE**3 / max(time.perf_counter() - start, 1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,9 @@ from intact.results import QuantPlan, WeightPlan
 
 # Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
 _TRIAL_COLUMNS = 64
+# Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
+_ROUNDING_FACTOR = 6.0
+_TRIAL_SIZE = 512
 
 
 @dataclass(slots=True)
@@ -125,3 +129,23 @@ def _worth_it(disturbance: np.ndarray) -> int:
     """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
     best = int(np.argmin(disturbance))
     return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
+
+
+def expected_seconds(planned: Sequence[Study], rows: int) -> float:
+    """Estimate the time of studying and rounding here, from their multiplications and the speed of a large product."""
+    moments = rounding = 0.0
+    for study in planned:
+        groups, inputs = study.moments.groups, study.moments.inputs
+        together = min(inputs, study.moments.block)
+        moments += 2.0 * groups * rows * study.moments.most * inputs * together
+        outputs = sum(matrix.shape[1] for _, matrix in study.layers)
+        rounding += 2.0 * groups * inputs * together * (outputs + together / 3 * len(study.layers))
+    return (moments + _ROUNDING_FACTOR * rounding) / _operations_per_second()
+
+
+def _operations_per_second() -> float:
+    a = np.ones((_TRIAL_SIZE, _TRIAL_SIZE), np.float32)
+    np.matmul(a, a)
+    start = time.perf_counter()
+    np.matmul(a, a)
+    return 2.0 * _TRIAL_SIZE**3 / max(time.perf_counter() - start, 1e-6)

@@ -21,7 +21,8 @@ from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.results import PlannedGrid, QuantPlan, WeightPlan
 from intact.settings import hand_written
-from intact.settings.config import Method, NodeType, QuantConfig, QuantType, Settings, TensorOverride, nearest
+from intact.settings.config import Method, NodeType, QuantConfig, QuantType, TensorOverride, nearest
+from intact.settings.frozen import Settings
 from intact.settings.named_files import no_plan, unread
 from intact.targets.spec import Target
 

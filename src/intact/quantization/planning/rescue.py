@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers.decibels import sqnr_db
+from intact.numbers.integer_types import limits
 from intact.quantization.calibration.ranges import range_of
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
@@ -140,9 +141,9 @@ def _ratio(sketch: Sketch, grid: PlannedGrid) -> float:
 def _range(sketch: Sketch, grid: PlannedGrid) -> Range:
     if grid.fixed is not None:
         scale, zero_point = grid.fixed
-        # An 8-bit grid has 255 steps; its ends follow from where zero is.
-        low = -zero_point * scale if grid.dtype == "uint8" else (-128 - zero_point) * scale
-        return Range(low, low + 255 * scale)
+        least, greatest = limits(grid.dtype)
+        low = (least - zero_point) * scale
+        return Range(low, low + (greatest - least) * scale)
     return grid.range if grid.range is not None else range_of(sketch, grid)
 
 

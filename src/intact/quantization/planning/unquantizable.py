@@ -12,6 +12,7 @@ from intact.model.multiplications import multiply_adds
 from intact.quantization.planning.choose import FLOAT, reached, wanted_by
 from intact.results import QuantPlan
 from intact.settings.config import QuantConfig
+from intact.targets import registry
 from intact.targets.spec import OpSpec, Target
 
 _SHOWN = 3
@@ -65,7 +66,7 @@ def _is_chosen(config: QuantConfig) -> bool:
 def _fix(reasons: Mapping[str, list[str]], target: Target) -> str | None:
     if not target.runs_float:
         halves = "--no-strict builds it in float, which is computed in half precision; or " if target.halves else ""
-        return f"{halves}build it for cpu or openvino, which run it in float"
+        return f"{halves}build it for a device that runs it in float: {', '.join(registry.running_float())}"
     return "let the settings include more nodes" if _EXCLUDED in reasons else None
 
 

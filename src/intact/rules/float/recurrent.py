@@ -72,7 +72,7 @@ class UnrolledLayer(Rule):
             states = [value if value is None else _part(op, value, 0, at, len(directions)) for value in given]
             found.append(self._steps(op, node, direction, states, back=back))
         last = [_joined(op, [states[index] for _, states in found], 0) for index in range(self.states)]
-        # Whatever replaces an output that nothing reads, nothing reads it.
+        # An output that nothing reads may be replaced by anything.
         every = last[0] if query.is_unused(node.outputs[0]) else self._every(op, [steps for steps, _ in found])
         return [every, *last][: len(node.outputs)]
 

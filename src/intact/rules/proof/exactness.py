@@ -161,7 +161,7 @@ def _move(pair: Pair, old: np.ndarray, new: np.ndarray) -> float:
     if pair.application.exactness == EXACT:
         return np.inf
     step = pair.step or max(pair.sum_step or 0.0, LARGEST_SHARE * float(np.abs(old).max(initial=1e-30)))
-    # Two floats on a grid, a step apart, are so as far as floats can tell.
+    # Floats a step apart on a grid may seem further apart by as much as each of them was rounded.
     is_neighbour = pair.step is not None and step < error <= step + _rounding(old, new)
     return 1.0 if is_neighbour else error / step
 

@@ -10,9 +10,10 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.model import query
 from intact.numbers import integer
+from intact.numbers.integer_types import INT32_MAX
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.grid_relations import not_one_grid
-from intact.rules.quantized.operand import INT32_MAX, Operand, input_operand, output_operand, type_name
+from intact.rules.quantized.operand import Operand, input_operand, output_operand, type_name
 from intact.rules.quantized.tail import Head, Tail
 
 # What float32 may add to the rounding of a value on an 8-bit grid, in steps of it, with room to spare.

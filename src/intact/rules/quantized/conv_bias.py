@@ -13,10 +13,11 @@ from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.model.node_encodings import constant_behind
+from intact.numbers.integer_types import INT32_MAX
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
 from intact.rules.quantized.grid_relations import not_one_grid
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, dq_operand, q_operand, quantized
+from intact.rules.quantized.operand import Operand, dequantized, dq_operand, q_operand, quantized
 
 FAMILY = "bias"
 

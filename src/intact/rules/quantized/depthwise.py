@@ -15,6 +15,7 @@ from intact.matching.pattern import Attribute, Patterns, Roots
 from intact.matching.rewriter import EXACT
 from intact.model import query
 from intact.numbers import integer
+from intact.numbers.integer_types import FLOAT32_LEVELS
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import INT32, described, dq_operand, output_operand, q_operand
@@ -24,8 +25,6 @@ from intact.rules.quantized.to_qlinear import ConvToQLinear
 FAMILY = "zero_points"
 
 FLOAT = ir.DataType.FLOAT
-WHOLE_IN_FLOAT32 = 2**24
-"""Below this, sums of whole numbers are exact in float32."""
 
 
 class _ThroughFloat(DistinctRule):
@@ -96,7 +95,7 @@ def too_large(found: Product, bias: ir.Value | None = None) -> str | None:
     rows = np.abs(weight).reshape(len(weight), -1).sum(axis=1)
     added = 0 if levels is None else int(np.abs(levels.astype(np.int64)).max(initial=0))
     largest = int(rows.max(initial=0)) * found.x.reach + added
-    return None if largest < WHOLE_IN_FLOAT32 else f"sums may reach {largest}, beyond the whole numbers of float32"
+    return None if largest < FLOAT32_LEVELS else f"sums may reach {largest}, beyond the whole numbers of float32"
 
 
 def whole_sums(op: Builder, found: Product, bias: ir.Value | None) -> ir.Value:

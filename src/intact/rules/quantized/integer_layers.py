@@ -9,11 +9,9 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
+from intact.numbers.integer_types import BYTE_STEPS, FLOAT32_LEVELS, INT32_MAX
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
-from intact.rules.quantized.operand import INT8, INT32_MAX, UINT8, Operand, dq_operand, type_name
-
-# So many whole numbers float32 tells apart.
-FLOAT32_LEVELS = 2**24
+from intact.rules.quantized.operand import INT8, UINT8, Operand, dq_operand, type_name
 
 
 def step(x: Operand, w: Operand) -> np.ndarray:
@@ -68,7 +66,7 @@ def overflow(x: Operand, w: Operand, channel_axis: int, levels: np.ndarray | Non
         return "the shape of the weight is unknown"
     bias = 0 if levels is None else int(np.abs(levels).max(initial=0))
     terms = math.prod(shape) // max(shape[channel_axis], 1)
-    if terms * 255 * x.reach + bias <= INT32_MAX:
+    if terms * BYTE_STEPS * x.reach + bias <= INT32_MAX:
         return None
     if not query.is_constant(w.q):
         return f"accumulators of {terms} computed terms may be more than int32 holds"
@@ -83,7 +81,7 @@ def lost_in_float(x: Operand, w: Operand, channel_axis: int, y: Operand, factor:
         return None
     steps = step(x, w).astype(np.float64) * factor / y.step
     terms = math.prod(shape) // max(shape[channel_axis], 1)
-    if terms * 255 * x.reach * steps.max() <= FLOAT32_LEVELS or not query.is_constant(w.q):
+    if terms * BYTE_STEPS * x.reach * steps.max() <= FLOAT32_LEVELS or not query.is_constant(w.q):
         return None
     largest = float((channel_sums(w, channel_axis) * steps).max()) * x.reach
     if largest <= FLOAT32_LEVELS:

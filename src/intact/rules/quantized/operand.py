@@ -14,7 +14,6 @@ from intact.numbers import integer_types
 from intact.numbers.encoding import along
 
 UINT8, INT8, INT32 = ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT32
-INT32_MAX = integer_types.limits("int32")[1]
 MICROSOFT = "com.microsoft"
 
 

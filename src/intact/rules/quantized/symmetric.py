@@ -18,11 +18,11 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
 from intact.numbers.decibels import decibels
-from intact.numbers.integer_types import middle
+from intact.numbers.integer_types import INT32_MAX, middle
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
 from intact.rules.quantized.grid_relations import not_one_grid
-from intact.rules.quantized.operand import INT32_MAX, Operand, dequantized, described, dq_operand
+from intact.rules.quantized.operand import Operand, dequantized, described, dq_operand
 from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 

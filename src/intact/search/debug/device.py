@@ -67,7 +67,7 @@ class SimulatorJob:
 
 
 def _simulate(job: SimulatorJob) -> Sequence[Mapping[str, np.ndarray]]:
-    """The outputs of units on the simulator of whatever machine this is."""
+    """Run units on the simulator, here or on the machine of a worker."""
     with scratch.folder("debug") as folder:
         path = Path(folder, "units.onnx")
         path.write_bytes(job.model)

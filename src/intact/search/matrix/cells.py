@@ -19,6 +19,7 @@ from intact.backends.installed import versions
 from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
 from intact.events import Events, Log, Silence
 from intact.pipeline import input_files, loading, preparation, presets
+from intact.pipeline.stages import BuildOptions
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
@@ -177,7 +178,7 @@ def build_cell(work: CellJob) -> Outcome:
     start = time.perf_counter()
     cell, folder = work.cell, work.output / work.cell.folder
     try:
-        built = build_any(work.source, cell.config, folder, overwrite=True)
+        built = build_any(work.source, cell.config, folder, BuildOptions(overwrite=True))
     except IntactError as error:
         return _failed(work, f"error[{error.code}]: {error.text()}", time.perf_counter() - start)
     # Not even a bug of ours in one cell may cost the user the others.

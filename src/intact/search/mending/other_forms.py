@@ -106,7 +106,7 @@ def crop_outside(site: FaultSite) -> str | None:
 
 
 def shrink_window(site: FaultSite) -> str | None:
-    """Let an AveragePool that counts no pads look at nothing else along an axis that has one number only."""
+    """Shrink the window of an AveragePool to 1 along axes of size 1, where it covers pads that it does not count."""
     node = next((n for n in site.nodes if n.op_type == "AveragePool" and any(query.ints(n, "pads"))), None)
     shape = None if node is None or node.inputs[0] is None else query.static_shape(node.inputs[0])
     after = None if node is None else query.static_shape(node.outputs[0])

@@ -69,12 +69,12 @@ class Hunt:
     _not_taken: list[Assignment] = field(default_factory=list)
     """Those that the compiler did not take, which takes it as long as others."""
     _margin: float = 0.0
-    """What mixes have to spare on the CPU for what compiling costs, in dB."""
+    """The dB that a mix needs on the CPU beyond its goal, because compiling costs some."""
     _gave_up: bool = False
 
     @property
     def most_steps(self) -> int:
-        """The number of tries and builds that none of it takes more of."""
+        """The most tries and builds that a hunt takes."""
         return len(self.uniform) + MOST_TRIES + MOST_BUILDS
 
     def find(self) -> Assignment | None:

@@ -23,7 +23,7 @@ from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.runtime import cluster
 from intact.search.mixed.groups import Structure
-from intact.search.mixed.switchable_model import Feeds, ProbeModel
+from intact.search.mixed.switchable_model import Feeds, SwitchableModel
 from intact.search.mixed.switches import Switches, put_switches
 from intact.search.mixed.unseen import Unseen, look
 from intact.verification.compare import Difference
@@ -93,7 +93,7 @@ def measure(
     resolved = resolve(model, found.plan, seen)
     unseen = look(model, found.plan, seen, resolved, held)
     switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if rounding.feedback else 1.0)
-    runs = _Runs(switches.probe, unseen, events)
+    runs = _Runs(switches.model, unseen, events)
     noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=rounding.halves)
     return noises, _ranked(runs, switches, noises.summed(found))
 
@@ -105,7 +105,7 @@ Combination = tuple[str, ...]
 class _Runs:
     """The effect of switches on the outputs, row by row; nothing is run twice."""
 
-    probe: ProbeModel
+    model: SwitchableModel
     unseen: Unseen
     events: Events
     found: dict[tuple[Combination, int], np.ndarray] = field(default_factory=dict)
@@ -127,10 +127,10 @@ class _Runs:
         """The noise of each combination of each job, here or on a cluster."""
         elsewhere = cluster.current()
         if elsewhere is None or len(jobs) < 2:
-            yield from (_noises(self.probe, self.unseen.rows[job.row], job.combinations) for job in jobs)
+            yield from (_noises(self.model, self.unseen.rows[job.row], job.combinations) for job in jobs)
             return
         with scratch.folder("switches", inside=elsewhere.folder) as folder:
-            self.probe.save(folder)
+            self.model.save(folder)
             rows = shared(self.unseen.rows, folder)
             there = [ThereJob(folder, rows.part(job.row, job.row + 1), job.combinations) for job in jobs]
             yield from elsewhere.each(_noises_there, there)
@@ -165,13 +165,13 @@ class ThereJob:
 
 def _noises_there(job: ThereJob) -> list[np.ndarray]:
     (row,) = job.row
-    return _noises(ProbeModel.saved(job.folder), row, job.combinations)
+    return _noises(SwitchableModel.saved(job.folder), row, job.combinations)
 
 
-def _noises(probe: ProbeModel, row: Feeds, combinations: Sequence[Combination]) -> list[np.ndarray]:
+def _noises(model: SwitchableModel, row: Feeds, combinations: Sequence[Combination]) -> list[np.ndarray]:
     """The noise at each output that each combination of switches makes on a row."""
-    expected = probe.run(row)
-    pairs = (zip(expected, probe.again(combination), strict=True) for combination in combinations)
+    expected = model.run(row)
+    pairs = (zip(expected, model.again(combination), strict=True) for combination in combinations)
     return [np.array([_noise(before, after) for before, after in outputs]) for outputs in pairs]
 
 
@@ -189,7 +189,7 @@ def _of_parts(runs: _Runs, switches: Switches, work: float, *, halves: bool) -> 
     """The noise of each place by itself; rows that go beyond what was seen are run for the place where they do."""
     unseen = runs.unseen
     names = dict.fromkeys([*switches.eight.values(), *switches.weights.values()])
-    effort = sum(switches.probe.effort((name,)) for name in names)
+    effort = sum(switches.model.effort((name,)) for name in names)
     few = _spread(len(unseen.rows), min(MOST_ROWS, int(work / max(effort, 1.0))))
     beyond: dict[str, set[int]] = {name: set() for name in names}
     for (tensor, _), switch in switches.eight.items():

@@ -22,7 +22,7 @@ _MODEL, _NAMES = "model.onnx", "names.json"
 _OFF, _ON = np.array(False), np.array(True)
 
 
-class ProbeModel:
+class SwitchableModel:
     """A copy of a model that switches are put into, and that then runs with some of them on."""
 
     def __init__(self, model: ir.Model) -> None:
@@ -36,7 +36,7 @@ class ProbeModel:
         self._segments: Segments | None = None
 
     @classmethod
-    def saved(cls, folder: Path) -> ProbeModel:
+    def saved(cls, folder: Path) -> SwitchableModel:
         """The model that was saved into a folder, as another process runs it; it gets no more switches."""
         names: dict[str, list[str]] = json.loads((folder / _NAMES).read_text(encoding="utf-8"))
         result = cls(io.load(folder / _MODEL))

@@ -13,7 +13,7 @@ from intact.model import query
 from intact.numbers.encoding import Encoding, dequantize
 from intact.quantization.calibration.resolve import Resolved
 from intact.search.mixed.groups import GroupedTensor, Structure
-from intact.search.mixed.switchable_model import ProbeModel
+from intact.search.mixed.switchable_model import SwitchableModel
 from intact.search.mixed.unseen import Beyond
 
 # A tensor, and the one group that reads it rounded; None where its writer rounds it.
@@ -27,7 +27,7 @@ class Switches:
     Grids of 16 bits have switches only where they cut values off: what they round does not count.
     """
 
-    probe: ProbeModel
+    model: SwitchableModel
     found: Structure
     eight: dict[Place, str] = field(default_factory=dict)
     sixteen: dict[Place, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def put_switches(
     model: ir.Model, found: Structure, resolved: Resolved, sixteen: Mapping[str, Beyond], weight_noise: float
 ) -> Switches:
     """A copy of `model` with switches everywhere; weights have this share of the noise of rounding to the nearest."""
-    result = Switches(ProbeModel(model), found)
+    result = Switches(SwitchableModel(model), found)
     arrays = {name: value.const_value for name, value in model.graph.initializers.items()}
     for index, group in enumerate(found.groups):
         inputs: dict[str, dict[int, np.ndarray]] = {}
@@ -56,7 +56,7 @@ def put_switches(
                 rounded = _rounded(tensor.numpy(), *resolved.constants[weight.node, weight.index], weight_noise)
                 inputs.setdefault(weight.node, {})[weight.index] = rounded
         if inputs:
-            result.weights[index] = result.probe.switch_weights(inputs)
+            result.weights[index] = result.model.switch_weights(inputs)
     values = {value.name: value for node in model.graph for value in node.outputs}
     values |= {value.name: value for value in model.graph.inputs}
     for tensor_ in found.tensors:
@@ -87,11 +87,11 @@ def _switch_tensor(
         switches[tensor.name, tensor.readers[0]] = switches[origin, None]
         return
     if alone and tensor.rounded:
-        switches.update(dict.fromkeys(places, result.probe.switch_tensor(tensor.name, encoding)))
+        switches.update(dict.fromkeys(places, result.model.switch_tensor(tensor.name, encoding)))
         return
     for place in places:
         readers = None if place[1] is None else found.groups[place[1]].nodes
-        switches[place] = result.probe.switch_tensor(tensor.name, encoding, readers)
+        switches[place] = result.model.switch_tensor(tensor.name, encoding, readers)
 
 
 def _moved_from(value: ir.Value, found: Structure) -> str | None:

@@ -50,7 +50,8 @@ class Workbench:
             self._note(chosen, error)
             return None
         first, (found,) = self._measured(prepared, every=chosen.precision is not None)
-        checked = acceptance.check(prepared.config, found.accuracy, first.task + found.task, target=prepared.target)
+        known = acceptance.Circumstances(target=prepared.target)
+        checked = acceptance.check(prepared.config, found.accuracy, first.task + found.task, known=known)
         gates = [gate for gate in checked if gate.name in GOALS]
         trial = self._trial(prepared, gates, found.accuracy)
         self._tell(f"{_name(chosen, trial)}: " + "; ".join(gate.detail for gate in gates))

@@ -32,7 +32,7 @@ class Auto:
     """
 
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
-        """Of equal errors the first: min–max, which clips nothing, with room; 16-bit grids get that."""
+        """Choose the method of least error, min–max with room where clipping gains little, and always for 16 bits."""
         if grid.dtype in FINE:
             room = 1.0 if grid.bounded else 1.0 + HEADROOM
             tails = with_tails(seen, grid)

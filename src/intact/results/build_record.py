@@ -1,4 +1,4 @@
-"""Values that stages hand on. Frozen: no stage writes into an earlier result."""
+"""The record of a build, as its manifest has it: stages, rewrites, accuracy, gates, verdict, search and files."""
 
 from __future__ import annotations
 
@@ -8,93 +8,7 @@ from typing import Literal, TypedDict
 
 from intact.glimpse import Glimpse, Sight
 from intact.json_types import Json
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A closed interval of real values that a grid has to cover."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedGrid:
-    """A grid that is to be chosen from what is observed, unless `fixed` or `range` says it already."""
-
-    dtype: str
-    symmetric: bool
-    method: str
-    fixed: tuple[float, int] | None = None
-    range: Range | None = None
-    bounded: bool = False
-    """True if an operator cuts its values off: room for more would never be used."""
-    least_scale: float = 0.0
-    """A device computes something else where the scale is less; the grid is widened up to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightPlan:
-    """A constant input of a node that gets its own integers: per channel along `axis`, or per tensor if None."""
-
-    node: str
-    index: int
-    tensor: str
-    dtype: str
-    symmetric: bool
-    axis: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BiasPlan:
-    """A constant int32 input whose scale is that of input 0 times that of the weight."""
-
-    node: str
-    index: int
-    tensor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """A second grid on a tensor, for the node inputs in `readers`, which want another type than it is written in."""
-
-    tensor: str
-    readers: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QuantPlan:
-    """The grids of tensors. Tensors that name the same grid share it.
-
-    `nodes` are the nodes to quantize with the type of their activations. `tensors` maps a tensor, or an entry of
-    `conversions`, to its grid. `uses` maps a node to the inputs of it that read from a grid. `observed` are the
-    entries whose values decide the grids: one that only moves values of another decides nothing.
-    """
-
-    nodes: Mapping[str, str]
-    grids: Mapping[str, PlannedGrid]
-    tensors: Mapping[str, str]
-    uses: Mapping[str, tuple[int, ...]]
-    weights: tuple[WeightPlan, ...]
-    biases: tuple[BiasPlan, ...]
-    conversions: Mapping[str, Conversion]
-    observed: tuple[str, ...]
-
-    def entry(self, tensor: str, node: str, index: int) -> str:
-        """The entry of `tensors` that an input of a node reads a tensor from."""
-        prefix = f"{tensor}:"
-        return next(
-            (
-                entry
-                for entry in (f"{prefix}{dtype}" for dtype in ("uint8", "int8", "uint16", "int16"))
-                if entry in self.conversions and (node, index) in self.conversions[entry].readers
-            ),
-            tensor,
-        )
-
-    def source(self, entry: str) -> str:
-        """The tensor that an entry of `tensors` is about."""
-        return self.conversions[entry].tensor if entry in self.conversions else entry
+from intact.results.model_facts import Cost, MappedLayer, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,100 +27,6 @@ class Refusal:
     rule: str
     node: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One requirement of a target that one node does not meet."""
-
-    node: str
-    op: str
-    requirement: str
-    found: str
-    source: str
-    fix: str
-    code: str = "T100"
-
-    def __str__(self) -> str:
-        return (
-            f"[{self.code}] {self.node} ({self.op}): {self.found}\n"
-            f"  requires: {self.requirement}\n  source: {self.source}\n  fix: {self.fix}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
-    """A node and where it runs; `reason` says why it is not on the NPU."""
-
-    name: str
-    op: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedLayer:
-    """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …).
-
-    `cycles` are the compiler's own estimate, where it gives one.
-    """
-
-    kind: str
-    kernel: str
-    precision: str
-    nodes: tuple[str, ...]
-    cycles: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a compiled model as its compiler estimates it; nothing of it was measured.
-
-    `milliseconds` are the cycles at the clock of the chip, where that is known.
-    """
-
-    cycles: int
-    weight_bytes: int | None = None
-    activation_bytes: int | None = None
-    milliseconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The nodes on the NPU, those that are not, and the number of pieces in which the NPU gets the model.
-
-    Where the device is not on this machine, nothing of that is `known`. `place` is what has the place of the NPU where
-    a toolchain is for other devices too; `layers` are what runs there, in order, where the toolchain tells.
-    """
-
-    npu_nodes: tuple[PlacedNode, ...]
-    cpu_nodes: tuple[PlacedNode, ...]
-    partitions: int
-    known: bool = True
-    place: str = "NPU"
-    layers: tuple[PlacedLayer, ...] = ()
-
-    @property
-    def has_npu(self) -> bool:
-        """True if the model is compiled for an NPU; a machine may have several (`NPU.1`)."""
-        return self.place.split(".")[0] == "NPU"
-
-
-@dataclass(frozen=True, slots=True)
-class MappedLayer:
-    """A node of the deployed model: the types that it computes in, the grid of its result, and the layers it reads.
-
-    `reads` are places in the list of layers; `scale` and `zero_point` are None where the result is on no one grid.
-    `quantizer` names the QuantizeLinear that puts the result on its grid, where there is one.
-    """
-
-    name: str
-    op: str
-    activations: str
-    weights: str | None
-    reads: tuple[int, ...] = ()
-    scale: float | None = None
-    zero_point: int | None = None
-    quantizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,56 +52,6 @@ class LayerError:
     seen_high: float | None = None
     cut_off: float | None = None
     histogram: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """A node by its name and operator."""
-
-    name: str
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """The compute nodes of a model on a target, by its table or its library: on the NPU, off it, and in float."""
-
-    target: str
-    soc: str | None
-    has_npu: bool
-    method: Literal["library", "table"]
-    compute_nodes: int
-    npu_percent: float
-    partitions: int
-    npu_nodes: tuple[NodeFacts, ...]
-    cpu_nodes: tuple[PlacedNode, ...]
-    float_nodes: tuple[NodeFacts, ...]
-
-
-class InspectedPort(TypedDict):
-    """An input or output as its model's file says; a free dimension is text."""
-
-    name: str | None
-    dtype: str | None
-    shape: list[int | str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedModel:
-    """The content of a model file; `quantized` says what is quantized in it, None for a float model."""
-
-    path: str
-    ir_version: int
-    opsets: dict[str, int]
-    producer: str
-    inputs: Sequence[InspectedPort]
-    outputs: Sequence[InspectedPort]
-    free_dims: list[str]
-    nodes: int
-    operators: dict[str, int]
-    weight_bytes: int
-    nonfinite_weights: list[str]
-    quantized: str | None
 
 
 class RuleCount(TypedDict):
