@@ -17,7 +17,6 @@ from intact.errors import NotAvailable, SettingsError
 from intact.events import Log, Silence
 from intact.model import io
 from intact.pipeline import acceptance, stages
-from intact.pipeline.preparation import prepare
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
@@ -74,7 +73,7 @@ def test_every_chip_of_the_library_but_one_that_takes_no_int8_is_in_the_table():
 
 
 def test_a_model_is_quantized_without_the_toolchain_in_an_opset_that_it_reads(given):
-    found = prepare(given / "m.onnx", config(given), Log(Silence()))
+    found = stages.prepare(given / "m.onnx", config(given), Log(Silence()))
     assert found.model.opset_imports[""] <= 19 and found.calibrated
     assert "GlobalAveragePool" not in [node.op_type for node in found.model.graph]
 

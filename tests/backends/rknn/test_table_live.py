@@ -10,7 +10,7 @@ from intact.backends.live import place_live
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.events import Log, Silence
 from intact.model import normalize, shapes
-from intact.pipeline.preparation import prepare
+from intact.pipeline.stages import prepare
 from intact.rules.quantized import families
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
