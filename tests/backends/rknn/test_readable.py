@@ -44,6 +44,12 @@ def moved(net, grid):
     return net.op("Sigmoid", grid)
 
 
+def summed(net, grid):
+    """A sum with a float, which goes on both to a grid and in float."""
+    total = net.op("Add", grid, layer(net, grid, on_grid=False))
+    return net.op("Add", total, layer(net, net.qdq(total, STEP, ZERO), on_grid=True))
+
+
 def in_integers(net, grid):
     return layer(net, grid, on_grid=True)
 
@@ -56,7 +62,9 @@ def dequantizers(model):
     return sorted(len(node.outputs[0].uses()) for node in most)
 
 
-@pytest.mark.parametrize(("other", "uses"), [(in_float, [1, 1]), (moved, [1, 1]), (None, [0, 1]), (in_integers, [2])])
+@pytest.mark.parametrize(
+    ("other", "uses"), [(in_float, [1, 1]), (moved, [1, 1]), (summed, [1, 2]), (None, [0, 1]), (in_integers, [2])]
+)
 def test_readers_in_integers_and_others_share_no_node_and_the_numbers_stay(other, uses):
     model = shared(other)
     found = readable(model)
@@ -68,7 +76,7 @@ def test_readers_in_integers_and_others_share_no_node_and_the_numbers_stay(other
 
 @pytest.mark.skipif(toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed")
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [in_float, moved, None, in_integers])
+@pytest.mark.parametrize("other", [in_float, moved, summed, None, in_integers])
 def test_the_compiler_takes_a_grid_with_readers_of_both_kinds(other, tmp_path):
     path = io.save(readable(shared(other)), tmp_path / "m.onnx")[0]
     platform = platform_of(Device.of(load_target("rknn"), 100.0, {}))
