@@ -52,11 +52,18 @@ def _build(path: Path, asked: argparse.Namespace, precision: list[str]) -> Recor
         text = log.read_text(encoding="utf-8", errors="replace")
         found: Record = {"model": path.name, "status": status, "seconds": round(time.monotonic() - start, 1)}
         found |= {"peak_mb": peak // 1024, "code": (CODE.findall(text) or [None])[-1]}
-        found["error"] = next((line for line in text.splitlines() if "error" in line.lower()), "")[:300]
+        found["error"] = _error(text)
         if (out / "manifest.json").is_file():
             found |= _built(json.loads((out / "manifest.json").read_text(encoding="utf-8")))
         found["outcome"] = _outcome(found)
         return found
+
+
+def _error(text: str) -> str:
+    """The error with the reasons that follow it: those of a vendor's compiler stand there in its own words."""
+    lines = text.splitlines()
+    first = next((index for index, line in enumerate(lines) if "error" in line.lower()), len(lines))
+    return "\n".join(lines[first:])[:600]
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int | None, int]:

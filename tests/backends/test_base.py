@@ -16,8 +16,9 @@ from intact.backends import base, installed
 from intact.backends.probing import library_of
 from intact.errors import NotAvailable, SettingsError
 from intact.settings import devices
-from intact.targets import registry
+from intact.targets import offer, registry
 from intact.targets.registry import load_target
+from intact.targets.table import parse_head
 from tests.test_structure import strings
 
 ROOT = Path(intact.__file__).parent
@@ -73,6 +74,8 @@ def test_every_backend_that_ships_has_the_protocol_and_a_table_beside_it(name):
     assert base.Backend in type(found).mro() and found.title and installed.title(name) == found.title
     assert found.table == ROOT / "backends" / name / "table.toml" and found.table.is_file()
     assert not found.packages or name in (found.install or "")
+    head = parse_head(*offer.source_of(name)).target
+    assert (head.untimed, head.estimates) == (found.untimed, found.estimates)
 
 
 def test_what_backends_say_of_themselves():

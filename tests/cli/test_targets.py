@@ -66,3 +66,13 @@ def test_targets_says_what_is_missing(monkeypatch):
 
     monkeypatch.setattr(installed, "versions", refuse)
     assert {one.name: one.missing for one in intact.list_targets()}["qnn"] == "pip install 'intact[qnn]'"
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_targets_are_listed_within_the_terminal_and_no_chip_on_two_lines(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = command.run("targets")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any("SC8380XP (Snapdragon X Elite)" in line for line in lines)
+    assert "\N{NO-BREAK SPACE}" not in out

@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import typer
+from rich.console import Console
 
-from intact.cli import main, panels
+from intact.cli import console, main, panels
 from intact.model import io
 from tests.cli import command
 from tests.linting.wrong import CASES
@@ -75,6 +77,11 @@ print("loaded:", sorted({{"numpy", "onnx", "onnx_ir", "onnxruntime", "jinja2", "
             (["debug", __file__, __file__, "--device", "qnn", "--soc", "SM9999"], "unknown SoC 'SM9999' of qnn"),
             (["matrix", __file__, "--devices", "cpu,qmn", "--precisions", "uint8", "-o", "q"], "did you mean qnn?"),
             (["build", __file__, "--precision", "auto", "-o", "q"], "needs a goal"),
+            (["build", __file__, "--device", "qnn", "--max-latency-ratio", "1", "-o", "q"], "the devices cpu"),
+            (["build", __file__, "--device", "qnn", "--max-cycles", "9", "-o", "q"], "no compiler of qnn estimates"),
+            (["build", __file__, "--precision", "fp16", "--effort", "fast", "-o", "q"], "effort would have no effect"),
+            (["build", __file__, "--precision", "uint8", "--block-size", "32", "-o", "q"], "other weights have no"),
+            (["debug", __file__], "one model was given, and no device"),
         ],
         ids=lambda value: value[0] if isinstance(value, list) else "",
     )
@@ -223,3 +230,16 @@ class _Stream:
 
     def isatty(self):
         return self.terminal
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_a_stage_shows_steps_and_time_left_whole_within_the_terminal(columns):
+    talk, shown = console.Talk(), StringIO()
+    talk.console = Console(file=shown, force_terminal=True, width=columns)
+    with talk.stage("search"), talk.stage("measure the noise of tensors", 1200) as step:
+        for _ in range(600):
+            step()
+        talk.live.refresh()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in shown.getvalue().splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert any(re.search(r"measure the.* +600/1200 .*0:00:\d\d left", line) for line in lines), lines

@@ -174,6 +174,17 @@ def test_strings_cannot_be_made_up():
     assert caught.value.code == "D121"
 
 
+def test_long_windows_get_long_inputs_and_short_batches():
+    """A reflection by 200 needs more than 200 samples, whatever the batch; the state has the batch in its middle."""
+    body = 'p = Pad <mode = "reflect"> (x, n) s = ReduceSum(h) y = Add(p, s)'
+    given = model("float[batch, samples] x, float[2, batch, 3] h", body, weights="int64[4] n = {0, 200, 0, 200}")
+    parts = load(given, None, samples=1)
+    feeds = next(iter(parts.calibration))
+    assert feeds["x"].shape == (1, 512) and feeds["h"].shape == (2, 1, 3)
+    told = [note for note in parts.warnings if "free dimensions" in note]
+    assert "taken as 512, those of batches as 1, [1, 512]" in told[0]
+
+
 @pytest.mark.parametrize("size", [0, 2**32, 2**40, 2**62])
 def test_a_size_that_nothing_can_have_is_refused(size):
     with pytest.raises(DataError, match="input x") as caught:

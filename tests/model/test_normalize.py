@@ -190,6 +190,11 @@ def test_free_dimensions_are_listed_in_order_and_by_axis_where_they_have_no_name
     assert normalize.free_dims(with_free_dims()) == ["batch", "N", "u:0"]
 
 
+def test_free_dimensions_are_advised_to_be_one_only_where_they_come_first() -> None:
+    model = parsed("g (float[batch,n] x, float[2,batch] h) => (float[batch,n] y) { y = Relu(x) }")
+    assert normalize.advised_dims(model) == "--dim batch=1 --dim n=SIZE"
+
+
 def test_a_dimension_is_fixed_wherever_its_name_stands() -> None:
     model = normalize.normalize(with_free_dims(), dims={"batch": 2, "u:0": 5})
     assert [str(value.shape) for value in model.graph.inputs] == ["[2,3,N]", "[2,N]", "[5,2]"]

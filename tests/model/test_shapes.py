@@ -26,3 +26,22 @@ def test_a_model_that_onnx_stumbles_over_stays_as_it_is(monkeypatch, problem: ty
     model = ir.from_proto(onnx.parser.parse_model(TEXT))
     shapes.infer_shapes(model)
     assert [node.outputs[0].shape for node in model.graph] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [("[2,2]", [3, 2]), ("[6]", [3, 2]), ("[a,b]", [3, 2]), ("", [3, 2]), ("[3,2]", [3, 2])],
+)
+def test_an_output_has_the_shape_that_its_operators_give_whatever_it_declares(declared, expected) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT.replace("(y)", f"(float{declared} y)")))
+    model.graph.outputs[0].shape = model.graph.outputs[0].shape if declared else None
+    shapes.infer_shapes(model)
+    assert model.graph.outputs[0].shape == ir.Shape(expected)
+
+
+@pytest.mark.parametrize(("declared", "expected"), [("[2,5]", [2, 5]), ("[n,5]", ["n", 5])])
+def test_a_declared_size_stays_where_none_follows(declared, expected) -> None:
+    body = f"(float[k,p] x) => (float{declared} y) {{ y = Relu(x) }}"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {body}'))
+    shapes.infer_shapes(model)
+    assert model.graph.outputs[0].shape == ir.Shape(expected)

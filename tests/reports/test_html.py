@@ -265,7 +265,7 @@ def test_figures_of_accuracy_ports_files_and_stages_are_shown() -> None:
     page = html.render(manifest())
     shown = text(page)
 
-    assert "39.50 dB least SQNR, output y" in shown
+    assert "39.50 dB least SQNR of the compiled model, at y" in shown
     assert "y 41.25 0.999944 0.0270 0.0108 100.0 %" in shown
     assert "real = (q − 128) × 0.25" in shown
     assert f'title="{"c3" * 32}"' in page
@@ -284,8 +284,8 @@ def test_the_types_that_a_build_has_are_shown_in_place_of_those_that_auto_began_
     next(stage for stage in values["stages"] if stage["name"] == "quantize")["types"] = types
     shown = text(html.render(values))
 
-    assert "types of nodes 12 uint16 × int8, 2 float × –" in shown
-    assert "auto: 12 uint16 × int8, 2 float × – (activations × weights)" in shown
+    assert "types of nodes 12 uint16 × int8, 2 float" in shown
+    assert "auto: 12 uint16 × int8, 2 float (activations × weights)" in shown
     assert "activations uint8" not in shown
 
 

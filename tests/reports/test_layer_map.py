@@ -70,8 +70,19 @@ class TestTheMap:
         first, _, last = drawn["tiles"]
         assert (first["place"], first["type"], first["grid"]) == ("NPU", "uint8 × int8", "real = (q − 3) × 0.5")
         assert (last["place"], last["type"], last["grid"], last["reason"]) == ("CPU", "float", "", "no <b>signature")
-        assert [(item["name"], item["count"]) for item in drawn["places"]] == [("NPU", 2), ("CPU", 1)]
+        assert [(item["name"], item["count"]) for item in drawn["legends"]["place"]] == [("NPU", 2), ("CPU", 1)]
         assert len({(tile["x"], tile["y"]) for tile in drawn["tiles"]}) == 3
+
+    def test_begins_with_the_view_that_tells_something(self):
+        assert layer_map.drawing(SMALL)["by"] == "place"
+        one_place = with_layers(layer("first"), layer("second", weights=None), layer("last", "Softmax", "float", None))
+        one_place["placement"] |= {"npu_nodes": [], "cpu_nodes": [], "known": False}
+        assert layer_map.drawing(one_place)["by"] == "type"
+        legend = layer_map.drawing(one_place)["legends"]["type"]
+        assert [(one["name"], one["count"]) for one in legend] == [("uint8", 2), ("float", 1)], "a colour is named once"
+        page = html.render(one_place)
+        assert '<option value="type" selected>' in page and '<ul class="legend" data-by="place" hidden>' in page
+        assert '<ul class="legend" data-by="type">' in page and 'value="error"' not in page
 
     def test_is_left_out_where_a_manifest_has_no_layers(self):
         assert layer_map.drawing(manifest()) is None and 'id="layer-map"' not in html.render(manifest())
@@ -111,8 +122,12 @@ const press = (key) => { document.activeElement.dispatchEvent(new KeyboardEvent(
   return document.getElementById("map-layer").textContent.replaceAll("\\n", " | "); };
 said.push(type("softmax"), type("signature"), type("nothing such"), type(""));
 document.querySelector("#layer-map rect").focus();
-said.push(press("End"), press("ArrowLeft"));""",
+said.push(press("End"), press("ArrowLeft"));
+const map = document.getElementById("layer-map"), zoom = document.getElementById("map-zoom"), once = map.clientWidth;
+zoom.value = 2; zoom.dispatchEvent(new Event("input"));
+said.push(String(map.clientWidth / once));""",
         )
         assert title[:4] == ["1 of 3 layers", "1 of 3 layers", "0 of 3 layers", "3 layers"]
         assert "last (Softmax)" in title[4] and "why: no" in title[4] and "reads second (Conv)" in title[4]
+        assert title[6] == "2", "the map is twice as wide at twice the zoom"
         assert "second (Conv)" in title[5] and "read by last (Softmax)" in title[5]

@@ -81,7 +81,10 @@ def test_simulators_that_share_samples_give_what_one_gives(tmp_path, monkeypatch
     samples = qdq.images(5)
     monkeypatch.setattr(qnn_client, "_MOST_SAMPLES", most)
     monkeypatch.setattr(pool, "workers", lambda *_: 3)
-    shared = qnn_client.run(tmp_path / "q.onnx", samples, qnn_client.Chip(73), timeout=120)
+    told: list[int] = []
+    chip = qnn_client.Chip(73)
+    shared = qnn_client.run(tmp_path / "q.onnx", samples, chip, timeout=120, done=lambda: told.append(1))
+    assert len(told) == len(samples), "each is counted once, whichever simulator ran it"
     monkeypatch.setattr(qnn_client, "_MOST_SAMPLES", 64)
     monkeypatch.setattr(pool, "workers", lambda *_: 1)
     alone = qnn_client.run(tmp_path / "q.onnx", samples, qnn_client.Chip(73), timeout=120)

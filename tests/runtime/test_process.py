@@ -218,3 +218,13 @@ def test_a_process_that_stays_is_not_waited_for_forever():
     with process.staying(timeout=1) as call_next, pytest.raises(ToolchainError, match="within 1 seconds") as late:
         call_next(f"{JOBS}:sleep", {})
     assert late.value.code == process.LATE
+
+
+def test_whoever_waits_may_look_in_between_and_a_job_that_hangs_is_stopped_all_the_same():
+    looks = []
+    with (
+        process.started(f"{JOBS}:sleep", {}, timeout=1.0) as reply,
+        pytest.raises(ToolchainError, match="no answer within 1 seconds"),
+    ):
+        reply(lambda: looks.append(1))
+    assert looks

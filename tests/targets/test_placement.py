@@ -28,6 +28,12 @@ def test_a_node_that_is_not_taken_has_a_reason_and_a_fix():
     assert names(placement.npu_nodes) == {"n"} and placement.partitions == 1
 
 
+def test_without_an_npu_a_node_that_is_not_taken_runs_in_float():
+    built = ir.from_proto(onnx.parser.parse_model(CHAIN.replace("OPERATOR", "Erf")))
+    erf = next(node for node in place(built, load_target("cpu")).cpu_nodes if node.op == "Erf")
+    assert erf.reason.endswith("it is computed in float") and "--no-strict" not in erf.reason
+
+
 @pytest.mark.parametrize(("arch", "partitions", "percent"), [(68, 0, 0.0), (73, 1, 100.0)])
 def test_pieces_and_percentage(arch, partitions, percent):
     found = analyze(model(PRODUCT)[0], load_target("qnn", arch=arch))

@@ -125,6 +125,20 @@ def test_a_weight_that_is_computed_is_a_violation():
     assert [violation.code for violation in validate(built, load_target("qnn"), strict=False)] == ["T106"]
 
 
+COMPUTED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[2,2] a, uint8[2,2] b, float s) => (uint8[2,2] y) <float t = {0.5}, uint8 z = {1}>
+{ p = DequantizeLinear(a, s, z)  q = DequantizeLinear(b, t, z)  m = MatMul(p, q)  y = QuantizeLinear(m, t, z) }
+"""
+
+
+def test_a_scale_that_is_an_input_is_said_to_be_one_and_no_block():
+    built = normalize.normalize(ir.from_proto(onnx.parser.parse_model(COMPUTED)))
+    (violation,) = validate(built, load_target("qnn"), strict=False)
+    assert violation.code == "T106" and violation.found == "input 0 (a): its scale is computed or an input"
+    assert violation.requirement.endswith("scales are constants") and "make it a constant" in violation.fix
+
+
 @pytest.mark.parametrize(("size", "codes"), [(1, []), ("batch", ["T109"])])
 def test_a_free_dimension_is_a_violation_of_whatever_operator(size, codes):
     built, node = model("Relu (uint8) -> uint8")
@@ -335,6 +349,14 @@ def test_nodes_with_violations_stay_on_the_cpu_with_their_reasons_and_the_others
 def test_lenient_cannot_help_where_nothing_is_left_for_the_npu():
     built, target = two_products("i", "i"), load_target("qnn", arch=68)
     with pytest.raises(Violations, match="no compute node is left"):
+        left_to_cpu(built, target, validate(built, target, strict=False))
+
+
+def test_where_every_node_is_refused_for_free_dimensions_the_options_that_fix_them_are_named():
+    built, node = model("Relu (uint8) -> uint8")
+    node.inputs[0].shape = built.graph.inputs[0].shape = ir.Shape(["batch", 8, "height", 4])
+    target = load_target("qnn")
+    with pytest.raises(Violations, match="--dim batch=1 --dim height=SIZE"):
         left_to_cpu(built, target, validate(built, target, strict=False))
 
 

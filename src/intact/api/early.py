@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from intact.api.given_model import refuse_alone as refuse_alone
 from intact.settings import contradictions, devices, named_files
 from intact.settings.config import BuildConfig
+from intact.settings.contradictions import check_partner as check_partner
 from intact.settings.contradictions import check_search as check_search
 from intact.settings.contradictions import check_ways as check_ways
 from intact.settings.contradictions import refuse_auto as refuse_auto
@@ -27,6 +29,7 @@ def check_files(config: BuildConfig) -> None:
 
 def check_cells(chips: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> None:
     """Refuse devices and precisions of a matrix that nobody knows, and what `check_files` refuses."""
+    contradictions.check_cells([f"{chip}-{precision}" for chip in chips for precision in precisions])
     for chip in chips:
         for precision in precisions:
             BuildConfig.from_dict({"precision": precision, "compile": devices.in_words(chip)})

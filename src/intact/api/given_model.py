@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,18 @@ def one_of(model: AnyPath | None, onnx: AnyPath | None) -> Path:
     if model is not None and onnx is not None and Path(model) != Path(onnx):
         raise SettingsError("S141", f"two models were given: {model} and --onnx {onnx}", fix="leave one out")
     return path_of(model if model is not None else onnx)
+
+
+def refuse_two(model: AnyPath | None, hf: str | None) -> None:
+    """Refuse a file beside a Hugging Face model."""
+    if model is not None and hf is not None:
+        raise SettingsError("S141", f"two models were given: {model} and --hf {hf}", fix="leave one out")
+
+
+def refuse_alone(reference: AnyPath, others: Sequence[AnyPath]) -> None:
+    """Refuse to compare a model with none."""
+    if not others:
+        raise SettingsError("S149", f"there is nothing to compare {reference} with", fix="give two or more models")
 
 
 def path_of(model: AnyPath | None, config: BuildConfig | None = None) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import cast
 
 from intact import scratch
-from intact.api.given_model import path_of
+from intact.api.given_model import path_of, refuse_two
 from intact.data import lent, text
-from intact.errors import SettingsError, about
+from intact.errors import about
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface
 from intact.reports.publish import refuse_inputs as refuse_inputs
@@ -58,8 +58,7 @@ def requested(
             with about(path):
                 yield ModelFile(path, settings)
             return
-        if model is not None:
-            raise SettingsError("S141", f"two models were given: a file and --hf {hf}", fix="leave one out")
+        refuse_two(model, hf)
         with exported(hf, settings, events) as given:
             yield given
 

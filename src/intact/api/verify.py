@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from intact.api.given_model import refuse_alone
 from intact.api.notebook_progress import watched
 from intact.api.request import settled
 from intact.data import examination
 from intact.data.labels import load_labels
-from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
 from intact.pipeline import acceptance, execution, trial, verdict
@@ -89,8 +89,7 @@ def verify(
 
     What a build deployed runs as that build ran it; other files run on the CPU as they are written.
     """
-    if not models:
-        raise SettingsError("S149", f"there is nothing to compare {reference} with", fix="give two or more models")
+    refuse_alone(reference, models)
     with settled(config, settings) as complete:
         return _verify(Path(reference), tuple(map(Path, models)), complete, Log(watched(events) or Silence()))
 
@@ -111,12 +110,15 @@ def _verify(reference: Path, candidates: tuple[Path, ...], config: BuildConfig, 
     first = replace(execution.runner(reference, config.compile, in_turn=True), form="original")
     states = execution.states_of(config.states, described, inputs.test, first)
     in_turn = bool(states)
-    first, *others = (execution.runner(path, config.compile, in_turn=in_turn) for path in (reference, *candidates))
     for name, output in states.items():
         log.events.note(f"verified in sequence: {output} is fed back to {name} for {len(inputs.test)} steps")
     with log.stage("verify", len(inputs.test)) as (advance, _):
+        rows_done, files = execution.Furthest(advance), (reference, *candidates)
+        first, *others = (
+            execution.runner(path, config.compile, in_turn=in_turn, done=rows_done.counter()) for path in files
+        )
         runners = [chained(runner, states) for runner in (replace(first, form="original"), *others)]
-        base, found = measure(inputs.test, execution.counted(runners[0], advance), runners[1:], labels)
+        base, found = measure(inputs.test, execution.counted(runners[0], rows_done.counter()), runners[1:], labels)
     models = tuple(
         VerifiedModel(str(path), runner.form, runner.runtime, one.accuracy, one.task)
         for path, runner, one in zip(candidates, others, found, strict=True)

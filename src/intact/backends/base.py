@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import NotAvailable
+from intact.events import nothing
 from intact.results import Cost, PlacedNode, Placement
 from intact.runtime.toolchains import Recipe
 from intact.targets.spec import Soc, Target
@@ -31,7 +32,8 @@ class Device:
     """A device to compile for and to run on: a backend, its chip where that matters, and options of its toolchain.
 
     `timeout` is in seconds; toolchains that run in this process ignore it. `toolchain` is a version of the vendor's
-    library, or a folder, where the usual one is not meant.
+    library, or a folder, where the usual one is not meant. `done` is called for each sample that ran, by backends that
+    are told while they run many.
     """
 
     backend: str
@@ -41,6 +43,7 @@ class Device:
     ep_options: Mapping[str, str] = field(default_factory=dict)
     soc: Soc | None = None
     toolchain: str | None = None
+    done: Callable[[], None] = nothing
 
     @classmethod
     def of(

@@ -92,6 +92,11 @@ def timed() -> list[str]:
     return [name for name, backend in every() if backend.untimed is None]
 
 
+def estimating() -> list[str]:
+    """Names of the backends whose compiler estimates cycles."""
+    return [name for name, backend in every() if backend.estimates]
+
+
 def of_file(path: Path) -> Backend | None:
     """The backend whose deployed files are like `path` and no ONNX models; None for an ONNX model."""
     if path.suffix == ONNX:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
@@ -19,6 +20,30 @@ class SamplesOrder(TypedDict):
     samples: int
     inputs: str
     outputs: str
+
+
+COUNT = ".count"
+"""Ends the name of the file, beside the outputs, that gets a byte for each sample that a job has run."""
+
+
+class SamplesRun:
+    """Tells of each sample that jobs have run, as often as somebody looks."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._sizes: dict[Path, int] = {}
+
+    def add(self, order: SamplesOrder) -> None:
+        """Watch the samples of one more order."""
+        self._sizes[Path(order["outputs"] + COUNT)] = 0
+
+    def look(self) -> None:
+        """Tell what was run since the last look; a file that is gone has been counted before."""
+        for path, known in self._sizes.items():
+            with contextlib.suppress(FileNotFoundError):
+                self._sizes[path] = path.stat().st_size
+            for _ in range(self._sizes[path] - known):
+                self._done()
 
 
 @contextmanager
@@ -42,8 +67,15 @@ def each(order: SamplesOrder) -> Iterator[dict[str, np.ndarray]]:
 
 
 def answer(order: SamplesOrder, results: Iterable[Sequence[np.ndarray]]) -> None:
-    """Save the outputs of every sample; for a job."""
-    _save(order["outputs"], results)
+    """Save the outputs of every sample, and count them; for a job."""
+    _save(order["outputs"], _counted(results, order["outputs"] + COUNT))
+
+
+def _counted(results: Iterable[Sequence[np.ndarray]], path: str) -> Iterator[Sequence[np.ndarray]]:
+    with open(path, "wb", buffering=0) as count:
+        for result in results:
+            yield result
+            count.write(b".")
 
 
 def _save(path: str, rows: Iterable[Sequence[np.ndarray]]) -> None:

@@ -37,6 +37,9 @@ def there(*models: Path | None) -> list[Path]:
 
 def source(values: Flags) -> GivenModel:
     """The model that a command is about, which may be one of Hugging Face."""
+    from intact.api.given_model import refuse_two
+
+    refuse_two(values["model"] or values["onnx"], values["hf"])
     given = values["model"] is not None or values["onnx"] is not None
     return {"model": model_path(values) if given or values["hf"] is None else None, "hf": values["hf"]}
 

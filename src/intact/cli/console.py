@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     Task,
     TextColumn,
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 NARROW = 70
 """Columns of a terminal that is narrow."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
+_LEAST_WIDTH = 20
+_ABOUT = "about "
+# Columns of a narrow terminal that the figures of a stage take: the spinner, steps of all, and a time.
+_FIGURES = 28
 
 
 class _Steps(MofNCompleteColumn):
@@ -45,8 +52,20 @@ class _Left(TimeRemainingColumn):
     """The time that is left, where the number of steps is known and enough of them are done."""
 
     def render(self, task: Task) -> Text:
-        known = task.total and task.completed and task.time_remaining is not None
-        return Text.assemble("about ", super().render(task), " left") if known else Text("")
+        known = task.total and task.completed and not task.finished and task.time_remaining is not None
+        return Text.assemble(_ABOUT, super().render(task), " left") if known else Text("")
+
+
+class _LeftOrElapsed(TimeRemainingColumn):
+    """The time that is left, or, where nobody knows it, the time so far: a narrow terminal has room for one."""
+
+    def __init__(self, table_column: Column) -> None:
+        super().__init__(table_column=table_column)
+        self._left, self._elapsed = _Left(), TimeElapsedColumn()
+
+    def render(self, task: Task) -> Text:
+        left = self._left.render(task)
+        return left[len(_ABOUT) :] if left else self._elapsed.render(task)
 
 
 class _PrintableTable(Table):
@@ -88,12 +107,7 @@ class Talk:
         if self.live is not None:
             yield self.live
             return
-        # On a narrow terminal the figures matter more than the bar.
-        bar = [] if self.console.width < NARROW else [BarColumn(20)]
-        whole = Column(no_wrap=True)
-        times = (TimeElapsedColumn(table_column=whole), _Left(table_column=whole))
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, _Steps(table_column=whole), *times]
-        with Progress(*columns, console=self.console, transient=True) as self.live:
+        with Progress(*_columns(self.console.width), console=self.console, transient=True) as self.live:
             try:
                 yield self.live
             finally:
@@ -122,6 +136,18 @@ class Talk:
             log_lines.write("warning", text=text)
             return
         self.console.print(f"warning: {printable(text)}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _columns(width: int) -> list[ProgressColumn]:
+    """The columns of a stage: on a narrow terminal figures matter more than the bar and the end of a name."""
+    whole = Column(no_wrap=True)
+    if width >= NARROW:
+        times = (TimeElapsedColumn(table_column=whole), _Left(table_column=whole))
+        name = TextColumn("{task.description}")
+        return [SpinnerColumn(), name, BarColumn(20), _Steps(table_column=whole), *times]
+    cut = Column(no_wrap=True, overflow="ellipsis", max_width=max(width - _FIGURES, 1))
+    name = TextColumn("{task.description}", table_column=cut)
+    return [SpinnerColumn(), name, _Steps(table_column=whole), _LeftOrElapsed(whole)]
 
 
 @contextmanager
@@ -165,6 +191,22 @@ def verdict_line(verdict: Verdict) -> str:
 def say(text: str) -> None:
     """A line of the result for people, on stdout."""
     Console(highlight=False, markup=False).print(printable(text), soft_wrap=True)
+
+
+def say_items(label: str, items: Sequence[str], indent: int = 0) -> None:
+    """A line of the result that lists things: as wide as the terminal, further lines set in, no item on two of them."""
+    console = Console(highlight=False, markup=False)
+    # textwrap keeps together what has these between its words; nobody gets to see them.
+    kept = [printable(item).replace(" ", NO_BREAK) for item in items]
+    lines = textwrap.wrap(
+        f"{printable(label)}{', '.join(kept)}",
+        max(console.width, _LEAST_WIDTH),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console.print("\n".join(lines).replace(NO_BREAK, " "), soft_wrap=True)
 
 
 def table(texts: Sequence[str], numbers: Sequence[str], last: Sequence[str] = ()) -> Table:

@@ -68,6 +68,7 @@ def run(values: Flags) -> None:
     arguments.there(values["reference"], values["candidate"])
     from intact.api import early
 
+    early.check_partner(config, alone=values["candidate"] is None)
     check = early.check_files if values["device"] is None else early.check_device
     check(config)
     from intact.api.debug import debug

@@ -26,12 +26,12 @@ def run(values: Flags) -> None:
     if values["as_json"]:
         console.print_json(asdict(found))
     elif not values["quiet"]:
-        console.say(", ".join(f"{name} {version}" for name, version in found.versions.items()))
+        console.say_items("", [f"{name} {version}" for name, version in found.versions.items()])
         for title, rows in (("extras", found.extras), ("devices", found.devices)):
             console.say(f"{title}:")
             for one in rows:
-                console.say(
-                    f"  {_MARKS[one.state]} {one.name}: {one.found}" + (f"\n      {one.fix}" if one.fix else "")
-                )
+                console.say_items(f"{_MARKS[one.state]} {one.name}: {one.found}", (), 2)
+                if one.fix:
+                    console.say(f"      {one.fix}")
     if found.broken:
         raise typer.Exit(BROKEN)

@@ -107,12 +107,13 @@ TARGET = (
     option("assume_ort", "The version of ONNX Runtime that will run the model on a CPU. [default: the one installed]"),
 )
 DIMS = (
-    option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None),
+    option("dim", "Size of a free dimension, as name=size; repeatable.", list[str] | None, metavar="NAME=SIZE"),
     option(
         "set",
         "Make an input a constant, as name=value, the value as JSON: sr=16000, mask=[1,0]. The deployed model does not "
         "take it any more; repeatable.",
         list[str] | None,
+        metavar="NAME=VALUE",
     ),
 )
 IMAGES = (
@@ -178,12 +179,15 @@ QUANT = (
         bool | None,
         "--activation-symmetric/--activation-asymmetric",
     ),
-    option("op_type", "Quantize nodes of this type only; repeatable.", list[str] | None),
+    option("op_type", "Quantize nodes of this type only; repeatable.", list[str] | None, metavar="TYPE"),
     option(
-        "exclude_op_type", "Never quantize nodes of this type, nor bring them to fp16; repeatable.", list[str] | None
+        "exclude_op_type",
+        "Never quantize nodes of this type, nor bring them to fp16; repeatable.",
+        list[str] | None,
+        metavar="TYPE",
     ),
-    option("node", "Quantize this node only; repeatable.", list[str] | None),
-    option("exclude_node", "Never quantize this node; repeatable.", list[str] | None),
+    option("node", "Quantize this node only; repeatable.", list[str] | None, metavar="NAME"),
+    option("exclude_node", "Never quantize this node; repeatable.", list[str] | None, metavar="NAME"),
     option(
         "encodings", "Use the encodings of this file (AIMET or ONNX Runtime overrides, JSON) and calibrate nothing."
     ),
@@ -219,6 +223,7 @@ COMPILE = (
         "Option of the vendor's provider, as key=value; repeatable. For openvino, device=GPU or device=NPU names the "
         "device. [default: device=CPU]",
         list[str] | None,
+        metavar="KEY=VALUE",
     ),
     *TOOLCHAIN,
     option("io", "Types of the graph's inputs and outputs: float or quantized."),
@@ -230,6 +235,7 @@ STATES = (
         "A state, as input=output: verification runs the rows as steps, and feeds the output back to the input; "
         "repeatable. [default: those whose names, types and shapes agree]",
         list[str] | None,
+        metavar="INPUT=OUTPUT",
     ),
 )
 GATES = (

@@ -10,7 +10,7 @@ from intact.cli.options import CLUSTER, TALK, Flags, option, takes
 NAME = "probe"
 PROBE = (
     option("device", "A device whose vendor has a library to ask. [default: qnn]"),
-    option("op", "Ask about this operator only; repeatable.", list[str] | None),
+    option("op", "Ask about this operator only; repeatable.", list[str] | None, metavar="TYPE"),
     option("arch", "Architectures, as v68,v73. [default: all]"),
     option("numeric", "Find where the simulator computes something else, and write the regions.", bool),
     option("output", "The file of answers; it is continued.", Path, "-o", "--output"),

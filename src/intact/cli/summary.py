@@ -146,9 +146,10 @@ def _subject(built: Build) -> str:
 
 
 def _cost(built: Build) -> str:
-    if built.search is None:
+    found = built.estimate
+    if found is None or built.cost is not None:
         return ""
-    return f"estimated cost {built.search.points[built.search.chosen].cost:.2f} times the lowest precision throughout"
+    return f"estimated at {found.ratio:.2f} × {found.unit} ({found.rule})"
 
 
 def _quantized(built: Build) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -28,18 +27,20 @@ def run(values: Flags) -> None:
         console.print_json({"targets": [asdict(one) for one in found]})
     elif not values["quiet"]:
         for one in found:
-            _show(one, console.say)
+            _show(one)
 
 
-def _show(one: KnownTarget, say: Callable[[str], None]) -> None:
+def _show(one: KnownTarget) -> None:
+    from intact.cli.console import say, say_items
+
     say(f"{one.name}: {one.title}")
-    say(f"  {_here(one)}")
-    say(f"  precisions: {', '.join(one.precisions) or 'none yet'}")
+    say_items(_here(one), (), 2)
+    say_items("precisions: ", one.precisions or ["none yet"], 2)
     for arch in one.archs:
-        chips = [f"{chip.name}{f' ({chip.sold_as})' if chip.sold_as else ''}" for chip in one.chips]
-        of_arch = [text for text, chip in zip(chips, one.chips, strict=True) if f"v{chip.arch}" == arch]
+        chips = [chip for chip in one.chips if f"v{chip.arch}" == arch]
+        names = [f"{chip.name} ({chip.sold_as})" if chip.sold_as else chip.name for chip in chips]
         default = " [default]" if arch == one.default_arch else ""
-        say(f"  {arch}{default}: {', '.join(of_arch) or 'no chip is listed'}")
+        say_items(f"{arch}{default}: ", names or ["no chip is listed"], 2)
 
 
 def _here(one: KnownTarget) -> str:

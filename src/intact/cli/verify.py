@@ -48,15 +48,16 @@ def run(values: Flags) -> None:
     """
     config = arguments.settings(values, *SETTINGS)
     reference, *candidates = arguments.there(*_models(values))
-    from intact.api import early
-
-    early.check_files(config)
-    from intact.api.verify import verify
-    from intact.cli import comparison, console
-
     if not candidates and reference.suffix.lower() == ".json":
         _show_integrity(reference, values)
         return
+    from intact.api import early
+
+    early.check_files(config)
+    early.refuse_alone(reference, candidates)
+    from intact.api.verify import verify
+    from intact.cli import comparison, console
+
     found = verify(reference, *candidates, config=config, events=console.Talk(quiet=values["quiet"]))
     if values["as_json"]:
         console.print_json(comparison.verification(found))

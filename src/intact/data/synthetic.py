@@ -8,7 +8,7 @@ change the first ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,8 @@ from intact.settings.config import Distribution
 
 # Sizes that are tried for free dimensions until the model runs: windows, strides and pads may need more than one.
 FREE_SIZES = (1, 2, 8, 32, 128)
+# And those that are tried after them for all but batches: windows over sound are long, and a long batch costs time.
+LONG_SIZES = (512, 2048)
 # Of one input of one sample; more would be a mistake in a file, or malice.
 MOST_BYTES = 4 << 30
 
@@ -37,14 +39,25 @@ class _Input:
 
 @dataclass(frozen=True, slots=True)
 class _Assumed:
-    """The size of free dimensions, and the shape of what is declared a single number."""
+    """The size of free dimensions, and the shape of what is declared a single number; `batch` is for those of rows."""
 
     free: int
     of_scalar: tuple[int, ...] = ()
+    batch: int | None = None
+
+    def size_of(self, dim: str | int | None, axis: int, batches: Collection[str]) -> int:
+        """The size of a dimension: one that comes first in some input is that of a batch in all of them."""
+        if isinstance(dim, int):
+            return dim
+        return self.free if self.batch is None or (axis and dim not in batches) else self.batch
 
 
 # ONNX Runtime takes an array of any shape for a declared number: exporters declare one where they know no shape.
-_ASSUMED = [*(_Assumed(size) for size in FREE_SIZES), *(_Assumed(size, (size,)) for size in FREE_SIZES[1:])]
+_ASSUMED = [
+    *(_Assumed(size) for size in FREE_SIZES),
+    *(_Assumed(size, batch=1) for size in LONG_SIZES),
+    *(_Assumed(size, (size,)) for size in FREE_SIZES[1:]),
+]
 
 
 class SyntheticSource(Source):
@@ -59,9 +72,10 @@ class SyntheticSource(Source):
         self._distribution: Distribution = distribution
         self._seed = seed
         specs = input_specs(model)
-        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, _ASSUMED[0])) for spec in specs]
+        self._batches = frozenset(dim for spec in specs for dim in spec.shape[:1] if isinstance(dim, str))
+        self._inputs = [_Input(spec, known[spec.name], self._fixed(spec, _ASSUMED[0])) for spec in specs]
         self._assumed = self._running(model)
-        self._inputs = [_Input(spec, known[spec.name], _fixed(spec, self._assumed)) for spec in specs]
+        self._inputs = [_Input(spec, known[spec.name], self._fixed(spec, self._assumed)) for spec in specs]
         self.warnings = tuple(self._notes())
 
     def elsewhere(self) -> SyntheticSource:
@@ -81,12 +95,16 @@ class SyntheticSource(Source):
 
     def _runs(self, session: ort_cpu.Session, assumed: _Assumed) -> bool:
         rng = np.random.default_rng(self._seed)
-        sized = [replace(given, shape=_fixed(given.spec, assumed)) for given in self._inputs]
         try:
+            sized = [replace(given, shape=self._fixed(given.spec, assumed)) for given in self._inputs]
             session.run({given.spec.name: self._values(given, rng) for given in sized})
-        except ModelError:
+        except (ModelError, DataError):
             return False
         return True
+
+    def _fixed(self, spec: InputSpec, assumed: _Assumed) -> tuple[int, ...]:
+        sizes = (assumed.size_of(dim, axis, self._batches) for axis, dim in enumerate(spec.shape))
+        return _checked(spec, tuple(sizes) or assumed.of_scalar)
 
     def read(self, start: int, stop: int) -> Iterator[Feeds]:
         for row in range(start, stop):
@@ -110,9 +128,10 @@ class SyntheticSource(Source):
                     f"taken as {shape_text(given.shape)}; export the model with its shape, or give --data"
                 )
             elif given.shape != given.spec.shape:
+                sizes = f"{self._assumed.free}" + ("" if self._assumed.batch is None else ", those of batches as 1")
                 yield (
-                    f"input {given.spec.name} {shape_text(given.spec.shape)}: free dimensions are taken as "
-                    f"{self._assumed.free}, {shape_text(given.shape)}; fix them with --dim NAME=SIZE"
+                    f"input {given.spec.name} {shape_text(given.spec.shape)}: free dimensions are taken as {sizes}, "
+                    f"{shape_text(given.shape)}; fix them with --dim NAME=SIZE"
                 )
             if isinstance(given.role, Fixed):
                 values = shape_text([f"{value:g}" for value in given.role.values])
@@ -121,7 +140,7 @@ class SyntheticSource(Source):
                 yield f"input {given.spec.name} indexes a table of unknown size: its synthetic ids are the first row"
 
 
-def _fixed(spec: InputSpec, assumed: _Assumed) -> tuple[int, ...]:
+def _checked(spec: InputSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
     if spec.dtype.kind not in "biuf" and not spec.dtype.name.startswith("bfloat"):
         raise DataError(
             "D121",
@@ -129,7 +148,6 @@ def _fixed(spec: InputSpec, assumed: _Assumed) -> tuple[int, ...]:
             allowed="numbers and bools",
             fix="give --data",
         )
-    shape = tuple(dim if isinstance(dim, int) else assumed.free for dim in spec.shape) or assumed.of_scalar
     # A list of axes may well be empty; data without a single number tell nothing.
     least = 0 if spec.dtype.kind in "iu" else 1
     if any(dim < least for dim in shape) or math.prod(shape) * spec.dtype.itemsize > MOST_BYTES:

@@ -50,6 +50,12 @@ def free_dims(model: ir.Model) -> list[str]:
     return list(dict.fromkeys(name for name, _, _ in _free_axes(model)))
 
 
+def advised_dims(model: ir.Model) -> str:
+    """The options that fix the free dimensions: to 1 those of batches, which come first; others are the user's."""
+    first = {name for name, _, axis in _free_axes(model) if axis == 0}
+    return " ".join(f"--dim {name}={'1' if name in first else 'SIZE'}" for name in free_dims(model))
+
+
 def sort_nodes(model: ir.Model) -> None:
     """Put the nodes of every graph in an order in which each comes after what it reads."""
     for body in upgrade.bodies_of(model):

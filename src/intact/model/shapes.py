@@ -28,11 +28,39 @@ def infer_shapes(model: ir.Model) -> None:
     """Write down every element type and shape that follows from the inputs; what is unknown stays unknown."""
     with no_collection():
         proto = _stand_in(model)
+        declared = {value: value.shape for value in model.graph.outputs if _is_result(value)}
+        _forget_shapes(proto, {value.name or "" for value in declared})
         try:
             inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
             return  # ONNX Runtime infers by rules of its own, and runs what those of onnx stumble over
         _copy_types(model.graph, inferred.graph)
+        for value, shape in declared.items():
+            value.shape = _merged(value.shape, shape)
+
+
+def _is_result(value: ir.Value) -> bool:
+    """True if the value is computed for the caller alone, so that nothing follows from the shape that it declares."""
+    return value.producer() is not None and not value.uses() and isinstance(value.type, ir.TensorType)
+
+
+def _forget_shapes(proto: onnx.ModelProto, names: set[str]) -> None:
+    """Leave out the shapes that outputs declare: some files declare one that the operators do not give."""
+    for info in proto.graph.output:
+        if info.name in names:
+            info.type.tensor_type.ClearField("shape")
+
+
+def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """The inferred sizes, and the declared one where a size does not follow from the inputs."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return declared if inferred is None else inferred
+    pairs = zip(inferred, declared, strict=True)
+    return ir.Shape([found if isinstance(found, int) or _is_free(told) else told for found, told in pairs])
+
+
+def _is_free(size: int | ir.SymbolicDim) -> bool:
+    return not isinstance(size, int) and size.value is None
 
 
 def _stand_in(model: ir.Model) -> onnx.ModelProto:

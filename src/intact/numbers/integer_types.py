@@ -8,12 +8,18 @@ from functools import cache
 GRID_TYPES = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "int2", "int32")
 """The types that a grid may have here; tables of targets and files of others know more."""
 
+FLOAT_BITS = 32
 _NAME = re.compile(r"(u?)int(\d+)")
 
 
 def bits(dtype: str) -> int:
     """The number of bits of an integer type."""
     return _parsed(dtype)[1]
+
+
+def width(dtype: str) -> int:
+    """The bits of a type, where all floats count as the widest."""
+    return FLOAT_BITS if "float" in dtype or dtype == "double" else bits(dtype)
 
 
 @cache

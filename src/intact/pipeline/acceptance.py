@@ -9,7 +9,6 @@ from pathlib import Path
 
 from intact import data
 from intact.backends import installed
-from intact.errors import SettingsError
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
 from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
@@ -28,20 +27,12 @@ ROWS_TO_TIME = 8
 def check_settings(config: BuildConfig, target: Target) -> None:
     """Refuse gates that cannot be checked, before any work is done."""
     contradictions.check_npu(config, target.name, npu=target.npu)
-    if config.max_cycles is not None and not installed.find(target.backend).estimates:
-        able = ", ".join(name for name, backend in installed.every() if backend.estimates)
-        raise SettingsError(
-            "S214", f"--max-cycles {config.max_cycles}: no compiler of {target.name} estimates cycles", allowed=able
-        )
     contradictions.check_labels(config)
-    why = installed.find(target.backend).untimed if config.max_latency_ratio is not None else None
-    if why is not None:
-        raise SettingsError(
-            "S137",
-            f"--max-latency-ratio {config.max_latency_ratio:g}: {target.name} cannot be checked here: {why}",
-            allowed=f"the devices {', '.join(installed.timed())}",
-            fix="leave the gate out, and time the model on the device",
-        )
+    if config.max_cycles is not None:
+        able = installed.estimating()
+        contradictions.check_cycles(config, target.name, able, estimates=target.backend in able)
+    if config.max_latency_ratio is not None:
+        contradictions.check_latency(config, target.name, installed.find(target.backend).untimed, installed.timed())
 
 
 def unchecked(config: BuildConfig) -> list[str]:

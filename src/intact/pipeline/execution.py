@@ -16,6 +16,7 @@ from intact import data
 from intact.backends import compiling, installed
 from intact.backends.base import Timer
 from intact.errors import ModelError, SettingsError
+from intact.events import nothing
 from intact.model import detect, io, upgrade
 from intact.quantization import boundary
 from intact.results import Form
@@ -36,18 +37,19 @@ LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
 BYTES_AT_ONCE = 16 << 20
 
 
-def runner(path: Path, config: CompileConfig, *, in_turn: bool = False) -> Runner:
+def runner(path: Path, config: CompileConfig, *, in_turn: bool = False, done: Callable[[], None] = nothing) -> Runner:
     """Choose where a model file runs, many rows at once or each in turn. This is the one place that does.
 
     What a build deployed (its manifest lies beside it) runs as the build ran it; another EPContext model on the
-    backend that made it, for the architecture in `config`; any other model on the CPU, as it is written.
+    backend that made it, for the architecture in `config`; any other model on the CPU, as it is written. A device that
+    runs many rows at once calls `done` for each.
     """
     # Here and below: stages that run no file load nothing for it.
     from intact.reports import manifest
 
     built = manifest.of_deployed(path)
     if built is not None:
-        return _deployed(path, built, config, in_turn=in_turn)
+        return _deployed(path, built, config, in_turn=in_turn, done=done)
     _refuse_alone(path)
     model = io.load(path)
     if not compiling.is_compiled(model):
@@ -55,10 +57,13 @@ def runner(path: Path, config: CompileConfig, *, in_turn: bool = False) -> Runne
         return Runner(form, PLAIN, lambda rows: stream(path, rows))
     target = load_target(installed.maker_of(model), arch=config.arch, soc=config.soc)
     runtime = f"simulator of {target.name}"
-    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, target, config, in_turn=in_turn))
+    device = device_of(target, config, done)
+    return Runner("compiled", runtime, lambda rows: stream_compiled(path, rows, device, in_turn=in_turn))
 
 
-def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, *, in_turn: bool) -> Runner:
+def _deployed(
+    path: Path, built: Mapping[str, Any], config: CompileConfig, *, in_turn: bool, done: Callable[[], None]
+) -> Runner:
     made = CompileConfig.from_dict(built["config"]["compile"])
     for name, asked, found in (("arch", config.arch, made.arch), ("soc", config.soc, made.soc)):
         if asked is not None and found is not None and asked.lower() != found.lower():
@@ -71,7 +76,7 @@ def _deployed(path: Path, built: Mapping[str, Any], config: CompileConfig, *, in
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         taken = ({name: array for name, array in row.items() if name not in fixed} for row in rows)
         integers = (boundary.to_integers(row, inputs) for row in taken)
-        found = stream_compiled(path, integers, target, made, in_turn=in_turn)
+        found = stream_compiled(path, integers, device_of(target, made, done), in_turn=in_turn)
         return (boundary.to_floats(one, results) for one in found)
 
     return Runner("compiled", runtime, outputs)
@@ -179,7 +184,7 @@ def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outp
 
 
 def stream_compiled(
-    path: Path, rows: Iterable[data.Feeds], target: Target, config: CompileConfig, *, in_turn: bool = False
+    path: Path, rows: Iterable[data.Feeds], device: compiling.Device, *, in_turn: bool = False
 ) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of a compiled model for each row, on its device or a simulator of it.
 
@@ -187,16 +192,37 @@ def stream_compiled(
     """
     waiting = iter(rows)
     if in_turn:
-        with compiling.opened(path, device_of(target, config)) as step:
+        with compiling.opened(path, device) as step:
             yield from map(step, waiting)
     while block := list(islice(waiting, LEAST_AT_ONCE)):
         more = islice(waiting, max(0, _rows_that_fit(block[0]) - len(block)))
-        yield from run_compiled(path, [*block, *more], target, config)
+        yield from compiling.run(path, [*block, *more], device)
 
 
 def _rows_that_fit(row: data.Feeds) -> int:
     size = sum(array.nbytes for array in row.values())
     return min(MOST_AT_ONCE, BYTES_AT_ONCE // max(1, size))
+
+
+class Furthest:
+    """Counts rows by whoever is ahead: a device, which runs many at once, or the comparison that follows it."""
+
+    def __init__(self, advance: Callable[[], None]) -> None:
+        self._advance = advance
+        self._told = 0
+
+    def counter(self) -> Callable[[], None]:
+        """A function for one of those who count, to call after each row."""
+        own = 0
+
+        def step() -> None:
+            nonlocal own
+            own += 1
+            if own > self._told:
+                self._told = own
+                self._advance()
+
+        return step
 
 
 def counted(runner: Runner, advance: Callable[[], None]) -> Runner:
@@ -221,13 +247,6 @@ def states_of(
     return sequences.states_of(asked, row, next(iter(original.outputs([dict(row)]))))
 
 
-def run_compiled(
-    path: Path, rows: list[data.Feeds], target: Target, config: CompileConfig
-) -> list[dict[str, np.ndarray]]:
-    """Outputs of a compiled model for these rows."""
-    return compiling.run(path, rows, device_of(target, config))
-
-
-def device_of(target: Target, config: CompileConfig) -> compiling.Device:
-    """The device to compile for and to run on, as the target's table and the settings say."""
-    return compiling.Device.of(target, config.timeout, config.ep_options, config.toolchain)
+def device_of(target: Target, config: CompileConfig, done: Callable[[], None] = nothing) -> compiling.Device:
+    """The device to compile for and to run on, as the target's table and the settings say; `done` counts samples."""
+    return replace(compiling.Device.of(target, config.timeout, config.ep_options, config.toolchain), done=done)

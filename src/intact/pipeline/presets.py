@@ -4,55 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from intact.errors import SettingsError
 from intact.model.detect import Quantized
 from intact.quantization.planning import plan_file
+from intact.settings import preset_table
 from intact.settings.config import BuildConfig, QuantConfig, merge
-from intact.settings.contradictions import AUTO
+from intact.settings.preset_table import PRECISIONS as PRECISIONS
+from intact.settings.preset_table import Preset
 from intact.targets.offer import check_precision
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
 DEFAULT_PRECISION = "uint8"
-HALF = "fp16"
-
-
-class Preset(TypedDict):
-    """The settings of quantization that a precision stands for."""
-
-    activation_type: str
-    weight_type: str
-    block_size: NotRequired[int]
-    rescue: NotRequired[bool]
-
-
-# The one table of precisions. Biases are int32 throughout. Which of these a device takes, and the types of
-# constants that it wants otherwise (LayerNormalization and embedding tables, say), is in its target table.
-PRECISIONS: dict[str, Preset | None] = {
-    "fp32": None,
-    "fp16": {"activation_type": "float16", "weight_type": "float16"},
-    "uint8": {"activation_type": "uint8", "weight_type": "int8"},
-    "w8a8": {"activation_type": "uint8", "weight_type": "int8"},
-    "int8": {"activation_type": "int8", "weight_type": "int8"},
-    "int16": {"activation_type": "uint16", "weight_type": "int16"},
-    "w8a16": {"activation_type": "uint16", "weight_type": "int8"},
-    "w4a16": {"activation_type": "uint16", "weight_type": "int4"},
-    "w8": {"activation_type": "float", "weight_type": "int8", "block_size": 32},
-    "w4": {"activation_type": "float", "weight_type": "int4", "block_size": 32},
-    # Where a search starts, which gives single nodes more: it decides, so that nothing else does.
-    AUTO: {"activation_type": "uint8", "weight_type": "int8", "rescue": False},
-}
-# Settings of QuantConfig that only say where inputs come from; they matter for verification too.
-_DATA = {"load_path", "samples", "distribution", "seed"}
-_NODES = {"op_types", "exclude_op_types", "nodes", "exclude_nodes"}
-_TYPES = {"activation_type", "weight_type"}
-# The settings that mean something where activations have no grids.
-_MEANT = {
-    "float16": _DATA | _NODES | _TYPES,
-    "float": _DATA | _NODES | _TYPES | {"weight_symmetric", "block_size", "accuracy_level", "effort"},
-}
 
 
 def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> BuildConfig:
@@ -67,14 +32,11 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
         return _with_plan(config, Path(config.quantization.plan))
     precision = config.precision or DEFAULT_PRECISION
     check_available(target, precision)
-    preset = None if precision == HALF and target.halves_alone else PRECISIONS[precision]
+    preset_table.check_meant(config, precision, halves_alone=target.halves_alone)
+    preset = preset_table.preset_of(precision, halves_alone=target.halves_alone)
     if preset is None:
-        _refuse_quantization(config, f"--precision {precision} quantizes nothing")
-        _refuse_integer_io(config, f"--precision {precision}")
         return _without_quantization(config, precision)
-    complete = _with_preset(config, precision, preset)
-    _refuse_idle(complete)
-    return complete
+    return _with_preset(config, precision, preset)
 
 
 def usual(config: BuildConfig) -> BuildConfig:
@@ -90,7 +52,7 @@ def usual(config: BuildConfig) -> BuildConfig:
 def meant(config: BuildConfig, precision: str) -> tuple[BuildConfig, tuple[str, ...]]:
     """`config` for one precision of several, without the settings of quantization that mean nothing at it."""
     preset, asked = PRECISIONS.get(precision), _asked(config)
-    wanted = _DATA if preset is None else _MEANT.get(preset["activation_type"])
+    wanted = preset_table.DATA if preset is None else preset_table.MEANT.get(preset["activation_type"])
     if precision not in PRECISIONS or wanted is None:
         return config, ()
     quant = asked.get("quant") or asked.get("compile", {}).get("quant") or {}
@@ -121,10 +83,7 @@ def _with_preset(config: BuildConfig, precision: str | None, preset: Mapping[str
 
 def _with_plan(config: BuildConfig, path: Path) -> BuildConfig:
     """The settings that a plan file was made with, under what the user set."""
-    if config.precision is not None:
-        raise SettingsError(
-            "S116", f"--precision {config.precision}: the plan {path} decides the types", fix="leave it out"
-        )
+    preset_table.check_plan(config)
     values = plan_file.read_plan(path)
     device, arch = values.target.device, values.target.arch
     found = (config.compile.device, config.compile.arch if arch is not None else None)
@@ -158,7 +117,7 @@ def _refuse_contradiction(config: BuildConfig, quantized: Quantized) -> None:
             f"{quantized}, but --precision {config.precision} means {asked}",
             fix="leave --precision out to keep the model's types, or start from the float model",
         )
-    _refuse_quantization(config, str(quantized))
+    preset_table.refuse_quantization(config, str(quantized))
 
 
 def _contradiction(preset: Preset | None, quantized: Quantized) -> str | None:
@@ -180,31 +139,6 @@ def _contradiction(preset: Preset | None, quantized: Quantized) -> str | None:
 
 def _bits(dtype: str) -> str:
     return dtype.removeprefix("u")
-
-
-def _refuse_quantization(config: BuildConfig, why: str) -> None:
-    quant = config.quantization
-    extra = sorted(quant.model_fields_set - _DATA) if quant is not None else []
-    if extra:
-        raise SettingsError("S113", f"{why}: {', '.join(extra)} would have no effect", fix="leave them out")
-
-
-def _refuse_integer_io(config: BuildConfig, asked: str) -> None:
-    if config.compile.io == "quantized":
-        raise SettingsError("S115", f"{asked} has no integers for --io quantized to hand over")
-
-
-def _refuse_idle(config: BuildConfig) -> None:
-    """Settings that mean nothing without grids are an error where they are not the defaults."""
-    quant = config.quantization
-    if quant is None or quant.has_grids:
-        return
-    asked = f"{quant.activation_type} activations"
-    plain = QuantConfig().model_dump()
-    idle = sorted(k for k, v in quant.model_dump().items() if k not in _MEANT[quant.activation_type] and v != plain[k])
-    if idle:
-        raise SettingsError("S119", f"{asked}: {', '.join(idle)} would have no effect", fix="leave them out")
-    _refuse_integer_io(config, asked)
 
 
 def describe(config: QuantConfig) -> str:

@@ -10,13 +10,13 @@ from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.events import Log
 from intact.model import io
-from intact.pipeline import acceptance, verdict
+from intact.pipeline import acceptance, cost_estimate, verdict
 from intact.pipeline.deployment import PORTABLE, CompiledModel
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stamp import stamped
 from intact.pipeline.verifying import Verified
-from intact.reports import html, manifest, network, publish
-from intact.results import BINARY, DEPLOYABLE, Build, Gate, Verdict
+from intact.reports import network, publish
+from intact.results import BINARY, DEPLOYABLE, Build, CostEstimate, Gate, Verdict
 
 
 def save_portable(quantized: PreparedModel, folder: Path) -> dict[str, str]:
@@ -65,6 +65,7 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
         errors=found.errors,
         source_weight_bytes=io.size_of_weights(prepared.source.model),
         cost=compiled.cost,
+        estimate=_estimate(built),
     )
     write_down(result, folder)
     return result
@@ -72,6 +73,9 @@ def finish(built: CompiledModel, found: Verified, kinds: Mapping[str, str], fold
 
 def write_down(built: Build, folder: Path) -> None:
     """Write the manifest and the report of a build into its folder."""
+    # Here and below: what quantizes and builds nothing loads neither.
+    from intact.reports import html, manifest
+
     created = datetime.now(UTC).isoformat(timespec="seconds")
     values = manifest.to_manifest(built, created, built.environment["intact"])
     manifest.write(values, folder)
@@ -92,8 +96,19 @@ def _judge(prepared: PreparedModel, found: Verified, gates: Sequence[Gate]) -> V
     return verdict.judge(evidence, prepared.config.verdict)
 
 
+def _estimate(built: CompiledModel) -> CostEstimate | None:
+    """The cost on an NPU by the rule of its table; a CPU is timed instead."""
+    target, placement = built.prepared.target, built.compiled.placement
+    if target.costs is None or not target.npu:
+        return None
+    off = {node.name for node in placement.cpu_nodes}
+    return cost_estimate.estimate(built.before.rewritten.model, target.costs, off)
+
+
 def _kinds(compiled: compiling.Compiled) -> dict[str, str]:
     """Say what each file of a compiled model is."""
+    from intact.reports import manifest
+
     kinds = {file.name: BINARY for file in compiled.files}
     kinds |= {file.name: manifest.MADE_FROM for file in compiled.made_from}
     return kinds | {compiled.path.name: DEPLOYABLE}

@@ -63,9 +63,10 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
         details.update({"states": states} if states else {})
         quantized = watched(prepared)
-        forms = (original, *_runners(built, quantized, in_turn=bool(states)))
+        rows_done = execution.Furthest(advance)
+        forms = (original, *_runners(built, quantized, rows_done.counter(), in_turn=bool(states)))
         runners = [chained(runner, states) for runner in forms]
-        first, others = measure(rows, execution.counted(runners[0], advance), runners[1:], prepared.labels)
+        first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
         clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, quantized, clipped)
@@ -105,7 +106,7 @@ def watched(prepared: PreparedModel) -> WatchedModel:
     return WatchedModel(prepared.model, list(clipping.watched(prepared.model)) if prepared.calibrated else [])
 
 
-def _runners(built: CompiledModel, quantized: WatchedModel, *, in_turn: bool) -> list[Runner]:
+def _runners(built: CompiledModel, quantized: WatchedModel, done: Callable[[], None], *, in_turn: bool) -> list[Runner]:
     prepared, rewritten = built.prepared, built.before.rewritten
     forms: list[tuple[Form, Streamer]] = []
     if prepared.is_quantized:
@@ -113,15 +114,15 @@ def _runners(built: CompiledModel, quantized: WatchedModel, *, in_turn: bool) ->
     if rewritten.applications or not (built.compiled.runs or forms):
         forms.append(("rewritten", partial(execution.stream, rewritten.model)))
     runners = [Runner(form, execution.PLAIN, run) for form, run in forms]
-    return [*runners, _deployed(built, in_turn=in_turn)] if built.compiled.runs else runners
+    return [*runners, _deployed(built, done, in_turn=in_turn)] if built.compiled.runs else runners
 
 
-def _deployed(built: CompiledModel, *, in_turn: bool) -> Runner:
+def _deployed(built: CompiledModel, done: Callable[[], None], *, in_turn: bool) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
+    device = execution.device_of(prepared.target, prepared.config.compile, done)
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        integers, config = map(io.quantize, rows), prepared.config.compile
-        found = execution.stream_compiled(path, integers, prepared.target, config, in_turn=in_turn)
+        found = execution.stream_compiled(path, map(io.quantize, rows), device, in_turn=in_turn)
         return map(io.dequantize, found)
 
     return Runner("compiled", built.compiled.runtime, outputs)

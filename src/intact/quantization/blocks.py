@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import SettingsError
 from intact.model import query
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import LEAST_SCALE, Encoding, to_levels
@@ -19,10 +18,10 @@ from intact.numbers.integer_types import middle
 from intact.quantization.calibration.resolve import Resolved
 from intact.results import QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig
+from intact.settings.preset_table import IN_BLOCKS, check_blocks
 from intact.targets import predicates
 from intact.targets.spec import Target
 
-TYPES = ("int4", "uint4", "int2")
 # The greatest integer that the scale of a block is made of.
 STEPS = 16
 
@@ -42,24 +41,17 @@ def split(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig)
     """Take out of `plan` the weights that `target` takes in blocks of `config.block_size`."""
     if not config.block_size:
         return Blocked(plan, ())
-    _check(config)
+    check_blocks(config)
     nodes = {node.name: node for node in query.all_nodes(model)}
-    reasons = {w: _refusal(nodes[w.node], w, plan, target, config.block_size) for w in plan.weights if w.dtype in TYPES}
+    reasons = {
+        w: _refusal(nodes[w.node], w, plan, target, config.block_size) for w in plan.weights if w.dtype in IN_BLOCKS
+    }
     taken = tuple(weight for weight, reason in reasons.items() if reason is None)
     left = [f"{weight.node} ({nodes[weight.node].op_type}): {reason}" for weight, reason in reasons.items() if reason]
     rest = replace(plan, weights=tuple(weight for weight in plan.weights if weight not in taken))
     said = f"blocks of {config.block_size}: {len(taken)} of {len(reasons)} {config.weight_type} weights"
     others = f"{said}; the others have a scale per channel: {'; '.join(left)}"
     return Blocked(rest, taken, config.block_size, (others if left and taken else said,), () if taken else (others,))
-
-
-def _check(config: QuantConfig) -> None:
-    asked = f"--block-size {config.block_size}"
-    if config.weight_type not in TYPES or not config.per_channel or not config.weight_symmetric:
-        allowed = f"symmetric weights per channel of {', '.join(TYPES)}"
-        raise SettingsError("S154", f"{asked}: other weights have no blocks", allowed=allowed, fix="--precision w4a16")
-    if config.encodings is not None:
-        raise SettingsError("S155", f"{asked}: {config.encodings} says how weights are quantized", fix="leave one out")
 
 
 def _refusal(node: ir.Node, weight: WeightPlan, plan: QuantPlan, target: Target, size: int) -> str | None:

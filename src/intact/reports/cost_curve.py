@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -10,7 +11,9 @@ from intact.reports.figures import NO_SIGNAL_DB
 
 Record = Mapping[str, Any]
 
-_TICKS = 5
+_MOST_TICKS = 6
+# Steps between ticks, times a power of ten.
+_ROUND = (1, 2, 5, 10)
 # The share of an axis that stays free beyond the outermost points.
 _MARGIN = 0.06
 _HEIGHTS = ("predicted_db", "measured_db", "compiled_db")
@@ -20,7 +23,8 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
     """Places of the points, the goal and the ticks in the drawing; None where nothing was searched for."""
     if search is None:
         return None
-    points = [_shown(point) for point in search["points"]]
+    *others, (unit, whole) = search["uniform"].items()
+    points = [_shown(point, whole) for point in search["points"]]
     chosen = points[search["chosen"]]
     tried = [point for point in points if point["measured_db"] is not None or point["compiled_db"] is not None]
     near = _near(points, [*tried, chosen])
@@ -33,11 +37,12 @@ def curve(search: Record | None, goal: float | None) -> dict[str, Any] | None:
         "compiled": _dots(tried, "compiled_db", across, up),
         "chosen": (across.at(chosen["cost"]), up.at(_best_known(chosen))),
         "goal": None if goal is None else up.at(goal),
-        "x_ticks": [(across.at(value), f"{value:.2f}") for value in across.ticks()],
-        "y_ticks": [(up.at(value), f"{value:.0f}") for value in up.ticks()],
+        "x_ticks": across.ticks(),
+        "y_ticks": up.ticks(),
         "point": chosen,
         "db": _best_known(chosen),
-        "uniform": sorted(search["uniform"].items(), key=lambda item: float(item[1])),
+        "unit": unit,
+        "uniform": [(name, cost / whole) for name, cost in others],
         "rows": tried,
         "worst": search["worst"],
         "source": search["cost_source"],
@@ -58,10 +63,11 @@ def _front(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [point for point, most in zip(points, best, strict=True) if point["predicted_db"] == most]
 
 
-def _shown(point: Record) -> dict[str, Any]:
-    """A point without figures that stand for no signal at all: they would flatten the rest."""
+def _shown(point: Record, whole: float) -> dict[str, Any]:
+    """A point with its cost as a share, and no figures that stand for no signal at all: they would flatten the rest."""
     found = {key: point[key] for key in _HEIGHTS}
-    return dict(point) | {key: None if db is None or db < NO_SIGNAL_DB else db for key, db in found.items()}
+    share = {"cost": point["cost"] / whole}
+    return dict(point) | share | {key: None if db is None or db < NO_SIGNAL_DB else db for key, db in found.items()}
 
 
 def _best_known(point: Record) -> float:
@@ -78,17 +84,21 @@ class _Axis:
     """A range of values, with a margin, laid over 0 to 100; a single value lies in the middle."""
 
     def __init__(self, values: Sequence[float]) -> None:
-        self._ends = min(values), max(values)
-        if self._ends[0] == self._ends[1]:
-            self._ends = self._ends[0] - 0.5, self._ends[1] + 0.5
-        margin = _MARGIN * (self._ends[1] - self._ends[0])
-        self._low, self._high = self._ends[0] - margin, self._ends[1] + margin
+        low, high = min(values), max(values)
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        margin = _MARGIN * (high - low)
+        self._low, self._high = low - margin, high + margin
 
     def at(self, value: float) -> float:
         """The place of a value."""
         return round(100 * (value - self._low) / (self._high - self._low), 1)
 
-    def ticks(self) -> list[float]:
-        """Values at equal distances, from end to end."""
-        low, high = self._ends
-        return [low + (high - low) * step / (_TICKS - 1) for step in range(_TICKS)]
+    def ticks(self) -> list[tuple[float, str]]:
+        """Round values at equal distances, each with its place."""
+        least = (self._high - self._low) / _MOST_TICKS
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * power for factor in _ROUND if factor * power >= least * (1 - 1e-9))
+        decimals = max(0, -math.floor(math.log10(step)))
+        first, last = math.ceil(self._low / step), math.floor(self._high / step)
+        return [(self.at(step * number), f"{step * number:.{decimals}f}") for number in range(first, last + 1)]

@@ -14,6 +14,7 @@ from typing import Any
 from intact.backends import installed
 from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
+from intact.reports.cost_words import cost_words
 from intact.reports.figures import MISSING, count, decibels, duration, figure, size
 from intact.reports.native_snippets import native_snippets, systems
 from intact.reports.next_steps import next_steps
@@ -96,8 +97,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "stages": _stages(manifest["stages"]),
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
-        "estimate": manifest.get("cost"),
-        "latency": next((gate["value"] for gate in manifest["gates"] if gate["name"] == "max_latency_ratio"), None),
+        "cost": cost_words(manifest),
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "map": layer_map.drawing(manifest),
         "errors": error_bars.drawing(manifest),
@@ -337,7 +337,8 @@ def _in_words(value: Any) -> str:
 
 def _types(groups: Sequence[Record]) -> str:
     """The number of nodes with each type of activations and weights."""
-    return ", ".join(f"{group['nodes']} {group['activations']} × {group['weights'] or '–'}" for group in groups)
+    pairs = (" × ".join(filter(None, (group["activations"], group["weights"]))) for group in groups)
+    return ", ".join(f"{group['nodes']} {pair}" for group, pair in zip(groups, pairs, strict=True))
 
 
 def _percent(value: float, of: float) -> float:

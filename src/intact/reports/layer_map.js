@@ -85,6 +85,6 @@
     });
   });
   document.getElementById("map-zoom").addEventListener("input", (event) => {
-    map.style.width = 100 * Number(event.target.value) + "%";
+    map.style.width = "calc(" + event.target.value + " * " + map.dataset.base + ")";
   });
 })();

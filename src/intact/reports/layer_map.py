@@ -14,9 +14,11 @@ from intact.reports.layer_names import NamedLayers, named_layers
 Record = Mapping[str, Any]
 
 PITCH = 17
-# As many columns as make the map two and a half times as wide as it is high, and enough that tiles stay small.
+# Columns that make the map two and a half times as wide as it is high; on a phone none is too small for a finger.
 _SHAPE = 2.5
-_LEAST_COLUMNS = 36
+_LEAST_COLUMNS = 20
+# The most that a column takes of a wide screen, in CSS pixels.
+_WIDEST = 30
 _STYLES = {
     **{f"{sign}int8": "t8" for sign in ("u", "")},
     **{f"{sign}int16": "t16" for sign in ("u", "")},
@@ -35,15 +37,22 @@ def drawing(manifest: Record) -> dict[str, Any] | None:
     places = _places(manifest["placement"])
     named = named_layers(manifest)
     tiles = [_tile(named, number, columns, places) | _error(named, number) for number in range(len(layers))]
+    legends = {
+        "place": _legend((tile["place"], tile["place_style"]) for tile in tiles),
+        # Tiles that differ in their weights alone have one colour.
+        "type": _legend((layer["activations"], tile["type_style"]) for layer, tile in zip(layers, tiles, strict=True)),
+        "error": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if named.errors else [],
+    }
     return {
         "count": count(len(tiles), "layer"),
         "columns": columns,
+        "base": f"min(100%, {columns * _WIDEST}px)",
+        "legends": legends,
+        # One colour throughout tells nothing: the first view that has more is shown.
+        "by": next((name for name, legend in legends.items() if len(legend) > 1), "place"),
         "width": columns * PITCH,
         "height": math.ceil(len(tiles) / columns) * PITCH,
         "tiles": tiles,
-        "places": _legend((tile["place"], tile["place_style"]) for tile in tiles),
-        "types": _legend((tile["type"], tile["type_style"]) for tile in tiles),
-        "errors": _legend((tile["error_band"], tile["error_style"]) for tile in tiles) if named.errors else [],
     }
 
 

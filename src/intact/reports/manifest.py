@@ -20,6 +20,7 @@ from intact.results import (
     Artifact,
     Build,
     Cost,
+    CostEstimate,
     Gate,
     LayerError,
     MappedLayer,
@@ -105,6 +106,7 @@ class Manifest(ManifestPart):
     placement: Placement
     layers: list[MappedLayer] = Field([], description="The nodes of the deployed model that compute, in order.")
     cost: Cost | None = Field(None, description="The compiler's own estimate, where it gives one; nothing is measured.")
+    estimate: CostEstimate | None = Field(None, description="Cost by the rule of the target's table, where it has one.")
     errors: list[LayerError] = Field([], description="The error of every tensor on a grid, in the order of the model.")
     io: list[ManifestPort]
     accuracy: list[Accuracy]
@@ -149,6 +151,7 @@ def to_manifest(build: Build, created: str, version: str) -> dict[str, Any]:
         "placement": dataclasses.asdict(build.placement),
         "layers": [dataclasses.asdict(layer) for layer in build.layers],
         "cost": None if build.cost is None else dataclasses.asdict(build.cost),
+        "estimate": None if build.estimate is None else dataclasses.asdict(build.estimate),
         "errors": [dataclasses.asdict(error) for error in build.errors],
         "io": [dict(port) for port in build.io],
         "accuracy": [dataclasses.asdict(row) for row in build.accuracy],

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from intact.reports import html
+from intact.reports.cost_words import cost_words
 from intact.reports.figures import MISSING, count, decibels, size
 from intact.reports.pages import page
 from intact.results import BINARY, DEPLOYABLE
@@ -33,7 +34,7 @@ def render(first: Record, second: Record, names: tuple[str, str]) -> str:
     return page(
         "two_builds.html.j2",
         names=names,
-        models=[build["source"]["path"].replace("\\", "/").rsplit("/", 1)[-1] for build in (first, second)],
+        models=_models(first["source"]["path"], second["source"]["path"]),
         same_source=first["source"]["sha256"] == second["source"]["sha256"],
         verdicts=[html.verdict(build) for build in (first, second)],
         figures=_pairs(_figures(first), _figures(second)),
@@ -42,6 +43,12 @@ def render(first: Record, second: Record, names: tuple[str, str]) -> str:
         environment=[pair for pair in environment if pair.differs],
         placement=_pairs(_off_npu(first), _off_npu(second)),
     )
+
+
+def _models(*paths: str) -> list[str]:
+    """The names of two model files, or their paths where those are the same."""
+    names = [path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths]
+    return list(paths) if names[0] == names[1] else names
 
 
 def _pairs(first: Mapping[str, str], second: Mapping[str, str]) -> list[ComparedLine]:
@@ -57,6 +64,7 @@ def _figures(build: Record) -> dict[str, str]:
         "device": " ".join(str(build["config"]["compile"][key] or "") for key in ("device", "soc", "arch")).strip(),
         "precision": build["config"]["precision"] or "as given",
         "deployed size": size(deployed),
+        **_cost(build),
         "compute nodes on the NPU": f"{len(on)} of {len(on) + len(off)}" if placement["partitions"] else MISSING,
         "partitions": str(placement["partitions"] or MISSING),
         "calibration": f"{count(calibration['samples'], 'sample')} ({calibration['kind']})",
@@ -64,6 +72,11 @@ def _figures(build: Record) -> dict[str, str]:
         "warnings": str(len(build["warnings"])),
         "time to build": f"{sum(stage['seconds'] for stage in build['stages']):.1f} s",
     }
+
+
+def _cost(build: Record) -> dict[str, str]:
+    found = cost_words(build)
+    return {found.title.lower(): f"{found.value} {found.words}" if found.source else found.value}
 
 
 def _compute(nodes: list[Record]) -> list[Record]:

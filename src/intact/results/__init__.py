@@ -35,6 +35,7 @@ from intact.results.grid_plan import Range as Range
 from intact.results.grid_plan import WeightPlan as WeightPlan
 from intact.results.model_facts import Analysis as Analysis
 from intact.results.model_facts import Cost as Cost
+from intact.results.model_facts import CostEstimate as CostEstimate
 from intact.results.model_facts import InspectedModel as InspectedModel
 from intact.results.model_facts import InspectedPort as InspectedPort
 from intact.results.model_facts import MappedLayer as MappedLayer

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 from intact.glimpse import Glimpse, Sight
 from intact.json_types import Json
-from intact.results.model_facts import Cost, MappedLayer, Placement
+from intact.results.model_facts import Cost, CostEstimate, MappedLayer, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +296,7 @@ class Build(Glimpse):
     errors: tuple[LayerError, ...] = ()
     source_weight_bytes: int | None = None
     cost: Cost | None = None
+    estimate: CostEstimate | None = None
 
     @property
     def judged(self) -> Verdict:

@@ -63,6 +63,29 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """The cost of a deployed model as a share of that in float on the same device; nothing of it was measured.
+
+    It follows from multiply-adds and bytes at the prices of the device's table, which is the `source`. `float_bits` are
+    those of a float there. Nodes on the CPU are not in it.
+    """
+
+    ratio: float
+    float_bits: int
+    source: str
+
+    @property
+    def unit(self) -> str:
+        """The cost that it is a share of, in words."""
+        return f"the cost in float{self.float_bits} on this device"
+
+    @property
+    def rule(self) -> str:
+        """The rule that it follows from, without the place where that is written."""
+        return self.source.rpartition("[cost], ")[2]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The nodes on the NPU, those that are not, and the number of pieces in which the NPU gets the model.
 

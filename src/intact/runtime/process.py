@@ -33,6 +33,8 @@ _LOG_END_BYTES = 16 << 20
 
 # Seconds; a step of a small model in a simulator takes ten times as long.
 _BETWEEN_LOOKS = 0.002
+# As often as a terminal shows it.
+_BETWEEN_COUNTS = 0.1
 
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
@@ -86,6 +88,12 @@ class Call(Protocol):
     def __call__(self, job: str, request: Mapping[str, object]) -> Reply: ...
 
 
+class Awaited(Protocol):
+    """Wait for the answer of a job; now and then `look`, to tell somebody how far it is."""
+
+    def __call__(self, look: Callable[[], None] | None = None) -> Reply: ...
+
+
 def call(
     job: str,
     request: Mapping[str, object],
@@ -113,15 +121,15 @@ def started(
     timeout: float,
     memory_limit: int | None = None,
     python: Interpreter | None = None,
-) -> Iterator[Callable[[], Reply]]:
+) -> Iterator[Awaited]:
     """A job under way, as in `call`: the function that this gives waits for its answer; leaving the block ends it."""
     with scratch.folder("job") as folder:
         _write_order(folder, job, request, memory_limit, python)
         deadline = time.monotonic() + timeout
         process = _start(folder, python, str(folder))
 
-        def reply() -> Reply:
-            status = _wait(process, deadline)
+        def reply(look: Callable[[], None] | None = None) -> Reply:
+            status = _wait(process, deadline, look)
             answer, log = _answer(folder / "answer.json"), _read_ends(folder / "log.txt")
             return _reply(job, status, answer, log, timeout, memory_limit)
 
@@ -209,12 +217,16 @@ def _file_of(job: str) -> str:
     return spec.origin
 
 
-def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+def _wait(process: subprocess.Popen[bytes], deadline: float, look: Callable[[], None] | None = None) -> int | None:
     """The exit status of the worker, negative for a signal, or None if it ran out of time."""
     try:
-        return process.wait(max(deadline - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        return None
+        while True:
+            left = max(deadline - time.monotonic(), 0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(left if look is None else min(left, _BETWEEN_COUNTS))
+            if look is None or not left:
+                return None
+            look()
     finally:
         _kill_group(process)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from intact.errors import SettingsError
 from intact.settings.config import BuildConfig
 
@@ -26,6 +28,46 @@ def check_npu(config: BuildConfig, name: str, *, npu: bool) -> None:
     """Refuse a gate on the share of an NPU that the device `name` does not have."""
     if config.require_npu is not None and not npu:
         raise SettingsError("S118", f"--require-npu {config.require_npu:g}: {name} has no NPU")
+
+
+def check_latency(config: BuildConfig, name: str, why: str | None, timed: Iterable[str]) -> None:
+    """Refuse a gate on latency where it cannot be measured on this machine; `why` says so, or is None."""
+    if config.max_latency_ratio is not None and why is not None:
+        raise SettingsError(
+            "S137",
+            f"--max-latency-ratio {config.max_latency_ratio:g}: {name} cannot be checked here: {why}",
+            allowed=f"the devices {', '.join(timed)}",
+            fix="leave the gate out, and time the model on the device",
+        )
+
+
+def check_cycles(config: BuildConfig, name: str, able: Iterable[str], *, estimates: bool) -> None:
+    """Refuse a gate on cycles if the compiler of the device estimates none."""
+    if config.max_cycles is not None and not estimates:
+        raise SettingsError(
+            "S214",
+            f"--max-cycles {config.max_cycles}: no compiler of {name} estimates cycles",
+            allowed=f"the devices {', '.join(able)}",
+        )
+
+
+def check_partner(config: BuildConfig, *, alone: bool) -> None:
+    """Refuse to look for differences in one model where no device is named to compare it on."""
+    if alone and "device" not in config.compile.model_fields_set:
+        raise SettingsError(
+            "S198",
+            "one model was given, and no device",
+            fix="give a second model to compare with, or a --device with a simulator (intact targets)",
+        )
+
+
+def check_cells(names: Sequence[str]) -> None:
+    """Refuse a matrix without cells, and cells that are the same."""
+    if not names:
+        raise SettingsError("S195", "a matrix needs at least one device and one precision")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SettingsError("S196", f"{twice[0]}: the same device and precision stand there twice")
 
 
 def check_search(config: BuildConfig) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from intact.targets import predicates
-from intact.targets.operands import NodeOperand, Use, describe
+from intact.targets.operands import COMPUTED, NodeOperand, Use, describe
 from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Requirement, Signature, Slot, Target
 
 # In the order of how much would have to change, the least first.
 Kind = Literal[
-    "arch", "symmetry", "axis", "granularity", "check", "form", "constant", "blocks", "type", "arity", "group"
+    "arch", "symmetry", "axis", "granularity", "check", "form", "constant", "scale", "blocks", "type", "arity", "group"
 ]
 _COST: dict[Kind, int] = {
     "arch": 1,
@@ -22,6 +22,7 @@ _COST: dict[Kind, int] = {
     "check": 7,
     "form": 7,
     "constant": 8,
+    "scale": 8,
     # Farther than what a row for blocks may ask of them, so that the advice is about blocks.
     "blocks": 15,
     "type": 16,
@@ -112,7 +113,9 @@ def _against(operand: NodeOperand, slot: Slot, place: str, axis: int | None, spe
         yield Mismatch("constant", place, "computed", str(slot))
     if not operand.on_grid:
         return
-    if not _granular(operand, slot, spec):
+    if operand.granularity == COMPUTED:
+        yield Mismatch("scale", place, "its scale is computed or an input", "scales are constants")
+    elif not _granular(operand, slot, spec):
         kind: Kind = "blocks" if operand.granularity == "block" else "granularity"
         yield Mismatch(kind, place, f"one scale per {operand.granularity}", _allowed(slot, spec))
     elif operand.granularity == "channel" and axis is not None and not _same_axis(operand, axis):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Protocol, get_args
 
 from intact.errors import NotAvailable, SettingsError
-from intact.settings import contradictions, devices, hand_written
+from intact.settings import contradictions, devices, hand_written, preset_table
 from intact.settings.config import BuildConfig, Precision, nearest
 from intact.targets.spec import Soc
-from intact.targets.table import TableHead, parse_head
+from intact.targets.table import TableHead, TargetSection, parse_head
 
 
 class Offers(Protocol):
@@ -43,9 +43,25 @@ def check_settings(config: BuildConfig) -> None:
     arch_of(head, wanted.arch, chip, wanted.device)
     if config.precision is not None:
         check_precision(head.target.name, config.precision, head)
-    contradictions.check_npu(config, head.target.name, npu=head.target.npu)
+        preset_table.check_meant(config, config.precision, halves_alone=head.target.halves_alone)
+    preset_table.check_plan(config)
+    _check_gates(config, head.target)
     if wanted.assume_ort is not None:
         version_parts(wanted.assume_ort)
+
+
+def _check_gates(config: BuildConfig, target: TargetSection) -> None:
+    """Refuse gates that cannot be checked for the device, as far as its table says so."""
+    contradictions.check_npu(config, target.name, npu=target.npu)
+    if config.max_cycles is None and config.max_latency_ratio is None:
+        return
+    # A package of somebody else's says this of its device when it is loaded.
+    ours = [parse_head(*source_of(name)).target for name in devices.shipped()]
+    if target.name in devices.shipped():
+        able = [other.name for other in ours if other.estimates]
+        contradictions.check_cycles(config, target.name, able, estimates=target.estimates)
+    timed = [other.name for other in ours if other.untimed is None]
+    contradictions.check_latency(config, target.name, target.untimed, timed)
 
 
 def source_of(name: str) -> tuple[str, str]:

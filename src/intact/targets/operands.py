@@ -16,6 +16,8 @@ from intact.targets.spec import UNKNOWN
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 # Operators that compute nothing on a device: they hold constants, or move numbers between grids.
 FREE = frozenset({"Constant", QUANTIZE, DEQUANTIZE})
+# Said of scales that are no constants: a device plans with numbers that it knows.
+COMPUTED = "computed"
 
 # Where a QLinear operator keeps the data, scale and zero point of each operand of the float operator; -1 is absent.
 _QLINEAR: Mapping[str, tuple[str, tuple[tuple[int, int, int], ...], tuple[int, int]]] = {
@@ -152,7 +154,7 @@ def _on_grid(
     dtype = value.dtype or (zero_point.dtype if zero_point is not None else None)
     kind = UNKNOWN if dtype is None else dtype.name.lower()
     steps = query.constant(scale)
-    granularity = "block" if block or steps is None else "channel" if steps.size > 1 else "tensor"
+    granularity = "block" if block else _granularity(steps)
     return NodeOperand(
         _name(value),
         kind,
@@ -160,11 +162,16 @@ def _on_grid(
         granularity,
         axis if granularity != "tensor" else None,
         query.rank(value),
-        # A scale that is computed is that of a block; its numbers matter to nobody here.
+        # Where a scale is computed its numbers are not known, and matter to nobody here.
         steps if steps is not None else np.ones(1, np.float32),
         _zero_points(zero_point, steps),
         _is_one_channel(value, steps, axis),
     )
+
+
+def _granularity(steps: np.ndarray | None) -> str:
+    """The word for what has one scale; scales that are computed may be anything."""
+    return COMPUTED if steps is None else "channel" if steps.size > 1 else "tensor"
 
 
 def _is_one_channel(value: ir.Value, steps: np.ndarray | None, axis: int | None) -> bool:

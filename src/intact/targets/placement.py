@@ -18,7 +18,7 @@ def place(model: ir.Model, target: Target) -> Placement:
     """Predict which compute nodes of `model` the NPU of `target` takes, why not the others, and in how many pieces."""
     off = {node: found for node in compute_nodes(model, target) if (found := violations_of(node, target))}
     compute = [node for node in query.all_nodes(model) if node.op_type not in FREE]
-    absent = {node: _reason(found) for node, found in off.items()}
+    absent = {node: _reason(found, target) for node, found in off.items()}
     return Placement(
         npu_nodes=tuple(_placed(node) for node in compute if node not in absent),
         cpu_nodes=tuple(_placed(node, absent[node]) for node in compute if node in absent),
@@ -43,10 +43,10 @@ def _placed(node: ir.Node, reason: str = "") -> PlacedNode:
     return PlacedNode(node.name or "?", node.op_type, reason)
 
 
-def _reason(violations: list[Violation]) -> str:
-    """The reason against a node, and the change that would help."""
+def _reason(violations: list[Violation], target: Target) -> str:
+    """The reason against a node, and the change that would help; without an NPU it simply runs in float."""
     found = "; ".join(f"[{v.code}] {v.found}; {v.requirement}" for v in violations)
-    return f"{found} ({violations[0].source}). {violations[0].fix}"
+    return f"{found} ({violations[0].source}). {violations[0].fix if target.npu else 'it is computed in float'}"
 
 
 def _partitions(model: ir.Model, absent: Mapping[ir.Node, str]) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from intact.errors import SettingsError
+from intact.numbers.integer_types import width
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2", "int32")
 UNQUANTIZED = ("float", "real", "index", "bool", "any")
@@ -238,6 +239,14 @@ class Costs:
     levels: tuple[Level, ...]
     byte: float
     source: str
+
+    def level_of(self, activation: str, weight: str | None) -> Level:
+        """The cheapest level that has room for these types, or the last."""
+        for level in self.levels:
+            holds = width(level.activation) >= width(activation)
+            if holds and (weight is None or width(level.weight) >= width(weight)):
+                return level
+        return self.levels[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,11 @@ class TableSection(BaseModel):
 
 
 class TargetSection(TableSection):
-    """`[target]`: its name, and what is true of it as a whole."""
+    """`[target]`: its name, and what is true of it as a whole.
+
+    `untimed` and `estimates` are those of its backend (`backends.base.Backend`), here too so that a gate that cannot be
+    checked is refused before a backend is loaded.
+    """
 
     name: str
     npu: bool
@@ -114,6 +118,8 @@ class TargetSection(TableSection):
     halves_alone: bool = False
     longest_stride: int | None = None
     channels_at_once: int | None = None
+    untimed: str | None = None
+    estimates: bool = False
 
 
 class SignatureRow(TableSection):

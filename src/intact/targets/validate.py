@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from intact.errors import TargetError
-from intact.model import query
+from intact.model import normalize, query
 from intact.numbers.integer_types import limits as bounds
 from intact.results import Violation
 from intact.targets import predicates
@@ -26,6 +26,7 @@ _CODES: dict[Kind, str] = {
     "axis": "T105",
     "granularity": "T105",
     "constant": "T106",
+    "scale": "T106",
     "blocks": "T114",
     "form": "T114",
 }
@@ -42,7 +43,7 @@ _FIXES = {
     "T109": f"change the operator, or quantize it to other types; {_LENIENT}",
     "T114": "quantize with --device {backend} --precision w4a16 --block-size 32, which writes blocks as it takes them "
     f"and leaves other weights per channel; {_LENIENT}",
-    "T106": f"fold what computes it into a constant; {_LENIENT}",
+    "T106": f"make it a constant: fold what computes it, or write its value into the model; {_LENIENT}",
 }
 
 
@@ -79,7 +80,9 @@ def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]
         reasons.setdefault(violation.node, []).append(f"[{violation.code}] {violation.found}; {violation.requirement}")
     nodes = compute_nodes(model, target)
     if violations and all(node.name in reasons for node in nodes):
-        raise Violations(violations, target, fix="no compute node is left for the NPU, so that --no-strict cannot help")
+        idle = "no compute node is left for the NPU, so that --no-strict cannot help"
+        asked = normalize.advised_dims(model) or "intact analyze --live shows what the vendor's library says of each"
+        raise Violations(violations, target, fix=f"{idle}; {asked}")
     off = {name: "; ".join(found) for name, found in reasons.items()}
     for node in nodes:
         if node.name in reasons:
@@ -186,7 +189,8 @@ def _mismatched(
         elif mismatch.kind in ("check", "form"):
             yield _violation(use, code, f"{allowed}: {mismatch.wanted}", mismatch.found, source, fix)
         else:
-            yield _violation(use, code, allowed, f"{mismatch.place}: {mismatch.found}", source, fix)
+            required = f"{allowed}: {mismatch.wanted}" if mismatch.kind == "scale" else allowed
+            yield _violation(use, code, required, f"{mismatch.place}: {mismatch.found}", source, fix)
 
 
 def _checked(use: Use, spec: OpSpec) -> Iterator[Violation]:

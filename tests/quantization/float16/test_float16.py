@@ -178,6 +178,12 @@ def test_what_becomes_an_index_is_exact(largest, stays):
         np.testing.assert_array_equal(ort_cpu.run(convert(graph, feeds).model, feeds[0])["y"], [0, 1, 2, 2048])
 
 
+def test_what_decides_a_count_is_computed_in_float32():
+    graph = model("float[4,4] x, float[2] a", "y", "t = Mul(a, a)  n = Cast<to=7>(t)  c = Exp(x)  y = Tile(c, n)")
+    result = convert(graph, [{"x": np.ones((4, 4), np.float32), "a": np.ones(2, np.float32)}])
+    assert kept(result)["t"] == "decides a branch, a count or a shape" and "c" in result.nodes
+
+
 @pytest.mark.parametrize(
     ("settings", "nodes"),
     [

@@ -87,3 +87,12 @@ def test_of_two_signatures_the_one_with_the_wanted_type_of_weights_is_chosen(wei
     graph = model("float[1,4,4,4] x", "float[1,4,4,4] y", "y = Conv(x, w)", w=np.ones((4, 4, 1, 1), F))
     (choice,) = choose(graph, load_target("qnn"), config, {})
     assert weight_type in choice.signature.input(1).types
+
+
+COUNTED = "t = Mul(a, a)  n = Cast<to=7>(t)  c = MatMul(x, w)  y = Tile(c, n)"
+
+
+def test_what_decides_a_count_or_a_shape_stays_exact_unless_it_is_named():
+    inputs = "float[4,4] x, float[2] a"
+    assert "t" not in chosen(COUNTED, inputs=inputs) and "c" in chosen(COUNTED, inputs=inputs)
+    assert "t" in chosen(COUNTED, inputs=inputs, types={"t": "uint8"})

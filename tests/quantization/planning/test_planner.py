@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from intact.errors import SettingsError, TargetError
@@ -233,6 +234,17 @@ def test_a_vector_has_no_channels(shape, output, axis):
     float_model = model("float[4,8] x", f"float[{output}] y", "y = MatMul(x, w)", w=weight(*shape))
     (plan,) = quantizing.plan(float_model, load_target("qnn"), QuantConfig()).weights
     assert plan.axis == axis
+
+
+@pytest.mark.parametrize(("group", "scales"), [(1, (2,)), (2, ()), (4, ())])
+def test_a_transposed_convolution_in_groups_has_one_scale_for_its_weight(group, scales):
+    """A channel of its weight is one of each group, and the bias has a number for every one of them."""
+    weights = {"w": weight(4, 2, 3, 3), "b": weight(2 * group)}
+    body = f"y = ConvTranspose<group={group}>(x, w, b)"
+    result = quantized(model("float[1,4,5,5] x", "y", body, **weights), rows({"x": (1, 4, 5, 5)}), "qnn").model
+    (node,) = (node for node in result.graph if node.op_type == "ConvTranspose")
+    found = [value.producer().inputs[1].const_value.numpy().shape for value in node.inputs[1:]]
+    assert found == [scales, scales] and node.inputs[2].producer().inputs[0].shape == ir.Shape([2 * group])
 
 
 def test_nothing_is_clipped_before_a_normalization():

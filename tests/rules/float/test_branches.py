@@ -120,3 +120,11 @@ def test_only_a_device_without_control_flow_computes_both(lacking, expected):
     model = given(f"y = {EITHER.format(condition='c')}", OPEN)
     assert ops(optimization.optimize(model, ops=lambda _, op: op not in lacking).model) == expected
     assert ops(optimization.optimize(model).model) == ["If"]
+
+
+def test_a_choice_between_optionals_and_sequences_stays_a_branch():
+    """They have the type and the shape of what is in them, and Where takes tensors only."""
+    text = """y = If (c) <then_branch = t () => (seq(float[2,3]) p) { p = SequenceConstruct(x) },
+                          else_branch = e () => (seq(float[2,3]) q) { q = SequenceConstruct(x, x) }>"""
+    model = given(text, "(float[2,3] x, bool c) => (seq(float[2,3]) y)")
+    assert select(model) == () and ops(model) == ["If"]

@@ -121,6 +121,19 @@ def test_the_distance_of_outputs_is_that_of_plain_numpy_over_all_rows():
     assert validate(subject, MergeRequantize()).sqnr_db == pytest.approx(plain)
 
 
+@pytest.mark.parametrize("rule", [MoveByOneHonestly(), MoveByTwo()])
+def test_where_random_numbers_are_drawn_each_application_is_held_to_its_claim_and_the_whole_is_not(rule):
+    net = Net()
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), *GRID), *GRID)
+    subject = net.model({"x": ROWS[0]["x"]}, net.op("Dropout", x, np.float32(0.5), np.array(True)))
+    if rule.by == 2:
+        with pytest.raises(GateFailed, match="a tensor moves by 2 steps"):
+            validate(subject, rule)
+    else:
+        found = validate(subject, rule)
+        assert not found.identical and found.sqnr_db is None and found.moved == {"move_by_one_honestly": 1}
+
+
 class Halve(RequantizeWeight):
     """Conv(x, w) ≈ Conv(x, w) / 2, which is wrong."""
 

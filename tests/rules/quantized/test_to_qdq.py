@@ -86,7 +86,6 @@ REFUSES = [
         "more than kernels hold in int32",
     ),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", y=(F32(1 / 257), U8(0)), opset=13), "something else than Softmax"),
-    (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", opset=12, axis=1), "over all dimensions from axis 1 on"),
     (to_qdq.SoftmaxToQdq, unary("QLinearSoftmax", shape=(4, 1), opset=13), "the kernel turns into 0"),
     (
         moves_to_qdq.InterpolateToQdq,
@@ -261,6 +260,25 @@ def test_a_pool_with_channels_last_and_unknown_rank_stays():
     model = unary("QLinearGlobalAveragePool", channels_last=1)
     model.graph.inputs[0].shape = None
     assert "unknown rank" in refused(to_qdq.GlobalAveragePoolToQdq(), model)
+
+
+def test_an_old_softmax_over_dimensions_of_unknown_size_stays():
+    model = unary("QLinearSoftmax", opset=12, axis=1)
+    model.graph.inputs[0].shape = None
+    assert "over all dimensions from axis 1 on" in refused(to_qdq.SoftmaxToQdq(), model)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
+@pytest.mark.parametrize("opset", [12, 13])
+def test_softmax_is_over_the_dimensions_that_its_opset_means(opset, axis):
+    net, x = Net(), integers(RNG, U8, (2, 3, 5))
+    grids = (F32(0.1), U8(3), F32(1 / 256), U8(0))
+    y = net.op("QLinearSoftmax", "x", *grids, _domain=MICROSOFT, opset=opset, axis=axis)
+    model = net.model({"x": x}, y)
+    done = rewriter.apply(model.clone(), rules_of(to_qdq))
+    assert [item.rule for item in done.applications] == ["softmax_to_qdq"]
+    before, after = (ort_cpu.run(item, {"x": x})[y].astype(int) for item in (model, done.model))
+    assert before.shape == after.shape and np.abs(before - after).max() <= 1
 
 
 @pytest.mark.parametrize("scale", [1 / 256, 1 / 255, 1 / 200, 0.01, 0.3, 2.0])

@@ -72,7 +72,9 @@ class OpenVinoBackend(Backend):
     ) -> list[dict[str, np.ndarray]]:
         """Outputs of the blob at `path` on the device that it was compiled for."""
         outputs = [value.name or "" for value in io.load(self.origin(path)).graph.outputs]
-        return openvino_client.run(path, samples, outputs, plugin_of(device.ep_options), timeout=device.timeout)
+        return openvino_client.run(
+            path, samples, outputs, plugin_of(device.ep_options), timeout=device.timeout, done=device.done
+        )
 
     def place(self, model: ir.Model, device: Device) -> Placement:
         """OpenVINO takes a model whole or not at all; its plugin for the CPU is on every machine."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -14,6 +14,7 @@ import numpy as np
 from intact.backends import sample_files
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable
+from intact.events import nothing
 from intact.runtime import process
 
 PACKAGE = "openvino"
@@ -140,14 +141,19 @@ def run(
     plugin: Plugin = CPU,
     *,
     timeout: float,
+    done: Callable[[], None] = nothing,
 ) -> list[dict[str, np.ndarray]]:
     """The outputs of a model, one dictionary a sample: a blob (by its suffix), or an ONNX model that is compiled first.
 
-    `outputs` are the graph's outputs in order: OpenVINO may know the same tensor by several names.
+    `outputs` are the graph's outputs in order: OpenVINO may know the same tensor by several names. `done` is
+    called for each sample.
     """
+    run = sample_files.SamplesRun(done)
     with sample_files.sent(samples) as files:
+        run.add(files)
         order: InferOrder = {"model": str(path.resolve()), **files, **_order(plugin)}
-        count = _call("run_samples", order, timeout)["outputs"]
+        count = _call("run_samples", order, timeout, run.look)["outputs"]
+        run.look()
         assert count == len(outputs), f"{path} has {count} outputs, not {', '.join(outputs)}"
         return sample_files.received(files, outputs)
 
@@ -156,10 +162,11 @@ def _order(plugin: Plugin) -> PluginOrder:
     return {"device": plugin.device, "options": dict(plugin.options)}
 
 
-def _call(job: str, order: Mapping[str, object], timeout: float) -> Any:
+def _call(job: str, order: Mapping[str, object], timeout: float, look: Callable[[], None] | None = None) -> Any:
     _require_package()
-    limit = process.default_memory_limit()
-    return process.call(f"intact.backends.openvino.job:{job}", order, timeout=timeout, memory_limit=limit).result
+    name, limit = f"intact.backends.openvino.job:{job}", process.default_memory_limit()
+    with process.started(name, order, timeout=timeout, memory_limit=limit) as reply:
+        return reply(look).result
 
 
 def _require_package() -> None:

@@ -92,7 +92,7 @@ class QnnBackend(Backend):
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
         """Outputs of the model at `path` in the vendor's simulator."""
-        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout)
+        return qnn_client.run(path, samples, chip_of(device), timeout=device.timeout, done=device.done)
 
     def opened(self, path: Path, device: Device) -> AbstractContextManager[Step]:
         """The model at `path` in one simulator that stays for all samples."""
@@ -194,14 +194,14 @@ def _refuse_free_dimensions(model: ir.Model) -> None:
             "T122",
             f"dimensions of the inputs are free: {', '.join(free)}",
             allowed="fixed shapes: the Hexagon compiler plans all memory beforehand",
-            fix=" ".join(f"--dim {name}=1" for name in free),
+            fix=normalize.advised_dims(model),
         )
 
 
 def _refuse_nothing_on_npu(placement: Placement, chip: Chip) -> None:
     if placement.partitions and provider_placement.compute_nodes(placement.npu_nodes):
         return
-    nodes = _listed(provider_placement.compute_nodes(placement.cpu_nodes))
+    nodes = _listed(provider_placement.compute_nodes(placement.cpu_nodes)) or " it has none"
     raise TargetError("T120", f"no compute node of the model runs on the NPU ({_arch(chip)}):{nodes}")
 
 

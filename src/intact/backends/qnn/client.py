@@ -23,6 +23,7 @@ from intact.backends.qnn import log as qnn_log
 from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
+from intact.events import nothing
 from intact.runtime import pinning, pool, process, toolchains
 from intact.runtime.toolchains import Toolchain
 from intact.targets.provider_placement import AssignedNodes
@@ -140,21 +141,27 @@ def compile_context(
 
 
 def run(
-    path: Path, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float, optimize: bool = True
+    path: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    chip: Chip,
+    *,
+    timeout: float,
+    optimize: bool = True,
+    done: Callable[[], None] = nothing,
 ) -> list[dict[str, np.ndarray]]:
     """The outputs of the model at `path` in the simulator, one dictionary a sample, in their order.
 
     The model is an EPContext model with its binary beside it, or a QDQ model, which is compiled first: as ONNX Runtime
     optimizes it, or, as `compile_context` compiles it, as it stands. The simulator computes on one core, so that
-    several of them share the samples.
+    several of them share the samples. `done` is called for each.
     """
     workers = pool.workers(len(samples), _bytes_of_a_simulator(path))
     share = min(max(1, math.ceil(len(samples) / workers)), _MOST_SAMPLES)
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
     model: LoadOrder = {"model": str(path.resolve()), **_order(chip)}
-    cores = _cores(workers)
+    cores, count = _cores(workers), sample_files.SamplesRun(done)
     jobs = (
-        _running({**model, "optimize": optimize, "core": cores[number % workers]}, part, chip, timeout=timeout)
+        _running({**model, "optimize": optimize, "core": cores[number % workers]}, part, chip, timeout, count)
         for number, part in enumerate(parts)
     )
     return [outputs for part in pool.in_order(jobs, workers) for outputs in part]
@@ -198,14 +205,21 @@ def _cores(workers: int) -> list[int | None]:
 
 @contextmanager
 def _running(
-    model: SimulatorOrder, samples: Sequence[Mapping[str, np.ndarray]], chip: Chip, *, timeout: float
+    model: SimulatorOrder,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    chip: Chip,
+    timeout: float,
+    count: sample_files.SamplesRun,
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     """A simulator at work on these samples; the function that this gives waits for the outputs."""
     with sample_files.sent(samples) as files:
         order: RunOrder = {**model, **files}
+        count.add(files)
 
         def wait() -> list[dict[str, np.ndarray]]:
-            return sample_files.received(files, _checked(reply()).result["names"])
+            answer = _checked(reply(count.look))
+            count.look()
+            return sample_files.received(files, answer.result["names"])
 
         with _started("run_samples", order, chip, timeout) as reply:
             yield wait
@@ -236,9 +250,7 @@ def _call(job: str, order: ChipOrder, chip: Chip, timeout: float) -> process.Rep
         return _checked(reply())
 
 
-def _started(
-    job: str, order: ChipOrder, chip: Chip, timeout: float
-) -> AbstractContextManager[Callable[[], process.Reply]]:
+def _started(job: str, order: ChipOrder, chip: Chip, timeout: float) -> AbstractContextManager[process.Awaited]:
     limit = process.default_memory_limit()
     return process.started(f"{_JOBS}:{job}", order, timeout=timeout, memory_limit=limit, python=_interpreter(chip))
 

@@ -156,7 +156,8 @@ def _readable(path: Path) -> Iterator[Path]:
 
 def _simulate(model: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
     outputs = [value.name or "" for value in io.load(model).graph.outputs]
-    return rknn_client.run(model, samples, outputs, platform_of(device), timeout=device.timeout)
+    platform = platform_of(device)
+    return rknn_client.run(model, samples, outputs, platform, timeout=device.timeout, done=device.done)
 
 
 def _refuse_failure(found: CompiledRknn, platform: Platform) -> None:

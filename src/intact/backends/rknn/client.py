@@ -17,6 +17,7 @@ from intact.backends.rknn.log import CompilerReport
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import SettingsError
+from intact.events import nothing
 from intact.runtime import pool, process, toolchains
 from intact.runtime.toolchains import Toolchain
 
@@ -113,13 +114,18 @@ def run(
     platform: Platform,
     *,
     timeout: float,
+    done: Callable[[], None] = nothing,
 ) -> list[dict[str, np.ndarray]]:
-    """The outputs of the ONNX model at `model` in the simulator, which compiles it first; one dictionary a sample."""
+    """The outputs of the ONNX model at `model` in the simulator, which compiles it first; one dictionary a sample.
+
+    `done` is called for each.
+    """
     size = _BYTES_OF_A_SIMULATOR + _BYTES_FOR_EACH_OF_THE_MODEL * model.stat().st_size
     workers = pool.workers(math.ceil(len(samples) / _LEAST_SAMPLES), size)
     share = max(1, math.ceil(len(samples) / workers))
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
-    jobs = (_running(model, part, outputs, platform, timeout) for part in parts)
+    count = sample_files.SamplesRun(done)
+    jobs = (_running(model, part, outputs, platform, timeout, count) for part in parts)
     return [found for part in pool.in_order(jobs, workers) for found in part]
 
 
@@ -130,13 +136,16 @@ def _running(
     outputs: Sequence[str],
     platform: Platform,
     timeout: float,
+    run: sample_files.SamplesRun,
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
     with sample_files.sent(samples) as files:
         order: SimulateOrder = {**_order(model, platform), **files}
+        run.add(files)
         with _started("run_samples", order, platform, timeout) as answer:
 
             def results() -> list[dict[str, np.ndarray]]:
-                count = answer().result["outputs"]
+                count = answer(run.look).result["outputs"]
+                run.look()
                 assert count == len(outputs), f"the simulator has {count} outputs, not {', '.join(outputs)}"
                 return sample_files.received(files, outputs)
 
@@ -145,7 +154,7 @@ def _running(
 
 def _started(
     job: str, order: Mapping[str, object], platform: Platform, timeout: float
-) -> AbstractContextManager[Callable[[], process.Reply]]:
+) -> AbstractContextManager[process.Awaited]:
     """A job in the interpreter of the toolkit; its libraries reserve more address space than they ever use."""
     python = toolkit(platform.toolchain).python
     return process.started(f"intact.backends.rknn.job:{job}", order, timeout=timeout, python=python)

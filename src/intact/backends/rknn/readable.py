@@ -47,8 +47,9 @@ def _part(node: ir.Node, names: edit.Names) -> None:
 
 def _is_in_integers(node: ir.Node) -> bool:
     """True if everything that a node computes with comes from grids, and all that it computes goes to grids."""
-    read = [value.producer() for value in node.inputs if query.is_float(value) and not query.is_constant(value)]
-    on_grids = all(producer is not None and producer.op_type == "DequantizeLinear" for producer in read)
+    read = [value for value in node.inputs if value is not None and query.is_float(value)]
+    sources = [value.producer() for value in read if not query.is_constant(value)]
+    on_grids = all(source is not None and source.op_type == "DequantizeLinear" for source in sources)
     return on_grids and all(map(_goes_to_grids, node.outputs))
 
 

@@ -17,6 +17,7 @@ from intact.quantization.encodings.encoding_files import read_encodings
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.planning.planner import plan
 from intact.results import PlannedGrid, QuantPlan, Range, WeightPlan
+from intact.settings import preset_table
 from intact.settings.config import QuantConfig, QuantType, TensorOverride, nearest
 from intact.targets.spec import Target
 
@@ -47,8 +48,7 @@ def planned(
 ) -> Planned:
     """The plan for `model`; with `config.encodings`, every grid that the file has is fixed and not observed."""
     if config.encodings is None:
-        if config.calibrate_missing:
-            raise SettingsError("S163", "calibrate_missing has no effect without encodings", fix="give --encodings")
+        preset_table.check_missing(config)
         return Planned(plan(model, target, config, types, ranges))
     given = read_encodings(Path(config.encodings))
     return use(model, target, config, given, config.encodings, types)

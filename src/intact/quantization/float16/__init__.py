@@ -16,7 +16,7 @@ from intact.errors import ModelError, some
 from intact.quantization.float16.cast import cast
 from intact.quantization.float16.follow import follow
 from intact.quantization.float16.form import Form, form_of
-from intact.quantization.float16.keep import Kept, excluded, lost_digits, observed, without_form
+from intact.quantization.float16.keep import Kept, exact, excluded, lost_digits, observed, without_form
 from intact.quantization.planning.planner import check_names
 from intact.results import Violation
 from intact.settings.config import QuantConfig
@@ -50,7 +50,8 @@ def convert(
     """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit."""
     check_names(model, config)
     forms = {node: form for node in model.graph if (form := form_of(node, model.opset_imports.get("", 0))) is not None}
-    kept = {**observed(model, forms, rows, progress), **excluded(forms, config), **without_form(forms)}
+    kept = {**exact(model, forms), **observed(model, forms, rows, progress), **excluded(forms, config)}
+    kept |= without_form(forms)
     half = follow(forms, kept)
     if not half:
         raise ModelError(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from intact.errors import some
 from intact.model import query
+from intact.model.deciding import deciding
 from intact.quantization.calibration.observe import watch
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.float16.form import Form
@@ -46,6 +47,15 @@ def without_form(forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Kept]:
 def excluded(forms: Mapping[ir.Node, Form], config: QuantConfig) -> dict[ir.Node, Kept]:
     """The nodes that the settings leave out, by name or by type."""
     return {node: Kept(node.name or "", "excluded", "asked") for node in forms if not wanted_by(node, config)}
+
+
+def exact(model: ir.Model, forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Kept]:
+    """The nodes that decide a branch, a count or a shape, which fewer digits would change."""
+    return {
+        node: Kept(node.name or "", "decides a branch, a count or a shape", "range")
+        for node in deciding(model)
+        if node in forms
+    }
 
 
 def observed(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.model import hoisting, query
+from intact.model.deciding import deciding
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target
@@ -42,9 +43,11 @@ class Choice:
 def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> list[Choice]:
     """The nodes to quantize, in graph order: those worth it by themselves, and those between them.
 
-    `types` gives single nodes another activation type than the settings; `float` leaves a node alone.
+    `types` gives single nodes another activation type than the settings; `float` leaves a node alone. What decides a
+    branch, a count or a shape stays exact, unless the settings name it.
     """
-    nodes = (node for graph in reached(model, target) for node in graph)
+    exact = {node for node in deciding(model) if not _is_named(node, config, types)}
+    nodes = (node for graph in reached(model, target) for node in graph if node not in exact)
     candidates = [choice for node in nodes if (choice := _candidate(node, target, config, types)) is not None]
     taken: set[ir.Node] = set()
     on_grid: set[ir.Value] = set()
@@ -126,7 +129,13 @@ def _has_channels_asked_for(node: ir.Node, signature: Signature, config: QuantCo
 def _obeys(node: ir.Node, signature: Signature, config: QuantConfig) -> bool:
     """True if the settings of weights and the table's requirements for the node allow a signature."""
     granular = [slot for slot in _weight_slots(node, signature) if slot.only or slot.granularity == "block"]
-    return (config.per_channel or not granular) and predicates.meets(node, signature.require)
+    granted = config.per_channel and has_own_channels(node)
+    return (granted or not granular) and predicates.meets(node, signature.require)
+
+
+def has_own_channels(node: ir.Node) -> bool:
+    """False for a transposed convolution in groups: each channel of its weight is one of every group."""
+    return node.op_type != "ConvTranspose" or query.int_(node, "group", 1) == 1
 
 
 def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
@@ -136,6 +145,10 @@ def wanted_by(node: ir.Node, config: QuantConfig) -> bool:
     if config.nodes is not None and node.name not in config.nodes:
         return False
     return node.op_type not in config.exclude_op_types and node.name not in config.exclude_nodes
+
+
+def _is_named(node: ir.Node, config: QuantConfig, types: Mapping[str, str]) -> bool:
+    return node.name in (config.nodes or ()) or node.name in types
 
 
 def _surrounded(choice: Choice, on_grid: set[ir.Value]) -> bool:

@@ -13,7 +13,15 @@ from intact.model import query
 from intact.model.garbage_pause import no_collection
 from intact.numbers.integer_types import bits
 from intact.quantization.planning import unmet, unquantizable
-from intact.quantization.planning.choose import CLIPPING, Choice, choose, grid_outputs, is_bias, is_on_grid
+from intact.quantization.planning.choose import (
+    CLIPPING,
+    Choice,
+    choose,
+    grid_outputs,
+    has_own_channels,
+    is_bias,
+    is_on_grid,
+)
 from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
 from intact.targets.spec import Slot, Target
@@ -236,7 +244,7 @@ class _Draft:
         per_channel = self.config.per_channel if override.per_channel is None else override.per_channel
         symmetric = self.config.weight_symmetric if override.symmetric is None else override.symmetric
         rank = query.rank(value) or 0
-        fits = rank > 1 and rank == (choice.spec.channel_rank or rank)
+        fits = rank > 1 and rank == (choice.spec.channel_rank or rank) and has_own_channels(choice.node)
         channels = per_channel and slot.granularity == "channel" and fits
         axis = choice.spec.weight_axis.at(_integers(choice.node)) % rank if channels else None
         # Zero points other than 0 are for types that the settings chose; another type comes with its own custom.

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from intact.errors import TargetError, some
 from intact.model import query
+from intact.model.deciding import deciding
 from intact.model.multiplications import multiply_adds
 from intact.quantization.planning.choose import FLOAT, reached, wanted_by
 from intact.results import QuantPlan
@@ -20,13 +21,16 @@ _SHOWN = 3
 # the others in half precision takes at most this share longer.
 LEAST_SHARE = 0.1
 _EXCLUDED = "the settings leave it out"
+_DECIDES = "decides a branch, a count or a shape, which rounding would change"
 
 
 def refusal(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[str, str]) -> TargetError:
     """Say that nothing is quantized, and for each kind of operator why."""
     reasons: dict[str, list[str]] = {}
+    exact = deciding(model)
     for node in (node for graph in reached(model, target) for node in graph):
-        reasons.setdefault(_reason(node, target, config, types), []).append(node.op_type)
+        reason = _DECIDES if node in exact else _reason(node, target, config, types)
+        reasons.setdefault(reason, []).append(node.op_type)
     told = [f"{some(list(dict.fromkeys(ops)), _SHOWN)}: {reason}" for reason, ops in reasons.items()]
     precision = f"{config.activation_type} activations and {config.weight_type} weights"
     found = f"{target.name} takes no node of this model at {precision}: "

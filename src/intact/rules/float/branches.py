@@ -69,7 +69,9 @@ def _is_total(node: ir.Node) -> bool:
 
 
 def _is_known_float(value: ir.Value) -> bool:
-    return value.dtype == ir.DataType.FLOAT and query.static_shape(value) is not None
+    # A sequence and an optional have the type and the shape of what is in them.
+    is_tensor = isinstance(value.type, ir.TensorType)
+    return is_tensor and value.dtype == ir.DataType.FLOAT and query.static_shape(value) is not None
 
 
 def _splice_both(node: ir.Node, names: edit.Names) -> None:

@@ -171,10 +171,10 @@ def sum_step(value: ir.Value) -> float | None:
 
 
 def _scales(node: ir.Node) -> list[ir.Value | None]:
-    """The scales of both operands of a Gemm on a grid, whose bias is rounded to steps of its sums."""
+    """The scales of both operands of a layer on grids, whose bias is rounded to steps of its sums."""
     if node.op_type == "QGemm":
         return [query.input_(node, 1), query.input_(node, 4)]
-    if node.op_type != "Gemm":
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
         return []
     sources = [None if value is None else value.producer() for value in node.inputs[:2]]
     return [item.inputs[1] for item in sources if item is not None and item.op_type == "DequantizeLinear"]

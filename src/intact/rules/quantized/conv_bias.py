@@ -67,7 +67,7 @@ def _fold(conv: ir.Node, node: ir.Node, y: Operand) -> _Folded | str:
     """Work out the weight and bias that do the work of the node after the convolution, or say why there are none."""
     x, w = (dq_operand(producer(value)) for value in conv.inputs[:2] if value is not None)
     shape = query.static_shape(w.q)
-    doubt = not_one_grid(input=x, output=y) or _not_a_weight(w, shape)
+    doubt = not_one_grid(input=x, output=y) or unknown_weight(w, shape)
     if doubt is not None or shape is None:
         return doubt or "the shape of the weight is unknown"
     found = affine.of_node(node, shape[0], len(shape))
@@ -96,13 +96,14 @@ def _in_steps(x: Operand, w: Operand, y: Operand, found: Affine, bias: np.ndarra
     return doubt or _Folded(w, None if (found.factor == 1).all() else scales, levels.astype(np.int32), steps)
 
 
-def _not_a_weight(w: Operand, shape: tuple[int, ...] | None) -> str | None:
+def unknown_weight(w: Operand, shape: tuple[int, ...] | None, axis: int = 0) -> str | None:
+    """Refuse a weight that is not constant, or whose scales are not along the axis of its output channels."""
     scales = query.constant(w.scale)
     if scales is None or not query.is_constant(w.q) or shape is None:
         return "the weight or its scale is computed, not constant"
     if w.zero_point is not None and not query.is_constant(w.zero_point):
         return "the zero point of the weight is computed, not constant"
-    if w.block_size or (scales.size > 1 and w.axis % len(shape) != 0):
+    if w.block_size or (scales.size > 1 and w.axis % len(shape) != axis):
         return "the scales of the weight are not one for each output channel"
     return None
 

@@ -20,7 +20,7 @@ from intact.rules.quantized.target_rule import TargetRule
 from intact.targets.spec import Forms
 
 # Every element of their output is an element of their first input, or the greatest of some: a scale is positive.
-_MOVING = (
+MOVING = (
     "DepthToSpace",
     "Expand",
     "Flatten",
@@ -43,7 +43,7 @@ class MovementRule(TargetRule):
     """A rule that lets an operator move integers, where the target has a kernel for it in their type."""
 
     exactness = EXACT
-    ops: ClassVar[tuple[str, ...]] = _MOVING
+    ops: ClassVar[tuple[str, ...]] = MOVING
     has_parts: ClassVar[bool] = False
     """True if every output of the operator, however many, is a part of its first input."""
 

@@ -6,6 +6,7 @@ rounds a float32, so that a value close to the middle between two levels may fal
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -169,7 +170,10 @@ class LeakyReluToQdq(_UnaryToQDQ):
 
 
 class SoftmaxToQdq(_UnaryToQDQ):
-    """QLinearSoftmax(x) = Q(Softmax(DQ(x))), where 1/y_scale, which the kernel rounds down, is at most 256."""
+    """QLinearSoftmax(x) = Q(Softmax(DQ(x))), where 1/y_scale, which the kernel rounds down, is at most 256.
+
+    With the meaning of opset 12 or older it is over all dimensions from its axis on, which a Reshape makes one.
+    """
 
     op_type = "QLinearSoftmax"
     dropped = ("opset",)
@@ -179,15 +183,29 @@ class SoftmaxToQdq(_UnaryToQDQ):
         # Rounded down by less than 1, times a share of at most 1: less than a step. Beyond 256 the kernel wraps around.
         if step is None or not 0 < 1.0 / np.float64(step) <= 256.0:
             return f"the kernel computes something else than Softmax for y_scale {step}"
-        return _flattens(node) or softmax_of_one(node)
+        if _flattens(node) and query.static_shape(node.inputs[0]) is None:
+            axis = query.int_(node, "axis", -1)
+            return f"before opset 13 Softmax is over all dimensions from axis {axis} on, and their sizes are not known"
+        return softmax_of_one(node)
+
+    def rewrite(self, op: Builder, node: ir.Node) -> ir.Value:
+        if not _flattens(node):
+            return super().rewrite(op, node)
+        x, shape = input_operand(node, 0), query.known_shape(node.inputs[0])
+        axis = query.int_(node, "axis", -1)
+        sizes = [math.prod(shape[:axis]), math.prod(shape[axis:])]
+        rows = op.Reshape(x.q, op.constant(np.array(sizes, np.int64), "rows"))
+        rows.type, rows.shape = x.q.type, ir.Shape(sizes)
+        shares = op.Softmax(dequantize(op, x._replace(q=rows)), axis=-1)
+        integers = _quantize(op, shares, node, 3)
+        shares.shape, integers.type = ir.Shape(sizes), node.outputs[0].type
+        return op.Reshape(integers, op.constant(np.array(shape, np.int64), "shape"))
 
 
-def _flattens(node: ir.Node) -> str | None:
-    """Refuse an operator with the meaning of opset 12 or older, which flattens to two dimensions."""
+def _flattens(node: ir.Node) -> bool:
+    """True for an operator with the meaning of opset 12 or older, which makes several dimensions one."""
     axis, rank = query.int_(node, "axis", -1), query.rank(node.inputs[0])
-    if query.int_(node, "opset", 13) >= 13 or axis == -1 or (rank is not None and axis == rank - 1):
-        return None
-    return f"before opset 13 Softmax is over all dimensions from axis {axis} on"
+    return query.int_(node, "opset", 13) < 13 and axis != -1 and axis + 1 != rank
 
 
 class _Pool(_UnaryToQDQ):

@@ -36,6 +36,7 @@ from intact.search.debug.findings import (
 )
 from intact.search.debug.layers import Layer, first_parted, ranked
 from intact.search.debug.paired_models import PairedModels
+from intact.settings import contradictions
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Target
 
@@ -51,6 +52,7 @@ def debug_files(
     A candidate that is compiled already is taken as the reference on the device. With `save`, the worst node alone
     goes into that folder, with inputs and a way to run it.
     """
+    contradictions.check_partner(config, alone=candidate is None)
     if save is not None:
         publish.check_folder(save.folder, overwrite=save.overwrite)
         input_files.protect(save.folder, config, reference, *(() if candidate is None else (candidate,)))
@@ -62,10 +64,6 @@ def debug_files(
         assert other is not None, "what is compiled is the candidate"
         made_by = config.compile.model_copy(update={"device": installed.maker_of(other)})
         config = config.model_copy(update={"compile": made_by})
-    if other is None and not device:
-        simulated = " or ".join(installed.simulated())
-        fix = f"give a second model to compare with, or --device {simulated}"
-        raise SettingsError("S198", "one model was given, and no device", fix=fix)
     rows = _rows(given, config, log)
     if other is not None and not compiled:
         result = _compare(given, other, rows, save, log)

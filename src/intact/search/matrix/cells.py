@@ -16,7 +16,7 @@ import joblib
 
 from intact import scratch
 from intact.backends.installed import versions
-from intact.errors import IntactError, NotAvailable, OutputError, SettingsError
+from intact.errors import IntactError, NotAvailable, OutputError
 from intact.events import Events, Log, Silence
 from intact.pipeline import input_files, loading, preparation, presets
 from intact.pipeline.stages import BuildOptions
@@ -25,7 +25,7 @@ from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word
 from intact.runtime import cluster, ort_cpu
 from intact.search.builds import build_any
-from intact.settings import devices
+from intact.settings import contradictions, devices
 from intact.settings.config import BuildConfig, merge
 from intact.targets.provider_placement import compute_nodes
 
@@ -84,13 +84,8 @@ class CellJob:
 
 def cells(chips: Sequence[str], precisions: Sequence[str], config: BuildConfig) -> list[Cell]:
     """A cell for each device and precision; a device is `cpu`, `qnn`, `qnn:v75`, `qnn:SM8650` or `qnn@2.6.0:v75`."""
-    if not chips or not precisions:
-        raise SettingsError("S195", "a matrix needs at least one device and one precision")
     found = [_cell(d, p, config) for d in chips for p in precisions]
-    folders = [cell.folder for cell in found]
-    twice = [folder for folder in folders if folders.count(folder) > 1]
-    if twice:
-        raise SettingsError("S196", f"{twice[0]}: the same device and precision stand there twice")
+    contradictions.check_cells([cell.folder for cell in found])
     return found
 
 
@@ -126,9 +121,10 @@ def run(
     threads = where.threads or max(1, _cores() // workers)
     _check_output(output)
     input_files.protect(output, wanted[0].config, source)
-    for cell in wanted:
-        if cell.idle:
-            log.events.note(f"{cell.folder}: {', '.join(cell.idle)} would have no effect, and is left out")
+    for precision, idle in {cell.precision: cell.idle for cell in wanted}.items():
+        if idle:
+            left = "is" if len(idle) == 1 else "are"
+            log.events.note(f"{precision}: {', '.join(idle)} would have no effect, and {left} left out")
     with cluster.used(where.cluster, output, log.events) as elsewhere:
         keys = _keys(source, wanted, log)
         output.mkdir(parents=True, exist_ok=True)

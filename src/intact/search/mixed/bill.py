@@ -10,11 +10,9 @@ import onnx_ir as ir
 
 from intact.model.census import NodeTypes, types_of
 from intact.model.multiplications import elements, multiply_adds
-from intact.numbers.integer_types import bits
+from intact.numbers.integer_types import FLOAT_BITS, bits, width
 from intact.search.mixed.cost import Prices
 from intact.targets.spec import Costs, Level
-
-_FLOAT_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +35,6 @@ def bill(prices: Prices, given: ir.Model, written: ir.Model) -> Bill:
     return Bill(cost, named, sum(tensor.nbytes for tensor in constants if tensor is not None))
 
 
-def width(dtype: str) -> int:
-    """The bits of a type, where all floats count as the widest."""
-    return _FLOAT_BITS if "float" in dtype or dtype == "double" else bits(dtype)
-
-
 def _types(written: ir.Model) -> dict[str, NodeTypes]:
     """The types of nodes by their names; a name that is gone is that of the nodes which were made of it."""
     found = types_of(written)
@@ -52,12 +45,7 @@ def _row(node: ir.Node, types: NodeTypes | None, costs: Costs) -> Level:
     """The cheapest level that has room for the types of a node; weights count where they are multiplied by."""
     if types is None:
         return costs.levels[-1]
-    weight = types.weights if multiply_adds(node) else None
-    for level in costs.levels:
-        holds = width(level.activation) >= width(types.activations)
-        if holds and (weight is None or width(level.weight) >= width(weight)):
-            return level
-    return costs.levels[-1]
+    return costs.level_of(types.activations, types.weights if multiply_adds(node) else None)
 
 
 def _products(prices: Prices, given: ir.Model, rows: Mapping[str, Level]) -> float:
@@ -73,7 +61,7 @@ def _weights(prices: Prices, given: ir.Model, types: Mapping[str, NodeTypes]) ->
     for weight in prices.structure.plan.weights:
         found = types.get(weight.node)
         dtype = found.weights if found is not None and found.weights is not None else "float"
-        size = floats if width(dtype) == _FLOAT_BITS else bits(dtype) / 8
+        size = floats if width(dtype) == FLOAT_BITS else bits(dtype) / 8
         stored[weight.tensor] = max(stored.get(weight.tensor, 0.0), size)
     values = given.graph.initializers
     return sum(elements(values[name]) * size for name, size in stored.items()) * prices.costs.byte

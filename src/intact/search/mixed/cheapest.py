@@ -20,7 +20,7 @@ from intact.pipeline.preparation import PreparedModel
 from intact.quantization import quantizing
 from intact.quantization.planning import plan_file
 from intact.reports import publish
-from intact.results import Artifact, Build, Search, SearchPoint
+from intact.results import Artifact, Build, CostEstimate, Search, SearchPoint
 from intact.search.mixed import sensitivity
 from intact.search.mixed.curve import Curve, curve_of
 from intact.search.mixed.hunt import Hunt
@@ -72,7 +72,9 @@ def _publish(chosen: Assignment, hunt: Hunt, bench: Workbench, output: Path, *, 
         shutil.copytree(where, folder, dirs_exist_ok=True)
         artifacts = (*built.artifacts, *_plan(built, bench.begun, folder))
         stages = (*bench.log.stages, *(stage for stage in built.stages if stage not in bench.log.stages))
-        result = replace(built, stages=stages, search=_record(chosen, hunt, bench.curve), artifacts=artifacts)
+        search = _record(chosen, hunt, bench.curve)
+        estimate = _estimate(search, bench.curve)
+        result = replace(built, stages=stages, search=search, estimate=estimate, artifacts=artifacts)
         recording.write_down(result, folder)
     return result
 
@@ -105,6 +107,13 @@ def _record(chosen: Assignment, hunt: Hunt, curve: Curve) -> Search:
         curve.sensitivity(sensitivity.NAMED),
         curve.source,
     )
+
+
+def _estimate(search: Search, curve: Curve) -> CostEstimate:
+    """The cost of the chosen point against that of the last level throughout, which is float."""
+    last = curve.levels[-1]
+    ratio = search.points[search.chosen].cost / search.uniform[last.name]
+    return CostEstimate(ratio, 8 * int(last.bytes[0]), search.cost_source)
 
 
 def _level(uniform: Assignment, curve: Curve) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from intact.pipeline.presets import PRECISIONS
-from intact.search.mixed.bill import width
+from intact.numbers.integer_types import width
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.settings.contradictions import AUTO
+from intact.settings.preset_table import PRECISIONS
 from intact.targets.spec import Target
 
 HALF = "float16"
