@@ -164,9 +164,8 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
     unroll = target.npu and quant is not None and quant.activation_type in FINE
     ops = target.has if target.npu else None
-    return optimization.optimize(
-        model, ops=ops, take_apart=take_apart, unroll_layers=unroll, longest_stride=target.longest_stride
-    )
+    asked = optimization.rules_of(target, in_integers=quant is not None and quant.has_grids)
+    return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll, asked=asked)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:

@@ -169,6 +169,16 @@ def one_element(node: ir.Node, *, index: int) -> str | None:
 
 
 @predicate
+def numbers_among(node: ir.Node, *, index: int, values: list[float]) -> str | None:
+    """Every number of the constant input {index} is one of: {values}."""
+    tensor = query.constant_tensor(_operand(node, index))
+    if tensor is None:
+        return f"input {index} is computed"
+    other = next((number for number in tensor.numpy().ravel().tolist() if number not in values), None)
+    return None if other is None else f"input {index} has {other:g}"
+
+
+@predicate
 def not_depthwise(node: ir.Node) -> str | None:
     """The convolution sums over more than one channel."""
     group, weight = query.int_(node, "group", 1), _constant_behind(node, 1)

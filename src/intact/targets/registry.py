@@ -62,6 +62,7 @@ def load_target(
         by_chip=table.target.by_chip,
         halves_alone=table.target.halves_alone,
         longest_stride=table.target.longest_stride,
+        channels_at_once=table.target.channels_at_once,
     )
 
 

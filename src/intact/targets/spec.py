@@ -263,7 +263,8 @@ class Target:
     toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
     their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
     float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
-    convolutions that it computes directly: longer ones cost a multiple of what they have to.
+    convolutions that it computes directly: longer ones cost a multiple of what they have to. `channels_at_once` is how
+    many it multiplies together: fewer cost as much.
     """
 
     backend: str
@@ -285,6 +286,7 @@ class Target:
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    channels_at_once: int | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""
@@ -305,6 +307,15 @@ class Target:
         if self.by_chip and self.soc is not None:
             return f"{self.backend}/{self.soc.name.lower()}"
         return self.backend if self.arch is None else f"{self.backend}/v{self.arch}"
+
+    @property
+    def multiplies_matrices_only(self) -> bool:
+        """True if it computes a Gemm in integers, and a MatMul, whose operands may have more dimensions, in float."""
+        return [self._has_integers("", op) for op in ("Gemm", "MatMul")] == [True, False]
+
+    def _has_integers(self, domain: str, op_type: str) -> bool:
+        spec = self.op(domain, op_type)
+        return spec is not None and any(row.runs == "integer" for row in self.signatures(spec))
 
     def signatures(self, spec: OpSpec) -> tuple[Signature, ...]:
         """The signatures of an operator that this architecture has."""

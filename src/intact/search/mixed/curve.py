@@ -90,7 +90,7 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
     shaped = model.clone()
     shapes.infer_shapes(shaped)
-    ladder = Ladder(Prices(found, work(shaped, found), target.costs), noises)
+    ladder = Ladder(Prices(found, work(shaped, found, target.channels_at_once or 1), target.costs), noises)
     cheapest = ladder.uniform(0).cost
     front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
     while len(front) > 1 and not _quantizes(begun, found, front[-1]):
