@@ -28,6 +28,31 @@ def test_a_model_that_onnx_stumbles_over_stays_as_it_is(monkeypatch, problem: ty
     assert [node.outputs[0].shape for node in model.graph] == [None, None]
 
 
+def test_nothing_is_inferred_where_all_is_known_and_everything_where_one_value_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    shapes.infer_shapes(model)
+    value = model.graph.node(0).outputs[0]
+    inferred = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *_, **__: pytest.fail("it was inferred"))
+    shapes.infer_shapes(model)
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", inferred)
+    for unknown in (None, ir.Shape(["N", 3])):
+        value.shape = unknown
+        shapes.infer_shapes(model)
+        assert value.shape == (2, 3)
+
+
+def test_what_an_output_declares_is_not_believed_where_all_else_is_known() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    shapes.infer_shapes(model)
+    again = ir.from_proto(ir.to_proto(model))
+    again.graph.outputs[0].shape = ir.Shape([2, 2])
+    shapes.infer_shapes(again)
+    assert again.graph.outputs[0].shape == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [("[2,2]", [3, 2]), ("[6]", [3, 2]), ("[a,b]", [3, 2]), ("", [3, 2]), ("[3,2]", [3, 2])],

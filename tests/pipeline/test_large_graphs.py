@@ -8,7 +8,8 @@ import pytest
 from intact.api.build import build
 from intact.events import Silence
 from intact.model import io
-from intact.runtime import loads, ort_cpu
+from intact.pipeline import deployment
+from intact.runtime import loads, ort_cpu, pieces
 from tests.builder import from_text
 
 
@@ -41,3 +42,43 @@ def test_beyond_a_limit_only_the_deployed_model_is_optimized_and_the_build_says_
     build(tmp_path / "m.onnx", output=tmp_path / "out", device="cpu", effort="fast", events=notes)
     assert loaded == {"model.onnx": True, "model.qdq.onnx": optimized}
     assert any("without ONNX Runtime's optimizations" in text for text in notes.told) is not optimized
+
+
+def test_beyond_a_further_limit_the_portable_model_is_not_loaded_as_a_whole_and_the_build_says_so(
+    tmp_path, monkeypatch
+):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    io.save(
+        from_text("(float[1,8] x) => (float[1,8] y)", "y = MatMul(x, w)", weights={"w": weight}), tmp_path / "m.onnx"
+    )
+    loaded = []
+    monkeypatch.setattr(loads, "problems", lambda *paths, **_: loaded.extend(path.name for path in paths) or {})
+    monkeypatch.setattr(deployment, "MOST_LOADED", 1)
+    notes = Notes()
+    build(tmp_path / "m.onnx", output=tmp_path / "out", device="cpu", effort="fast", events=notes)
+    assert loaded == ["model.onnx"]
+    assert any("model.qdq.onnx was loaded by ONNX Runtime in pieces" in text for text in notes.told)
+
+
+def test_a_build_that_runs_in_pieces_has_the_files_and_the_figures_of_one_that_does_not(tmp_path, monkeypatch):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    text = "a = MatMul(x, w) b = Relu(a) c = MatMul(b, w) d = Add(c, b) e = Relu(d) f = MatMul(e, w) y = Add(f, a)"
+    io.save(from_text("(float[1,8] x) => (float[1,8] y)", text, weights={"w": weight}), tmp_path / "m.onnx")
+    cut: list[int] = []
+    opened = pieces.SessionInPieces.__init__
+
+    def counted(self, model, sessions, outputs):
+        cut.append(len(sessions))
+        opened(self, model, sessions, outputs)
+
+    monkeypatch.setattr(pieces.SessionInPieces, "__init__", counted)
+    whole = build(tmp_path / "m.onnx", output=tmp_path / "whole", device="cpu", effort="fast")
+    assert cut == []
+    monkeypatch.setattr(pieces, "SHORTEST", 3)
+    monkeypatch.setattr(pieces, "NODES", 2)
+    monkeypatch.setattr(ort_cpu, "MOST_OPTIMIZED", 3)
+    parts = build(tmp_path / "m.onnx", output=tmp_path / "parts", device="cpu", effort="fast")
+    assert len(cut) >= 4 and max(cut) >= 3
+    assert parts.accuracy == whole.accuracy
+    for name in ("model.onnx", "model.qdq.onnx"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -11,7 +11,7 @@ import pytest
 from intact.events import Log
 from intact.model import normalize
 from intact.numbers.decibels import sqnr_of
-from intact.pipeline import execution, verifying
+from intact.pipeline import deployment, execution, verifying
 from intact.quantization.calibration.spread import Spread
 from intact.quantization.quantizing import FloatTwin
 from intact.settings.config import BuildConfig
@@ -44,7 +44,7 @@ def test_a_value_that_is_cut_off_is_a_doubt_only_where_outputs_change(reader, ro
     assert [one.tensor for one in found] == ["scores"]
 
     prepared = SimpleNamespace(model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), calibrated=True)
-    doubts = verifying.clipping_doubts(prepared, verifying.watched(prepared), found)
+    doubts = verifying.clipping_doubts(prepared, deployment.watched(prepared), found)
     assert bool(doubts) == doubted
     assert all("scores reaches" in one for one in doubts)
     log = Log()
@@ -93,7 +93,7 @@ def test_the_error_of_a_layer_is_what_it_adds_to_right_inputs_and_what_came_toge
     prepared = SimpleNamespace(
         model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), twin=twin, calibrated=True
     )
-    _, errors = verifying._look_inside(prepared, verifying.watched(prepared), Log())
+    _, errors = verifying._look_inside(prepared, deployment.watched(prepared), Log())
 
     x = np.stack([row["x"] for row in rows[: layer_errors.ROWS]])
     h, y = x @ w, x @ w @ v

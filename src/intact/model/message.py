@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +18,23 @@ def is_flat(model: ir.Model) -> bool:
         return False
     kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
     return not any(item.type in kinds for node in model.graph for item in node.attributes.data.values())
+
+
+def part(
+    model: ir.Model,
+    nodes: Collection[ir.Node],
+    inputs: Mapping[ir.Value, tuple[ir.TypeProtocol, ir.Shape | None] | None],
+    outputs: Sequence[ir.Value],
+) -> ir.Model:
+    """Some nodes of a model where they stand, seen as a model to be written; nothing else may be asked of it.
+
+    Inputs have the types and shapes given for them, or their own. Nodes and constants have to be flat.
+    """
+    read = (value for node in nodes for value in node.inputs if value is not None)
+    constants = {value.name or "": value for value in (*read, *outputs) if value.is_initializer()}
+    seen = [value if known is None else _Seen(value, type=known[0], shape=known[1]) for value, known in inputs.items()]
+    graph = _SeenGraph(model.graph, nodes=nodes, inputs=seen, outputs=outputs, initializers=constants)
+    return ir.Model(cast(ir.Graph, graph), ir_version=model.ir_version)
 
 
 def of(model: ir.Model, tensors: Mapping[ir.Value, ir.TensorProtocol], *, described: bool = True) -> onnx.ModelProto:

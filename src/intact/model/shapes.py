@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 import onnx.shape_inference
 import onnx_ir as ir
@@ -23,9 +25,14 @@ LIKE_THEIR_INPUT = {
     ("com.microsoft", "SkipLayerNormalization"),
 }
 
+INFERRED = "inferred shape"
+"""In the `meta` of an output: the shape that its operators give, whatever the file declares."""
+
 
 def infer_shapes(model: ir.Model) -> None:
     """Write down every element type and shape that follows from the inputs; what is unknown stays unknown."""
+    if message.is_flat(model) and all(map(_is_settled, _values(model.graph))):
+        return  # onnx leaves what is known as it is, and every stage asks
     with no_collection():
         proto = _stand_in(model)
         declared = {value: value.shape for value in model.graph.outputs if _is_result(value)}
@@ -37,6 +44,8 @@ def infer_shapes(model: ir.Model) -> None:
         _copy_types(model.graph, inferred.graph)
         for value, shape in declared.items():
             value.shape = _merged(value.shape, shape)
+        for value in filter(_is_result, model.graph.outputs):
+            value.meta[INFERRED] = value.shape
 
 
 def _is_result(value: ir.Value) -> bool:
@@ -61,6 +70,20 @@ def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | 
 
 def _is_free(size: int | ir.SymbolicDim) -> bool:
     return not isinstance(size, int) and size.value is None
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _is_settled(value: ir.Value) -> bool:
+    """True if nothing more can be known of a value; what an output declares counts once it was inferred."""
+    if value.type is None or value.shape is None or not value.shape.is_static():
+        return False
+    return not value.is_graph_output() or not _is_result(value) or value.meta.get(INFERRED) == value.shape
 
 
 def _stand_in(model: ir.Model) -> onnx.ModelProto:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from intact.linting import linter, repairs
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
 from intact.pipeline import analysis, execution
+from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
 from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
@@ -28,20 +29,29 @@ from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads, ort_cpu
 from intact.targets import validate as validation
 from intact.targets.spec import Target
+from intact.verification import clipped
 
 Outputs = Mapping[str, np.ndarray]
 
 PORTABLE = "model.qdq.onnx"
 VALIDATION_ROWS = 8
+# ONNX Runtime loads a graph in a time that grows with the square of its nodes. With more than this, only what is
+# deployed is loaded as a whole.
+MOST_LOADED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenModel:
-    """A quantized model in the form that its target takes; `deployed` has the inputs and outputs as they were asked."""
+    """A quantized model in the form that its target takes; `deployed` has the inputs and outputs as they were asked.
+
+    `quantized` and `running` are sessions of the model before and after, once opened for all that runs them.
+    """
 
     prepared: PreparedModel
     rewritten: Rewritten
     deployed: boundary.IntegerIO
+    quantized: WatchedModel
+    running: WatchedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,14 @@ class CompiledModel:
         return execution.device_of(self.prepared.target, self.prepared.config.compile)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRewriting:
+    """The record of rewriting a model, and the outputs of both forms for each row."""
+
+    seen: Witness | None = None
+    outputs: Iterable[tuple[Outputs, Outputs]] | None = None
+
+
 def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     """Bring a quantized model to the form that its target takes; a rule that breaks its claim stops the build."""
     with log.stage("rewrite") as (_, details):
@@ -76,11 +94,22 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         rules = families.rules_for(quantized.target)
         rewritten, seen = witness.rewrite(repaired.model, rules)
         rows = validation_rows(quantized.inputs)
-        details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, seen))
+        before, after = watched(quantized), WatchedModel(rewritten.model, [])
+        # A model that was repaired first is no form that runs later.
+        outputs = (
+            zip(before.stream(rows), after.stream(rows), strict=True) if repaired.model is quantized.model else None
+        )
+        known = KnownRewriting(seen, outputs)
+        details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
-    return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log))
+    return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log), before, after)
+
+
+def watched(prepared: PreparedModel) -> WatchedModel:
+    """The quantized model, which runs for more than one purpose, with the tensors on grids."""
+    return WatchedModel(prepared.model, list(clipped.watched(prepared.model)) if prepared.calibrated else [])
 
 
 def rewrite_once(quantized: PreparedModel, log: Log) -> RewrittenModel:
@@ -89,7 +118,8 @@ def rewrite_once(quantized: PreparedModel, log: Log) -> RewrittenModel:
     def unpack(found: tuple[Application, ...], folder: Path) -> RewrittenModel:
         rewritten = unpack_rewritten(found, folder)
         # Its warnings are among those that were kept.
-        return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, Log()))
+        deployed = _deployable(quantized, rewritten.model, Log())
+        return RewrittenModel(quantized, rewritten, deployed, watched(quantized), WatchedModel(rewritten.model, []))
 
     return quantized.checkpoints.stage(
         "rewrite",
@@ -105,6 +135,7 @@ def in_other_form(rewritten: RewrittenModel, model: ir.Model, log: Log) -> Rewri
         rewritten,
         rewritten=replace(rewritten.rewritten, model=model),
         deployed=_deployable(rewritten.prepared, model, log),
+        running=WatchedModel(model, []),
     )
 
 
@@ -208,19 +239,29 @@ def _left_alone(node: PlacedNode) -> Violation:
 def check_loads(compiled: CompiledModel, folder: Path, log: Log, *, runs_later: bool) -> None:
     """Refuse what was written unless ONNX Runtime, or the device where nothing runs on it later, loads it."""
     if (folder / PORTABLE).is_file():
-        optimize = ort_cpu.is_worth_optimizing(compiled.prepared.model)
-        if not optimize:
-            nodes = f"{len(compiled.prepared.model.graph)} nodes, more than {ort_cpu.MOST_OPTIMIZED}"
-            log.events.note(f"{PORTABLE} was loaded without ONNX Runtime's optimizations, which take long: {nodes}")
-        loads.check(folder / PORTABLE, optimize=optimize)
+        _check_portable(folder / PORTABLE, len(compiled.prepared.model.graph), log)
     if not runs_later and compiled.compiled.runs and not compiled.compiled.loaded:
         compiling.load(compiled.compiled.path, compiled.device)
+
+
+def _check_portable(path: Path, nodes: int, log: Log) -> None:
+    """Let ONNX Runtime load a quantized model, with as much of its optimizations as its nodes allow."""
+    if nodes > MOST_LOADED:
+        why = f"which takes long: {nodes} nodes, more than {MOST_LOADED}"
+        log.events.note(f"{path.name} was loaded by ONNX Runtime in pieces, not as a whole, {why}")
+        return
+    optimize = nodes <= ort_cpu.MOST_OPTIMIZED
+    if not optimize:
+        why = f"which take long: {nodes} nodes, more than {ort_cpu.MOST_OPTIMIZED}"
+        log.events.note(f"{path.name} was loaded without ONNX Runtime's optimizations, {why}")
+    loads.check(path, optimize=optimize)
 
 
 def adopt(given: PreparedModel, folder: Path) -> CompiledModel:
     """Copy a compiled model; refuse one that its device does not load: what is in it is not known otherwise."""
     compiled = compiling.adopt(given.source.path, given.source.model, folder)
-    whole = RewrittenModel(given, Rewritten(given.model), boundary.IntegerIO(given.model, {}, {}))
+    runs = WatchedModel(given.model, [])
+    whole = RewrittenModel(given, Rewritten(given.model), boundary.IntegerIO(given.model, {}, {}), runs, runs)
     adopted = CompiledModel(whole, compiled)
     try:
         compiling.load(compiled.path, adopted.device)
@@ -252,10 +293,11 @@ def check_rewriting(
     rules: Sequence[Rule],
     rows: Sequence[Outputs],
     target: Target,
-    seen: Witness | None = None,
+    known: KnownRewriting | None = None,
 ) -> RewriteCheck:
-    """Run the model before and after rewriting, and tell what that showed; `seen` is what was recorded meanwhile."""
-    found = exactness.validate(before, rewritten, rules, rows, seen)
+    """Run the model before and after rewriting, as far as that was not done, and tell what that showed."""
+    known = known or KnownRewriting()
+    found = exactness.validate(before, rewritten, rules, rows, known.seen, known.outputs)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,

@@ -20,7 +20,7 @@ from intact.events import nothing
 from intact.model import detect, io, upgrade
 from intact.quantization import boundary
 from intact.results import Form
-from intact.runtime import ort_cpu
+from intact.runtime import ort_cpu, pieces
 from intact.settings.config import CompileConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
@@ -135,9 +135,9 @@ def session(
         model_or_path = model = model.clone()
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    chosen = model_or_path if known is model else known
-    prepack = not ort_cpu.is_large(model) if isinstance(chosen, Path) else None
-    return ort_cpu.Session(chosen, outputs=outputs, threads=threads, prepack=prepack)
+    if known is not model or not isinstance(model_or_path, Path) or pieces.is_long(model):
+        return pieces.opened(known, outputs, threads=threads)
+    return ort_cpu.Session(model_or_path, outputs=outputs, threads=threads, prepack=not ort_cpu.is_large(model))
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
@@ -169,9 +169,13 @@ class WatchedModel:
     def _session(self) -> ort_cpu.Session:
         return session(self._model, list(dict.fromkeys([*self._outputs, *self._computed])))
 
-    def stream(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+    def stream(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
         """Outputs of the model for each row."""
         return (self._session.run(row, self._outputs) for row in rows)
+
+    def close(self) -> None:
+        """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
+        self.__dict__.pop("_session", None)
 
     def inside(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         """The values of the tensors, inputs among them, for each row; the next row is written over them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -62,11 +61,12 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         original = prepared.source.as_given()
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
         details.update({"states": states} if states else {})
-        quantized = watched(prepared)
+        quantized = built.before.quantized
         rows_done = execution.Furthest(advance)
         forms = (original, *_runners(built, quantized, rows_done.counter(), in_turn=bool(states)))
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
+        built.before.running.close()
         clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
         details["clipped"] = [asdict(one) for one in clipped]
         doubts = clipping_doubts(prepared, quantized, clipped)
@@ -101,18 +101,13 @@ def unverified(prepared: PreparedModel, reason: str, log: Log) -> Verified:
     return Verified(unrun=reason)
 
 
-def watched(prepared: PreparedModel) -> WatchedModel:
-    """The quantized model, which runs for more than one purpose, with the tensors on grids."""
-    return WatchedModel(prepared.model, list(clipping.watched(prepared.model)) if prepared.calibrated else [])
-
-
 def _runners(built: CompiledModel, quantized: WatchedModel, done: Callable[[], None], *, in_turn: bool) -> list[Runner]:
     prepared, rewritten = built.prepared, built.before.rewritten
     forms: list[tuple[Form, Streamer]] = []
     if prepared.is_quantized:
         forms.append(("quantized", quantized.stream))
     if rewritten.applications or not (built.compiled.runs or forms):
-        forms.append(("rewritten", partial(execution.stream, rewritten.model)))
+        forms.append(("rewritten", built.before.running.stream))
     runners = [Runner(form, execution.PLAIN, run) for form, run in forms]
     return [*runners, _deployed(built, done, in_turn=in_turn)] if built.compiled.runs else runners
 

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from intact.backends import compiling
+from intact.backends.cpu import backend
 from intact.errors import ModelError, NotAvailable, SettingsError
-from intact.runtime import ort_cpu
+from intact.model import io
+from intact.runtime import loads, ort_cpu
 from tests.backends import qdq
 
 
-def build(model, folder, backend="cpu", **settings):
-    return compiling.compile(model, compiling.Device(backend, 60, **settings), folder)
+def build(model, folder, device="cpu", **settings):
+    return compiling.compile(model, compiling.Device(device, 60, **settings), folder)
 
 
 def test_the_model_is_saved_and_runs(tmp_path):
@@ -39,6 +41,20 @@ def test_a_model_that_ort_refuses_is_a_bad_model(tmp_path):
         build(model, tmp_path)
 
 
+def test_a_long_model_shares_its_constants_and_is_left_to_be_loaded_by_whoever_runs_it(tmp_path, monkeypatch):
+    given = qdq.cnn()
+    plain = build(given, tmp_path / "plain")
+    monkeypatch.setattr(backend, "MOST_LOADED_TWICE", 1)
+    monkeypatch.setattr(loads, "problems", lambda *_, **__: pytest.fail("it was loaded"))
+    long = build(given, tmp_path / "long")
+    assert (plain.loaded, long.loaded) == (True, False)
+    before, after = (io.load(one.path).graph.initializers for one in (plain, long))
+    assert len(after) < len(before) == len(given.graph.initializers)
+    feeds = qdq.images(1)[0]
+    found, expected = (ort_cpu.Session(one.path).run(feeds)["scores.d"] for one in (long, plain))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_provider_options_mean_nothing_on_the_cpu(tmp_path):
     with pytest.raises(SettingsError, match="vtcm_mb"):
         build(qdq.cnn(), tmp_path, ep_options={"vtcm_mb": "4"})
@@ -46,7 +62,7 @@ def test_provider_options_mean_nothing_on_the_cpu(tmp_path):
 
 def test_a_device_without_a_compiler_is_not_available(tmp_path):
     with pytest.raises(NotAvailable, match="toaster") as caught:
-        build(qdq.cnn(), tmp_path / "out", backend="toaster")
+        build(qdq.cnn(), tmp_path / "out", device="toaster")
     assert (caught.value.code, caught.value.status) == ("E110", 5)
     assert not (tmp_path / "out").exists()
 

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from intact.quantization.calibration.resolve import resolve
 from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.calibration.spread import spreads
+from intact.quantization.planning.rescue import signal_to_noise
+from intact.results import PlannedGrid, QuantPlan
+from tests.builder import from_text
 
 # Seven bits of mantissa: the width of a bin, relative to its values.
 BIN = 2.0**-7
@@ -120,3 +125,25 @@ def test_a_merged_sketch_has_a_histogram_if_both_have_one():
     for merged in (plain.merge(full), full.merge(plain)):
         assert (merged.histogram, merged.rows) == (False, {})
         assert (merged.low, merged.high, merged.count) == (-3, 4, 4)
+
+
+def test_what_was_chosen_stays_where_the_tables_that_it_was_chosen_with_are_dropped():
+    seen = sketch_of(np.random.default_rng(0).standard_normal(1000).astype(np.float32))
+    chosen = seen.remember("range", lambda: seen.quantile(0.9))
+    points, sums = seen.points(), seen.moments()
+    seen.forget_tables()
+    assert set(seen._known) == {"range"}
+    assert seen.remember("range", lambda: pytest.fail("it was worked out again")) == chosen
+    np.testing.assert_array_equal(seen.points(), points)
+    np.testing.assert_array_equal(seen.moments(), sums)
+
+
+def test_no_table_of_a_tensor_outlives_the_choice_of_its_grid():
+    seen = {"x": sketch_of(np.random.default_rng(0).standard_normal(1000).astype(np.float32))}
+    grid = PlannedGrid("uint8", symmetric=False, method="auto")
+    plan = QuantPlan({}, {"x": grid}, {"x": "x"}, {}, (), (), {}, ("x",))
+    assert signal_to_noise(plan, seen)["x"] > 30
+    assert list(seen["x"]._known) == [grid]
+    resolved = resolve(from_text("(float[1] x) => (float[1] y)", "y = Relu(x)"), plan, seen)
+    assert spreads(plan, seen, resolved.tensors)["x"].counts
+    assert list(seen["x"]._known) == [grid]

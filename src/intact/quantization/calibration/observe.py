@@ -174,8 +174,10 @@ def _observed(
         for found in elsewhere:
             yield {name: sketch for name, (sketch,) in found.items()}
         return
-    for observer in _observers(model, histograms, rows, progress):
-        yield observer.sketches
+    observers = _observers(model, histograms, rows, progress)
+    while observers:
+        # Those that were merged are held no longer: together they take as much as a copy of the graph.
+        yield observers.pop(0).sketches
 
 
 def _observers(

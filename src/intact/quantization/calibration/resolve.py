@@ -154,7 +154,9 @@ def _like(own: Encoding, other: Encoding, planned: PlannedGrid) -> Encoding:
 
 def _range(grid: PlannedGrid, seen: Sketch | None) -> Range:
     assert seen is not None, "a grid without a fixed range was observed"
-    return range_of(seen, grid)
+    chosen = range_of(seen, grid)
+    seen.forget_tables()
+    return chosen
 
 
 def _finite(name: str, array: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from intact.data.dataset import Dataset
 from intact.data.shared_rows import SharedRows, shared
 from intact.errors import ToolchainError
 from intact.model import io
-from intact.runtime import cluster, ort_cpu, worker_terms
+from intact.runtime import cluster, ort_cpu, pieces, worker_terms
 
 # Few enough to share out what is usual, 128 rows, and enough to make the start of a session cheap.
 ROWS = 16
@@ -83,8 +83,11 @@ def session_of(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu
     """A session that gives the computed ones among `tensors`, or None where there are none."""
     inputs = {value.name for value in model.graph.inputs}
     computed = [name for name in tensors if name not in inputs]
-    optimize = ort_cpu.is_worth_optimizing(model)
-    return ort_cpu.Session(model, optimize=optimize, outputs=computed, threads=threads) if computed else None
+    if not computed:
+        return None
+    if not ort_cpu.is_worth_optimizing(model):
+        return pieces.opened(model, computed, threads=threads)
+    return ort_cpu.Session(model, optimize=True, outputs=computed, threads=threads)
 
 
 def watch_rows(

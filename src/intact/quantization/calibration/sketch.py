@@ -101,6 +101,11 @@ class Sketch:
             self._known[key] = work_out()
         return cast(T, self._known[key])
 
+    def forget_tables(self) -> None:
+        """Drop the tables of the histogram, several times its size; ranges that were chosen with them stay."""
+        for name in ("bins", "points", "moments"):
+            self._known.pop(name, None)
+
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """The middle of every occupied bin, ascending, and how many values fell into it."""
         return self.remember("points", self._points)

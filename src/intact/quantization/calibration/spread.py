@@ -35,6 +35,7 @@ def spreads(plan: QuantPlan, seen: Mapping[str, Sketch], encodings: Mapping[str,
         sketch = seen.get(tensor)
         if sketch is not None and sketch.count and encoding.scale.size == 1 and tensor not in found:
             found[tensor] = spread_of(sketch, encoding)
+            sketch.forget_tables()
     return found
 
 

@@ -126,6 +126,7 @@ def signal_to_noise(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, fl
         grid = plan.grids.get(plan.tensors.get(name, ""))
         if grid is not None and grid.dtype in _WIDER and sketch.histogram:
             ratios[name] = _ratio(sketch, grid)
+            sketch.forget_tables()
     return ratios
 
 

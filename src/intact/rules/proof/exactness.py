@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable
 from intact.rules.proof.witness import Pair, Witness
-from intact.runtime import ort_cpu, unpacking
+from intact.runtime import pieces, unpacking
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -50,11 +50,17 @@ _NO_STEP = 1e-300
 
 
 def validate(
-    before: ir.Model, after: Rewritten, rules: Sequence[Rule], rows: Sequence[Feeds], seen: Witness | None = None
+    before: ir.Model,
+    after: Rewritten,
+    rules: Sequence[Rule],
+    rows: Sequence[Feeds],
+    seen: Witness | None = None,
+    outputs: Iterable[tuple[Feeds, Feeds]] | None = None,
 ) -> Validation:
     """Compare `before` with what `rules` made of it, application by application and then as a whole.
 
-    `seen` is what was recorded meanwhile; without it the rules are applied once more.
+    `seen` is what was recorded meanwhile; without it the rules are applied once more. `outputs` are those of both
+    models for each row, where somebody has sessions of them.
     Raises GateFailed with the name of the rule that does not keep its claim.
     """
     if not after.applications:
@@ -63,7 +69,8 @@ def validate(
     moved = _hold_to_claims(seen, rows)
     # Where random numbers are drawn no two runs are alike: each application is held to its claim, the whole is not.
     comparable = randomness.why_incomparable(before) is None
-    changed = _changed(before, after.model, rows) if comparable else []
+    outputs = _outputs(before, after.model, rows) if outputs is None else outputs
+    changed = _changed(before, outputs) if comparable else []
     if changed and all(item.exactness == EXACT for item in after.applications):
         raise _broken(_first_to_change(before, rules, rows), "the outputs of the model change")
     sqnr = min((output.sqnr_db for output in changed), default=None)
@@ -107,7 +114,7 @@ def _kept(seen: Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
 
 def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
     """Every pair on every row, with the tensors as they were and as they came."""
-    session = ort_cpu.Session(runnable(seen.model)) if seen.pairs else None
+    session = pieces.opened(runnable(seen.model)) if seen.pairs else None
     for tensors in () if session is None else map(session.run, rows):
         yield from ((pair, tensors[pair.old], tensors[pair.new]) for pair in seen.pairs)
 
@@ -182,13 +189,17 @@ class _Change:
     steps: float
 
 
-def _changed(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> list[_Change]:
+def _outputs(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> Iterator[tuple[Feeds, Feeds]]:
+    first, second = pieces.opened(runnable(before)), pieces.opened(runnable(after))
+    return ((first.run(row), second.run(row)) for row in rows)
+
+
+def _changed(before: ir.Model, outputs: Iterable[tuple[Feeds, Feeds]]) -> list[_Change]:
     """Measure the outputs that are not identical on all rows."""
-    first, second = ort_cpu.Session(runnable(before)), ort_cpu.Session(runnable(after))
     powers: dict[str, np.ndarray] = {}
     largest: dict[str, float] = {}
-    for row in rows:
-        expected, found = (unpacking.arrays(session.run(row)) for session in (first, second))
+    for pair in outputs:
+        expected, found = map(unpacking.arrays, pair)
         for name, reference in expected.items():
             old, new = unpacking.numbered(reference, found[name])
             powers[name] = powers.get(name, 0.0) + _powers(old, new)
@@ -209,7 +220,7 @@ def _first_to_change(before: ir.Model, rules: Sequence[Rule], rows: Sequence[Fee
     while True:
         count += 1
         replayed, application = _replay(before, rules, count)
-        if application is None or _changed(before, replayed, rows):
+        if application is None or _changed(before, _outputs(before, replayed, rows)):
             assert application is not None, "some application changed an output"
             return application
 

@@ -26,6 +26,10 @@ class MeanSquaredError:
         if grid.symmetric:  # its ends move together
             reach = max(abs(seen.low), abs(seen.high))
             return self._best(seen, grid, [_cut(best, reach * share) for share in shares])
+        if seen.low == 0:
+            return self._best(seen, grid, [Range(best.low, seen.high * share) for share in shares])
+        if seen.high == 0:
+            return self._best(seen, grid, [Range(seen.low * share, best.high) for share in shares])
         for _ in range(self.rounds):
             before = best
             best = self._best(seen, grid, [Range(best.low, seen.high * share) for share in shares])

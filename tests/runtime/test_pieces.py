@@ -1,0 +1,116 @@
+"""Long graphs on ONNX Runtime in pieces, against the same graphs as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intact.errors import ModelError
+from intact.runtime import pieces
+from intact.runtime.ort_cpu import Session
+from intact.runtime.pieces import SessionInPieces
+from tests.builder import from_text
+
+W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((2, 4)).astype(np.float32)
+STEPS = {"s": np.float32(0.05), "z": np.uint8(7)}
+
+# A stream that every layer adds to, a value that is read again at the end, a scalar, and what only comes late.
+LAYERS = """
+a = MatMul(x, w) b = Relu(a) c = Add(b, x)
+q = QuantizeLinear(c, s, z) d = DequantizeLinear(q, s, z)
+e = MatMul(d, w) f = Relu(e) g = Add(f, c)
+m = ReduceMax<keepdims = 0>(g) h = Mul(g, m) i = Sub(h, a)
+k = Neg(b) y = Add(i, k)
+"""
+
+
+@pytest.fixture(autouse=True)
+def tiny_pieces(monkeypatch):
+    monkeypatch.setattr(pieces, "NODES", 2)
+    monkeypatch.setattr(pieces, "MOST_NODES", 3)
+    monkeypatch.setattr(pieces, "SHORTEST", 3)
+
+
+def layers(text=LAYERS, types="(float[N,4] x) => (float[N,4] y)"):
+    return from_text(types, text, weights={"w": W, **STEPS})
+
+
+@pytest.mark.parametrize("names", [None, ["y"], ["q", "m", "y", "b"], ["k"], ["w", "g"]])
+def test_pieces_give_the_tensors_of_the_whole_to_the_last_bit(names):
+    model = layers()
+    whole, cut = Session(model, outputs=names), pieces.opened(model, names)
+    assert isinstance(cut, SessionInPieces) and len(cut._pieces) >= 5
+    assert [port.name for port in cut.outputs] == [port.name for port in whole.outputs]
+    assert [(port.name, port.type) for port in cut.inputs] == [(port.name, port.type) for port in whole.inputs]
+    for row in (X, X[:1], -2 * X):
+        expected = whole.run({"x": row})
+        for found in (cut.run({"x": row}), cut.run_over({"x": row}), cut.twin().run_over({"x": row})):
+            assert list(found) == list(expected)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array)
+                assert found[name].dtype == array.dtype
+
+
+def test_arrays_are_written_over_only_where_that_was_asked_for():
+    cut = pieces.opened(layers(types="(float[2,4] x) => (float[2,4] y)"), ["c", "y"])
+    kept, again = cut.run({"x": X}), cut.twin()
+    over = again.run_over({"x": X})
+    again.run_over({"x": 2 * X}), again.run_over({"x": 3 * X})
+    np.testing.assert_array_equal(kept["y"], cut.run({"x": X})["y"])
+    assert not np.array_equal(over["y"], kept["y"])
+
+
+def test_some_of_the_outputs_can_be_asked_for():
+    cut = pieces.opened(layers(), ["c", "y", "m"])
+    assert list(cut.run({"x": X}, ["m"])) == ["m"]
+
+
+def test_inputs_that_nothing_reads_and_nodes_that_nobody_needs_do_not_hinder():
+    model = layers("u = Neg(x) v = Neg(u) " + LAYERS, "(float[N,4] x, float[1] idle) => (float[N,4] y, float[N,4] x)")
+    whole, cut = Session(model), pieces.opened(model)
+    assert isinstance(cut, SessionInPieces)
+    assert [port.name for port in cut.inputs] == ["x", "idle"]
+    feeds = {"x": X, "idle": np.zeros(1, np.float32)}
+    for name, array in whole.run(feeds).items():
+        np.testing.assert_array_equal(cut.run(feeds)[name], array)
+
+
+def test_an_input_that_is_missing_is_a_mistake_of_the_model():
+    with pytest.raises(ModelError, match="x"):
+        pieces.opened(layers()).run({})
+
+
+def test_a_short_graph_stays_whole():
+    assert type(pieces.opened(layers("y = MatMul(x, w)"))) is Session
+
+
+def test_what_no_array_holds_is_not_handed_over():
+    text = """a = Relu(x) b = Cast<to = 16>(a) c = Identity(b) d = Identity(c) e = Identity(d) y = Cast<to = 1>(e)"""
+    opened = pieces.opened(layers(text))
+    assert type(opened) is Session
+    assert opened.run({"x": X})["y"].shape == X.shape
+
+
+def test_nodes_out_of_order_stay_whole():
+    model = layers()
+    last = list(model.graph)[-1]
+    model.graph.remove(last)
+    model.graph.insert_before(model.graph[0], last)
+    assert type(pieces.opened(model)) is Session
+
+
+def test_a_body_stays_in_one_piece():
+    text = """a = Relu(x) c = ReduceMax<keepdims = 0>(a) d = Greater(c, s)
+    e = If(d) <then_branch = one () => (float[N,4] t) { t = Neg(a) },
+               else_branch = two () => (float[N,4] o) { o = Relu(a) }> f = Neg(e) y = Neg(f)"""
+    assert type(pieces.opened(layers(text))) is Session
+
+
+def test_late_nodes_join_the_piece_that_they_read_from():
+    graph = layers().graph
+    found = pieces._cut(layers(), frozenset())
+    assert found is not None and sum(len(piece.nodes) for piece in found) == len(graph)
+    home = next(piece for piece in found if any(value.name == "b" for node in piece.nodes for value in node.outputs))
+    assert isinstance(home.nodes[0], ir.Node) and "k" in {value.name for node in home.nodes for value in node.outputs}
