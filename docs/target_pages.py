@@ -142,12 +142,17 @@ def _wrong_page(name: str) -> Iterator[str]:
         "lost, it looks for the piece, tries other forms of it, and says what it did."
     )
     yield ""
-    yield f"Asked about so far: {about}. What is not listed was not asked, or is right."
-    yield from ("", "## What builds avoid beforehand", "", "| operator | requirement | source |", "| --- | --- | --- |")
+    yield f"Asked about in full so far: {about}; others in part. What is not listed was not asked, or is right."
+    yield from ("", "## What builds avoid beforehand", "")
+    yield "`intact analyze` and every build name what a model that was quantized elsewhere has of it (T118)."
+    yield from ("", "| operator | requirement | source |", "| --- | --- | --- |")
     for (_, op), spec in sorted(target.ops.items(), key=lambda item: item[0][1]):
         for rule in spec.require:
             if rule["check"] in ("input_scale_at_least", "output_grid_holds"):
                 yield f"| {op} | {predicates.requirement(rule)} | {spec.source} |"
+        for rule in spec.right:
+            mended = "; it gets another form" if "remedy" in rule else ""
+            yield f"| {op} | {predicates.requirement(rule)[:-1]}{mended} | {rule.get('source', spec.source)} |"
     for dtype in sorted(target.rewrite.requantizes_wrongly):
         yield f"| a {dtype} grid right behind another one | none is left by rewriting | {target.rewrite.source} |"
     yield from ("", "## What was found", "", "| operators and types | where | there | usually | architectures |")

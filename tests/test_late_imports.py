@@ -18,9 +18,17 @@ def said(program: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("package", ["sympy.core", "joblib", "jinja2", "rich", "intact.reports.manifest"])
+@pytest.mark.parametrize(
+    "package", ["sympy.core", "joblib", "jinja2", "rich", "threadpoolctl", "intact.reports.manifest"]
+)
 def test_quantize_loads_without_what_it_does_not_use(package):
     assert said(f"import intact; intact.quantize; print({package!r} in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_loading_leaves_the_collector_as_it_was(before):
+    program = f"import gc; gc.{before}(); import intact; intact.quantize; print(gc.isenabled(), gc.get_freeze_count())"
+    assert said(program) == f"{before == 'enable'} 0"
 
 
 def test_formulas_of_dimensions_are_there_when_they_are_asked_for():

@@ -13,7 +13,7 @@ from intact.cli.main import app
 NODE = ["name", "op"]
 ANALYSIS = [
     *("target", "soc", "has_npu", "method", "compute_nodes", "npu_percent", "partitions"),
-    *("npu_nodes", "cpu_nodes", "float_nodes"),
+    *("npu_nodes", "cpu_nodes", "float_nodes", "doubts"),
 ]
 FACTS = [
     *("path", "ir_version", "opsets", "producer", "inputs", "outputs", "free_dims", "nodes", "operators"),

@@ -10,10 +10,14 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.pipeline import drift
+from intact.errors import TargetError
+from intact.model import normalize
+from intact.pipeline import drift, fed_rows
+from intact.quantization.planning.planner import plan
 from intact.quantization.quantizing import QuantizedModel
 from intact.results import WeightPlan
 from intact.settings.config import QuantConfig
+from intact.targets.registry import load_target
 from tests.builder import from_text
 
 WIDTH, ROWS = 16, 96
@@ -62,9 +66,29 @@ def test_states_of_zeros_are_replaced_by_those_that_the_model_comes_to(tmp_path)
 def test_fed_rows_hold_the_states_of_the_float_model(tmp_path):
     built(tmp_path, states())
     rows = [{"x": x[None], "state": np.zeros((1, WIDTH), np.float32)} for x in X]
-    fed, found = drift.with_states(ir.load(tmp_path / "m.onnx"), rows, None)
-    assert found == {"state": "stateN"} and len(fed) == ROWS
-    assert np.allclose(np.concatenate([row["state"] for row in fed]), states(), atol=1e-5)
+    found = fed_rows.with_states(ir.load(tmp_path / "m.onnx"), rows, None)
+    assert found.states == {"state": "stateN"} and len(found.rows) == ROWS and "one state throughout" in found.note
+    assert np.allclose(np.concatenate([row["state"] for row in found.rows]), states(), atol=1e-5)
+
+
+def test_states_that_do_not_follow_from_the_rows_before_are_seen_beside_those_that_do(tmp_path):
+    built(tmp_path, states())
+    model, given = ir.load(tmp_path / "m.onnx"), RNG.standard_normal((ROWS, 1, WIDTH)).astype(np.float32)
+    rows = [{"x": x[None], "state": state} for x, state in zip(X, given, strict=True)]
+    found = fed_rows.with_states(model, rows, None)
+    seen = [row["state"] for row in found.rows]
+    assert len(found.rows) == len(seen) == 2 * ROWS and "do not follow" in found.note
+    assert np.array_equal(seen[1::2], given)
+    assert np.array_equal(seen[0], given[0])
+    assert np.allclose(seen[2], X[0] @ WEIGHTS["w"] + WEIGHTS["leak"] * given[0], atol=1e-5)
+    assert [len(part) for part in (fed_rows.LastRows(found.rows), [*fed_rows.LastRows(found.rows)])] == [ROWS // 2] * 2
+
+
+def test_a_sequence_is_taken_as_it_is(tmp_path):
+    built(tmp_path, states())
+    rows = [{"x": x[None], "state": state[None]} for x, state in zip(X, states(), strict=True)]
+    found = fed_rows.with_states(ir.load(tmp_path / "m.onnx"), rows, None)
+    assert found.rows is rows and not found.note
 
 
 def test_the_layer_that_lets_a_sequence_drift_stays_in_float_and_is_told(tmp_path):
@@ -76,6 +100,38 @@ def test_the_layer_that_lets_a_sequence_drift_stays_in_float_and_is_told(tmp_pat
     forbidden = built(tmp_path, states(), rescue=False)
     assert least(steady) > drift.LEAST_DB > least(forbidden)
     assert not any("adds up" in note for note in notes(forbidden))
+
+
+def test_layers_that_cost_nothing_with_more_bits_are_found_and_get_them():
+    """On the CPU an LSTM is computed in float with weights of any type; a head of few weights counts for nothing."""
+    sizes = {"w": (1, 32, 8), "r": (1, 32, 8), "u": (8, 256), "v": (256, 256), "t": (256, 1)}
+    weights = {name: RNG.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    body = "a = LSTM<hidden_size = 8>(x, w, r) b = MatMul(z, u) c = MatMul(b, v) y = MatMul(c, t)"
+    signature = "(float[1,2,8] x, float[2,8] z) => (float[1,1,2,8] a, float[2,1] y)"
+    given = normalize.normalize(from_text(signature, body, weights=weights))
+    target, config = load_target("cpu"), QuantConfig()
+    found, steps = plan(given, target, config), drift.Steps(given, [], {}, [])
+    free = steps.free(found, target)
+    assert free == ["a", "y"], "the LSTM, and the smallest"
+    freed = drift._with_more_bits(config, steps, found, free, target)
+    assert {name: override.dtype for name, override in freed.overrides.items()} == {"w": "int16", "r": "int16"}
+    assert freed.types == {"y": "float"}
+
+
+def test_a_way_that_leaves_no_layer_is_followed_by_the_next():
+    def nothing(config):
+        raise TargetError("T110", "nothing is left")
+
+    def broken(config):
+        raise TargetError("T104", "not taken")
+
+    fine = QuantizedModel("fine", None, (), (), {})
+    ways = [drift.Rehearsal(call, lambda model: {}) for call in (nothing, broken, lambda config: fine)]
+    given = (None, QuantConfig(), lambda config: fine)
+    assert drift.steadied(*given, [ways[0], ways[2]], None).model == "fine"
+    for wrong in ([ways[1], ways[2]], [ways[0]]):
+        with pytest.raises(TargetError):
+            drift.steadied(*given, wrong, None)
 
 
 def test_without_states_nothing_is_tried(tmp_path, monkeypatch):
@@ -134,8 +190,8 @@ def test_bits_go_to_the_noisiest_layers_and_to_no_more_than_help(shares, freed):
     def noise(names):
         return {"y": rest + sum(shares[name] for name in layers if name not in names)}
 
-    result, number = drift._released(layers, release, noise, noise(layers))
-    assert (result.model, number) == (freed, len(freed))
+    result, names = drift._released(layers, release, noise, noise(layers))
+    assert result.model == set(names) == freed
 
 
 @pytest.mark.parametrize(
@@ -152,15 +208,18 @@ def test_bits_are_spent_where_steps_gain_alone_or_together(narrow, wide, told):
 
     def quantize(config):
         figures = wide if "w" in config.overrides else narrow
-        return QuantizedModel(figures, None, (), (), {})
+        return QuantizedModel(figures, SimpleNamespace(weights=[layer]), (), (), {})
 
     steps = SimpleNamespace(
         rows=range(48),
         layers=lambda plan: {"m": layer},
+        is_matrix=lambda weight: True,
         noise_of_a_step=lambda figures: {"y": 10 ** (-figures[0] / 10)},
         noise=lambda figures: {"y": 10 ** (-figures[1] / 10)},
     )
-    result = drift.steadied(steps, QuantConfig(activation_type="uint16"), quantize, npu=True)
+    target = SimpleNamespace(npu=True)
+    ways = drift.trials(steps, lambda config, rows: quantize(config), [], npu=True)
+    result = drift.steadied(steps, QuantConfig(activation_type="uint16"), quantize, ways, target)
     assert result.model == (narrow if told is None else wide)
     assert told is None or told in result.notes[0]
     assert (told is None) == any("do not help" in warning for warning in result.warnings)

@@ -21,13 +21,15 @@ IMPROVE = importlib.import_module("intact.quantization.improve")
 # What each function takes, by a clock that stands still otherwise, and the phase that this belongs to.
 COSTS = [
     (quantizing, "plan", "planning", 1),
-    (quantizing, "migrate", "smoothing", 2),
-    (quantizing, "observe", "calibration", 4),
+    (quantizing, "Migration", "smoothing", 2),
+    (quantizing, "observe_beside", "calibration", 4),
     (IMPROVE, "watch", "study", 8),
     (IMPROVE, "round_weights", "rounding", 16),
     (IMPROVE, "correct_biases", "correction", 32),
     (quantizing, "insert", "qdq_insertion", 64),
 ]
+# Without improvement nothing watches beside the sketches.
+PLAIN = [(quantizing, "observe", "calibration", 4)]
 WITHOUT_GRIDS = [(float16, "convert", "calibration", 128), (packed_products, "pack", "rounding", 256)]
 
 
@@ -44,7 +46,7 @@ def slowly(monkeypatch):
         return slow
 
     monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    for module, name, _, seconds in [*COSTS, *WITHOUT_GRIDS]:
+    for module, name, _, seconds in [*COSTS, *PLAIN, *WITHOUT_GRIDS]:
         monkeypatch.setattr(module, name, taking(seconds, getattr(module, name)))
 
 

@@ -133,6 +133,15 @@ def test_what_the_target_refuses_is_passed_over():
     assert named(hunt(made)) == "int16"
 
 
+def test_mixes_that_the_compiler_does_not_take_are_given_up_after_as_many_builds_as_others():
+    """A compiler that takes none of them is asked as often as one whose results fall short."""
+    made = Made()
+    made.build = lambda chosen: made.compiles.append(chosen) or (made._trial(chosen, 0.0) if chosen.precision else None)
+    assert named(hunt(made)) == "w8a16"
+    assert [named(a) for a in made.compiles] == [None] * MOST_BUILDS + ["w8a16"]
+    assert sum(a.precision is None for a in made.attempts) <= MOST_TRIES
+
+
 def test_a_goal_out_of_reach_builds_the_nearest_once():
     made = Made(goal=400.0)
     assert hunt(made) is None

@@ -363,3 +363,24 @@ def test_where_every_node_is_refused_for_free_dimensions_the_options_that_fix_th
 def test_a_model_without_compute_nodes_leaves_nothing_to_the_cpu():
     identity = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] x) { }')
     assert left_to_cpu(ir.from_proto(identity), load_target("qnn"), ()) == {}
+
+
+HALVES = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (TYPE[1,4] x, TYPE[1,4] w) => (TYPE[1,4] y) { y = OP }
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "wanted"),
+    [
+        ("Asin(x)", "float16", "choose --precision w8a16 or uint8 in place of fp16"),
+        ("Mean(x, w)", "float16", "choose --precision w8a16 or uint8 in place of fp16"),
+        ("Asin(x)", "float", "quantize it, or give it a form"),
+    ],
+)
+def test_the_fix_for_a_node_in_half_precision_is_another_precision(op, dtype, wanted):
+    found = ir.from_onnx_text(HALVES.replace("TYPE", dtype).replace("OP", op))
+    normalize.name_nodes(found)
+    (violation,) = validate(found, load_target("qnn"), strict=False)
+    assert wanted in violation.fix and "--no-strict" in violation.fix

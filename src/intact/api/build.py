@@ -62,8 +62,9 @@ def build(
     - gates, which decide `passed`: min_sqnr (dB), min_cosine, labels with max_accuracy_drop (percentage points),
       max_latency_ratio, require_npu (percent), max_cycles.
     - shapes and inputs: dim={"batch": 1} fixes a free dimension, set={"rate": 16000} makes an input a constant.
-    - quantization in detail: weight_type, activation_type, per_channel, block_size, accuracy_level, weight_symmetric,
-      activation_symmetric, op_type, exclude_op_type, node, exclude_node, encodings, calibrate_missing.
+    - quantization in detail: weight_type, activation_type, per_channel, block_size, accuracy_level, headroom,
+      weight_symmetric, activation_symmetric, op_type, exclude_op_type, node, exclude_node, encodings,
+      calibrate_missing.
     - with `hf`: task, sequence_length, dynamic, trust_remote_code.
 
     The result shows its verdict at a prompt, and the head of the report in a notebook; `output/report.html` has all of

@@ -12,6 +12,7 @@ from intact.backends import probing
 from intact.backends.probing import atlas, wrong_regions
 from intact.backends.probing.answers import NO_ARCH, Probed
 from intact.backends.probing.cases import cases
+from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.errors import SettingsError
 from intact.events import Events, Silence, counting
@@ -36,6 +37,7 @@ def probe(
     *,
     device: str = DEFAULT_DEVICE,
     op: Sequence[str] | None = None,
+    type: Sequence[str] | None = None,
     arch: Sequence[str] | None = None,
     numeric: bool = False,
     output: AnyPath | None = None,
@@ -48,13 +50,13 @@ def probe(
     With `numeric`, ask its simulator where it computes something else: one factor of each operator at a time (scales,
     zero points, values, sizes, ranks, windows), pairs and triples of operators, and then towards the edges. The first
     architecture is explored, the others are asked at the edges. The output is the list of wrong regions; all answers
-    are beside it.
+    are beside it. `type` limits that to activations of these types.
 
     An interrupted run goes on where it stopped: answers of the same version in the file are kept. On a `cluster` its
     workers ask, each the library that is installed there, which has to be the same.
     """
     with clusters.used(cluster, events=events):
-        return _probe(ProbeRequest(device, op, arch, numeric, output, workers), events or Silence())
+        return _probe(ProbeRequest(device, op, type, arch, numeric, output, workers), events or Silence())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ProbeRequest:
 
     device: str
     op: Sequence[str] | None
+    type: Sequence[str] | None
     arch: Sequence[str] | None
     numeric: bool
     output: AnyPath | None
@@ -79,7 +82,8 @@ def _probe(asks: ProbeRequest, events: Events) -> ProbeReport:
     if asks.numeric:
         first = load_target(device).arch or NO_ARCH
         place = Path(output) if output is not None else Path(f"{device}-{library.version()}-wrong.json")
-        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), op, workers)
+        part = Asked(tuple(op) if op else None, tuple(asks.type) if asks.type else None)
+        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), part, workers)
         return _numeric(order, place, events)
     place = Path(output) if output is not None else Path(f"{device}-{library.version()}.json")
     events.note(f"asking {library} about {len(asked)} cases; the answers go to {place}")
@@ -107,11 +111,11 @@ def _questions(place: Path, events: Events) -> Iterator[Callable[[int, int, Prob
 
 @dataclass(frozen=True, slots=True)
 class NumericOrder:
-    """The subject of an atlas: a device, its architectures, of which the first is explored, and operators."""
+    """The subject of an atlas: a device, its architectures, of which the first is explored, and what is asked."""
 
     device: str
     archs: tuple[int, ...]
-    ops: Sequence[str] | None
+    asked: Asked
     workers: int
 
 
@@ -119,8 +123,8 @@ def _numeric(order: NumericOrder, place: Path, events: Events) -> ProbeReport:
     answers = place.with_suffix(".answers.json")
     known = Probed.read(answers) if answers.exists() else None
     with _questions(answers, events) as progress:
-        found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.ops, known, progress, order.workers)
+        found = atlas.made(order.device, list(dict.fromkeys(order.archs)), order.asked, known, progress, order.workers)
     found.probed.write(answers)
-    wrong_regions.write(found.wrong, found.probed.library, order.ops, place)
+    wrong_regions.write(found.wrong, found.probed.library, order.asked.told, place)
     counts = Counter(answer.verdict for row in found.probed.answers.values() for answer in row.values())
     return ProbeReport(found.probed.library, place, dict(sorted(counts.items())), found.wrong)

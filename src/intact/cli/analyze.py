@@ -73,6 +73,8 @@ def show(analysis: Analysis, say: Callable[[str], None]) -> None:
     say(f"{analysis.target}{soc}, by its {analysis.method}: {taken} of {total} compute nodes on {place}{pieces}")
     for node in analysis.cpu_nodes:
         say(f"  {node.name} ({node.op}): {node.reason}")
+    for doubt in analysis.doubts:
+        say(f"  computed wrongly: {doubt}")
     if analysis.float_nodes:
         names = ", ".join(f"{node.name} ({node.op})" for node in analysis.float_nodes)
         say(f"  computed in float: {names}")

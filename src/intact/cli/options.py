@@ -44,6 +44,7 @@ class Flags(TypedDict, total=False):
     device: str | None
     arch: str | None
     op: list[str] | None
+    type: list[str] | None
     devices: str
     precisions: str
     live: bool
@@ -168,6 +169,12 @@ QUANT = (
         "accuracy_level",
         "Of MatMulNBits (w8, w4): 4 rounds activations to int8 for speed. [default: 0, float32]",
         int | None,
+    ),
+    option(
+        "headroom",
+        "How much farther than what was seen 16-bit grids reach at least, as a share. "
+        "[default: 0.25; 4 for models with state]",
+        float | None,
     ),
     option(
         "weight_symmetric", "Weights with zero point 0, or not.", bool | None, "--weight-symmetric/--weight-asymmetric"

@@ -43,8 +43,16 @@ _PANELS = {
         "max_cycles",
     ),
     "Quantization in detail": (
-        *("weight_type", "activation_type", "per_channel", "block_size", "accuracy_level", "weight_symmetric"),
-        *("weight_symmetry", "activation_symmetric", "op_type", "exclude_op_type", "node", "exclude_node"),
+        *("weight_type", "activation_type", "per_channel", "block_size", "accuracy_level", "headroom"),
+        *(
+            "weight_symmetric",
+            "weight_symmetry",
+            "activation_symmetric",
+            "op_type",
+            "exclude_op_type",
+            "node",
+            "exclude_node",
+        ),
         *("encodings", "calibrate_missing"),
     ),
     "Long work": ("max_memory", "cluster", "resume"),

@@ -11,6 +11,12 @@ NAME = "probe"
 PROBE = (
     option("device", "A device whose vendor has a library to ask. [default: qnn]"),
     option("op", "Ask about this operator only; repeatable.", list[str] | None, metavar="TYPE"),
+    option(
+        "type",
+        "With --numeric: ask about activations of this type only, as uint16; repeatable.",
+        list[str] | None,
+        metavar="DTYPE",
+    ),
     option("arch", "Architectures, as v68,v73. [default: all]"),
     option("numeric", "Find where the simulator computes something else, and write the regions.", bool),
     option("output", "The file of answers; it is continued.", Path, "-o", "--output"),
@@ -35,6 +41,7 @@ def run(values: Flags) -> None:
     found = probe(
         device=values["device"] or DEFAULT_DEVICE,
         op=values["op"],
+        type=values["type"],
         arch=archs,
         numeric=bool(values["numeric"]),
         output=values["output"],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # Graphs of at least this many nodes are worth a collection: their copies hold much memory.
 MANY_NODES = 2000

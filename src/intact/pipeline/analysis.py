@@ -9,6 +9,7 @@ from intact.results import Analysis, NodeFacts, Placement
 from intact.settings.config import CompileConfig
 from intact.targets.placement import in_float, place
 from intact.targets.spec import Target
+from intact.targets.validate import doubts
 
 
 def analyze(model: ir.Model, target: Target, live: CompileConfig | None = None) -> Analysis:
@@ -26,6 +27,7 @@ def analyze(model: ir.Model, target: Target, live: CompileConfig | None = None) 
         npu_nodes=tuple(NodeFacts(node.name, node.op) for node in placement.npu_nodes),
         cpu_nodes=placement.cpu_nodes,
         float_nodes=tuple(NodeFacts(node.name, node.op) for node in in_float(model, target)),
+        doubts=doubts(model, target),
     )
 
 

@@ -156,6 +156,7 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         found = analysis.analyze(described, target)
         details.update(compute_nodes=found.compute_nodes, npu_percent=found.npu_percent, partitions=found.partitions)
         details["float_nodes"] = [asdict(node) for node in found.float_nodes]
+        details["doubts"] = [asdict(doubt) for doubt in found.doubts]
     with log.stage("validate") as (_, details):
         unheld = float16.violations(described, prepared.kept, target)
         if unheld and strict:
@@ -171,7 +172,7 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
         violations = (*facts.violations, *unheld)
         details["violations"] = [asdict(violation) for violation in violations]
         off = validation.left_to_cpu(described, target, violations)
-    log.warn(*(f"{violation}" for violation in violations))
+    log.warn(*(f"{violation}" for violation in (*violations, *found.doubts)))
     return ValidatedModel(rewritten, off)
 
 

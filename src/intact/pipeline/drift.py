@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from intact import data
+from intact.errors import IntactError
 from intact.model import query
 from intact.numbers.decibels import decibels
 from intact.pipeline import execution
+from intact.pipeline.fed_rows import LastRows
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.planning.choose import FLOAT
-from intact.quantization.quantizing import QuantizedModel
+from intact.quantization.quantizing import NOTHING_TO_QUANTIZE, QuantizedModel
 from intact.results import QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride
+from intact.targets.spec import Target
 from intact.verification.compare import Runner, compare
 from intact.verification.sequences import chained
 
-# The SQNR in dB that every output and state keeps over a sequence; rows that calibration saw have to keep more.
+# The SQNR in dB that every output and state keeps over a sequence; the rows that are looked at have to keep more.
 LEAST_DB = 30.0
 ROOM_DB = 4.0
 # With both, a number that is as wrong as in one step of fifty (2.37 times the average) still keeps LEAST_DB.
 STEP_ROOM_DB = 3.5
-# Rounding is fitted to the rows that calibration saw: on others bits gain more (7 dB where these show 0.8).
+# 8-bit weights are fitted to the rows that calibration saw, and keep 10 to 20 dB less of others (three makes of speech,
+# 12 to 72 rows of each); 16-bit weights keep about as much. An NPU's layers get more bits up to this.
+FITTED_DB = 10.0
 LEAST_GAIN_DB = 0.5
 CLOSE_DB = 0.5
 STEPS = 48
+# How much farther than what was seen 16-bit grids reach, as a share. After twelve rows of speech, 2 keeps 26 dB of
+# others, and 4 keeps 43; after seventy rows both keep 49 and more.
+HEADROOM = 4.0
 # Each layer is tried alone: more would take longer than all the rest of a build.
 MOST_LAYERS = 24
+# The share of all weights that small layers have together, which stay in float on the CPU before any other is tried.
+SMALL = 0.01
 
 _ROOM_OF_A_STEP = 10 ** (STEP_ROOM_DB / 10)
+WIDE: Literal["int16"] = "int16"
 _WIDER = {"uint8": "uint16", "int8": "int16"}
 
 Quantize = Callable[[QuantConfig], QuantizedModel]
@@ -69,120 +82,177 @@ class Steps:
             for output, share in _shares(self.expected, found).items()
         }
 
+    def is_matrix(self, weight: WeightPlan) -> bool:
+        """True for a weight of two dimensions or more."""
+        return len(query.initializers(self.model)[weight.tensor].shape or ()) > 1
+
     def layers(self, plan: QuantPlan) -> dict[str, WeightPlan]:
         """The nodes with a quantized matrix or filter, each with one of them."""
-        constants = query.initializers(self.model)
-        shapes = {name: value.shape for name, value in constants.items()}
-        return {weight.node: weight for weight in plan.weights if len(shapes.get(weight.tensor) or ()) > 1}
+        return {weight.node: weight for weight in plan.weights if self.is_matrix(weight)}
+
+    def in_float(self, plan: QuantPlan, target: Target) -> set[str]:
+        """The nodes that are computed in float with weights on grids, and that take 16-bit ones, as an LSTM does."""
+        weights = {(weight.node, weight.index) for weight in plan.weights}
+        found = {node for node, _ in weights if all((node, index) in weights for index in plan.uses[node])}
+        nodes = [node for node in query.all_nodes(self.model) if node.name in found]
+        return {node.name or "" for node in nodes if _takes_wide_weights(node, target)}
+
+    def free(self, plan: QuantPlan, target: Target) -> list[str]:
+        """The layers that cost nothing on the CPU with more bits, which have them before any other is tried.
+
+        Those that are computed in float have 16-bit weights as fast as 8-bit ones. The smallest have next to none of
+        all weights; a head that makes one number of a state is such a one, and rounds what the model is for.
+        """
+        constants, layers = query.initializers(self.model), self.layers(plan)
+        sizes = {name: math.prod(query.known_shape(constants[weight.tensor])) for name, weight in layers.items()}
+        ordered = sorted(layers, key=lambda name: sizes[name])
+        together = dict(zip(ordered, accumulate(sizes[name] for name in ordered), strict=True))
+        in_float, most = self.in_float(plan, target), SMALL * sum(sizes.values())
+        return [name for name in layers if together[name] <= most or name in in_float]
 
 
 @dataclass(frozen=True, slots=True)
-class FedRows:
-    """Rows with the states that a model comes to when it goes through them, in the place of their own."""
+class Rehearsal:
+    """A way to quantize for a look, and what is looked at."""
 
-    rows: Rows
-    model: ir.Model
-    states: Mapping[str, str]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[data.Feeds]:
-        session = execution.session(self.model)
-        carried: dict[str, np.ndarray] = {}
-        for row in self.rows:
-            fed = {**row, **carried}
-            found = session.run(fed)
-            carried = {name: found[output] for name, output in self.states.items()}
-            yield fed
+    quantize: Quantize
+    noise: Measure
 
 
-def with_states(model: ir.Model, rows: Rows, asked: Mapping[str, str] | None) -> tuple[Rows, dict[str, str]]:
-    """Rows to calibrate on, and the states of the model.
-
-    Data whose states are the same in every row, all zeros for instance, show nothing of the values that states have:
-    there they are fed back.
-    """
-    alone = Runner("original", execution.PLAIN, partial(execution.stream, model))
-    states = execution.states_of(asked, model, rows, alone)
-    first = next(iter(rows), {}) if states else {}
-    kept = {name: np.array(first[name]) for name in states}
-    vary = any(not np.array_equal(row[name], kept[name]) for row in rows for name in states) if states else True
-    return rows if vary else FedRows(rows, model, states), states
-
-
-def steps_of(model: ir.Model, rows: Rows, states: Mapping[str, str]) -> Steps | None:
-    """A sequence through the float model; None where the model has no state."""
-    if not states:
-        return None
+def steps_of(model: ir.Model, rows: Rows, states: Mapping[str, str]) -> Steps:
+    """A sequence through the float model."""
     first = [{name: array.copy() for name, array in row.items()} for row in islice(rows, STEPS)]
     return Steps(model, first, states, list(_outputs(model, first, states)))
 
 
-def steadied(steps: Steps, config: QuantConfig, quantize: Quantize, *, npu: bool) -> QuantizedModel:
+def roomy(config: QuantConfig) -> QuantConfig:
+    """Settings whose 16-bit grids have room for more than was seen: what is cut off in one step stays in the state."""
+    return config.model_copy(update={"headroom": max(config.headroom, HEADROOM)})
+
+
+def trials(
+    steps: Steps, quantize: Callable[[QuantConfig, Rows], QuantizedModel], rows: Rows, *, npu: bool
+) -> list[Rehearsal]:
+    """The ways to find out what a sequence keeps that nobody has seen; the next is for where one leaves no layer.
+
+    Of an NPU's 16 bits the grids have room, and weights that are rounded to the nearest fit no row better than another.
+    What 8 bits cut off on the CPU shows on rows that calibration has not seen.
+    """
+    if npu:
+        return [Rehearsal(lambda config: quantize(_in_haste(config), rows), steps.noise_of_a_step)]
+    return [
+        Rehearsal(lambda config: quantize(config, LastRows(rows)), steps.noise_of_a_step),
+        Rehearsal(lambda config: quantize(config, rows), steps.noise),
+    ]
+
+
+def steadied(
+    steps: Steps, config: QuantConfig, quantize: Quantize, ways: Sequence[Rehearsal], target: Target
+) -> QuantizedModel:
     """The model quantized as `config` says, but for the layers that would let a sequence drift away.
 
-    On the CPU they stay in float; on an NPU they get 16 bits, which hold each step and not just all together.
+    On the CPU those stay in float, or get weights of 16 bits where they are computed in float anyway; on an NPU they
+    get 16 bits.
     """
-    noise = steps.noise_of_a_step if npu else steps.noise
-    first = quantize(config)
+    for way in ways[:-1]:
+        try:
+            return _steadied(steps, config, quantize, way, target)
+        except IntactError as nothing:
+            if nothing.code not in NOTHING_TO_QUANTIZE:
+                raise
+    return _steadied(steps, config, quantize, ways[-1], target)
+
+
+def _in_haste(config: QuantConfig) -> QuantConfig:
+    return config.model_copy(update={"effort": "fast"})
+
+
+def _steadied(steps: Steps, config: QuantConfig, quantize: Quantize, way: Rehearsal, target: Target) -> QuantizedModel:
+    noise = way.noise
+    first = way.quantize(config)
     before = _worst(noise(first.model))
     if before >= LEAST_DB + ROOM_DB:
-        return first
+        return quantize(config)
     layers, length = steps.layers(first.plan), len(steps.rows)
     if len(layers) > MOST_LAYERS:
         told = f"{length} steps keep {before:.1f} dB, and {len(layers)} layers are too many to try each alone"
-        return replace(first, warnings=(*first.warnings, told))
+        return _warned(quantize(config), told)
+    free = [] if target.npu else steps.free(first.plan, target)
+
+    def settings(names: Sequence[str]) -> QuantConfig:
+        return _with_more_bits(config, steps, first.plan, {*free, *names}, target)
 
     def release(names: Sequence[str]) -> QuantizedModel:
-        return quantize(_with_more_bits(config, [layers[name] for name in names], npu=npu))
+        return way.quantize(settings(names))
 
     # On the CPU nothing is left that rounds.
-    least = noise(release(list(layers)).model) if npu else {}
-    result, released = _released(list(layers), release, noise, least)
-    # Quiet steps that calibration saw may hide what all together gain.
+    least = noise(release(list(layers)).model) if target.npu else {}
+    others = [name for name in layers if name not in free]
+    result, names = _released(others, release, noise, least)
+    # Quiet steps may hide what all together gain.
     gains = [(before, _worst(noise(result.model)))]
-    gains += [(_worst(steps.noise(first.model)), _worst(steps.noise(result.model)))] if npu else []
+    gains += [(_worst(steps.noise(first.model)), _worst(steps.noise(result.model)))] if target.npu else []
     before, after = max(gains, key=lambda gain: gain[1] - gain[0])
     if after < before + LEAST_GAIN_DB:
         told = f"{length} steps keep {before:.1f} dB, and more bits for layers do not help: other nodes round too much"
-        return replace(first, warnings=(*first.warnings, told))
+        return _warned(quantize(config), told)
+    more = "16 bits" if target.npu else "floats, or 16-bit weights between floats"
     told = (
-        f"rescue: {released} of {len(layers)} layers have {'16 bits' if npu else 'floats'}, because what they round "
-        f"adds up: {length} steps keep {after:.1f} dB instead of {before:.1f}; --no-rescue forbids it"
+        f"rescue: {len(free) + len(names)} of {len(layers)} layers have {more}, because what they round adds up: "
+        f"{length} steps keep {after:.1f} dB instead of {before:.1f}; "
+        "--no-rescue forbids it"
     )
-    return replace(result, notes=(*result.notes, told))
+    final = quantize(settings(names))
+    return replace(final, notes=(*final.notes, told))
 
 
-def _released(layers: Sequence[str], release: Release, noise: Measure, least: Noise) -> tuple[QuantizedModel, int]:
-    """The model with more bits for as few layers as will do, the noisiest first, and their number.
+def _takes_wide_weights(node: ir.Node, target: Target) -> bool:
+    spec = target.op(node.domain, node.op_type)
+    signatures = target.signatures(spec) if spec is not None else ()
+    return any(slot.constant and WIDE in slot.types for sig in signatures for slot in sig.inputs)
+
+
+def _warned(result: QuantizedModel, told: str) -> QuantizedModel:
+    return replace(result, warnings=(*result.warnings, told))
+
+
+def _released(
+    layers: Sequence[str], release: Release, noise: Measure, least: Noise
+) -> tuple[QuantizedModel, list[str]]:
+    """The model with more bits for as few layers as will do, the noisiest first, and those layers.
 
     `least` is the noise with more bits for all. Close to it more layers would be no help, and may do harm: a device may
     compute the wider form less exactly than the CPU does.
     """
     share = {name: _beyond(noise(release([one for one in layers if one != name]).model), least) for name in layers}
     noisiest = sorted(layers, key=lambda name: -max(share[name].values(), default=0.0))
-    count, enough = 1, min(LEAST_DB + ROOM_DB, _worst(least) - CLOSE_DB)
+    enough = LEAST_DB + ROOM_DB
+    enough = min(enough + FITTED_DB, _worst(least) - CLOSE_DB) if least else enough
+    count = 1 if least else 0
     while count < len(layers) and _worst(_sum([least, *(share[name] for name in noisiest[count:])])) < enough:
         count += 1
     while True:
-        result = release([name for name in layers if name in noisiest[:count]])
-        if count == len(layers) or _worst(noise(result.model)) >= enough:
-            return result, count
+        released = [name for name in layers if name in noisiest[:count]]
+        result = release(released)
+        if count >= len(layers) or _worst(noise(result.model)) >= enough:
+            return result, released
         count += 1
 
 
-def _with_more_bits(config: QuantConfig, released: Sequence[WeightPlan], *, npu: bool) -> QuantConfig:
+def _with_more_bits(
+    config: QuantConfig, steps: Steps, plan: QuantPlan, released: Collection[str], target: Target
+) -> QuantConfig:
     types: dict[str, str] = {**config.types}
     overrides = dict(config.overrides)
-    for weight in released:
-        if not npu:
+    wide = set(released) if target.npu else steps.in_float(plan, target) & set(released)
+    for weight in (weight for weight in plan.weights if weight.node in released):
+        if weight.node not in wide:
             types[weight.node] = FLOAT
-        elif config.activation_type in _WIDER:
+        elif target.npu and config.activation_type in _WIDER:
             types[weight.node] = _WIDER[config.activation_type]
-        else:
+        elif steps.is_matrix(weight):
             # Of a weight whose channels differ in size, a device loses the smaller ones on a grid for all.
-            overrides.setdefault(weight.tensor, TensorOverride(dtype="int16", per_channel=True))
+            overrides.setdefault(weight.tensor, TensorOverride(dtype=WIDE, per_channel=True))
     return config.model_copy(update={"types": types, "overrides": overrides})
 
 

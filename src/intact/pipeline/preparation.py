@@ -14,14 +14,15 @@ from intact.backends import installed
 from intact.data import examination
 from intact.data.labels import Labels, load_labels
 from intact.errors import IntactError, ModelError, TargetError
-from intact.events import Events, Log, Silence
+from intact.events import Events, Log
 from intact.linting import linter, repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
 from intact.model.census import census
-from intact.pipeline import drift, input_files, loading, memory, presets
+from intact.pipeline import drift, fed_rows, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
+from intact.pipeline.fed_rows import StatefulRows
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import float16, quantizing
 from intact.quantization.calibration.observe import Rows
@@ -163,9 +164,8 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
     unroll = target.npu and quant is not None and quant.activation_type in FINE
     ops = target.has if target.npu else None
-    return optimization.optimize(
-        model, ops=ops, take_apart=take_apart, unroll_layers=unroll, longest_stride=target.longest_stride
-    )
+    asked = optimization.rules_of(target, in_integers=quant is not None and quant.has_grids)
+    return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll, asked=asked)
 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
@@ -302,10 +302,10 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
     with log.stage("quantize") as (_, details):
         settled = settle(optimized.model, config, inputs)
         log.warn(*settled.warnings)
-        rows, states = drift.with_states(settled.model, inputs.calibration, optimized.config.states)
-        if rows is not inputs.calibration:
-            log.events.note(f"calibrated in sequence: the data has one state throughout, so {states} is fed back")
-        result = _quantized(settled, target, config, rows, states, log.events)
+        stateful = fed_rows.with_states(settled.model, inputs.calibration, optimized.config.states)
+        if stateful.note:
+            log.events.note(stateful.note)
+        result = _quantized(settled, target, config, stateful, log.events)
         result = _for_runtime(result, target)
         details.update(
             nodes_quantized=len(result.plan.nodes),
@@ -322,17 +322,21 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
 
 
 def _quantized(
-    settled: Settled, target: Target, config: QuantConfig, rows: Rows, states: Mapping[str, str], events: Events
+    settled: Settled, target: Target, config: QuantConfig, stateful: StatefulRows, events: Events
 ) -> quantizing.QuantizedModel:
     """A model in fewer bits; one with state in as many as keep it from drifting."""
 
-    def quantize(config: QuantConfig, events: Events = events) -> quantizing.QuantizedModel:
+    def quantize(config: QuantConfig, rows: Rows, events: Events | None = None) -> quantizing.QuantizedModel:
         return quantizing.quantize(settled.model, target, config, rows, ranges=settled.ranges, events=events)
 
-    steps = drift.steps_of(settled.model, rows, states) if config.rescue and config.has_grids else None
-    if steps is None:
-        return quantize(config)
-    return drift.steadied(steps, config, partial(quantize, events=Silence()), npu=target.npu)
+    if not stateful.states or not config.has_grids:
+        return quantize(config, stateful.rows, events)
+    config = drift.roomy(config)
+    if not config.rescue:
+        return quantize(config, stateful.rows, events)
+    steps = drift.steps_of(settled.model, stateful.sequence, stateful.states)
+    ways = drift.trials(steps, quantize, stateful.rows, npu=target.npu)
+    return drift.steadied(steps, config, partial(quantize, rows=stateful.rows, events=events), ways, target)
 
 
 def _for_runtime(result: quantizing.QuantizedModel, target: Target) -> quantizing.QuantizedModel:

@@ -51,7 +51,7 @@ class BuildOptions:
     """Options of one call of a build, which are no settings.
 
     Where the deployed form is much worse than the quantized one, `mender` looks for a better one, and `finder` names
-    the place. Before that, `recaller` gives the form that earlier builds found.
+    the place. Before that, `recaller` gives a form that is known to be right: from the table, or from earlier builds.
     """
 
     overwrite: bool = False

@@ -36,6 +36,11 @@ class Blocked:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def whole(self) -> QuantPlan:
+        """The plan with all weights."""
+        return replace(self.rest, weights=(*self.rest.weights, *self.weights))
+
 
 def split(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig) -> Blocked:
     """Take out of `plan` the weights that `target` takes in blocks of `config.block_size`."""

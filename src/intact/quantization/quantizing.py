@@ -7,20 +7,21 @@ Where activations have no grids, the model is brought to half precision (`float1
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from intact.events import Events, Silence
 from intact.model import query
 from intact.quantization import blocks, encodings, float16
-from intact.quantization.calibration.observe import Rows, idle_nodes, observe
-from intact.quantization.calibration.resolve import Resolved, check_constants, resolve
+from intact.quantization.calibration.observe import Observation, Rows, idle_nodes, observe, observe_beside
+from intact.quantization.calibration.resolve import Resolved, candidates, check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.calibration.spread import Spread, spreads
 from intact.quantization.improve import improve
 from intact.quantization.improve.effort import DEPTHS, Effort
-from intact.quantization.improve.migrate import describe, migrate
+from intact.quantization.improve.migrate import Migrated, Migration
+from intact.quantization.improve.study import Study, by_tensor, expect, studies
 from intact.quantization.insert import insert
 from intact.quantization.planning import plan_file, unquantizable
 from intact.quantization.planning.choose import FLOAT
@@ -29,12 +30,17 @@ from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
 from intact.quantization.weight_only import packed_products
 from intact.results import QuantPlan, Range
+from intact.runtime import algebra
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target
 
 # Errors that say that nothing of a model can have the precision that was asked for: no grids, no weights to pack,
 # already or never in half precision. A target that runs float can do without.
 NOTHING_TO_QUANTIZE = {"T110", "T113", "M142", "M143"}
+
+# Evening out channels makes those that were hardly seen so large that they fill their grid: that is all the room that
+# they had (one of a speech detector left its grid 15 times over). Where more room than this is wanted, none is taken.
+MOST_HEADROOM_TO_MOVE = 0.5
 
 # The range of what nobody measured.
 ASSUMED = Range(-1.0, 1.0)
@@ -83,12 +89,11 @@ def quantize(
     stopwatch = Stopwatch()
     types, config = plan_file.edited(model, target, config)
     task = _Task(target, config, rows, ranges, events, stopwatch)
-    plain, moved = _migrated(task, model, types)
-    found = _calibrated(task, plain, types)
-    blocked = blocks.split(plain, found.plan, target, config)
-    improved, resolved = _resolved(task, plain, found, blocked)
+    found = _calibrated(task, model, types)
+    blocked = blocks.split(found.model, found.plan, target, config)
+    improved, resolved = _resolved(task, found, blocked)
     notes = (
-        *moved,
+        *found.observed.notes,
         *([] if found.rescued is None else [str(found.rescued)]),
         *blocked.notes,
         *_substitutes(found.plan, config, found.types, found.rescued),
@@ -100,7 +105,7 @@ def quantize(
     given, seen = found.given, found.seen
     changed = given.changed(resolved.constants)
     warnings = (*given.warnings, *blocked.warnings, *changed, *_nonfinite(seen), *_idle(found.idle))
-    twin = FloatTwin(plain, spreads(found.plan, seen, resolved.tensors))
+    twin = FloatTwin(found.model, spreads(found.plan, seen, resolved.tensors))
     return QuantizedModel(result, found.plan, notes, warnings, stopwatch.seconds, twin=twin)
 
 
@@ -125,57 +130,112 @@ class _Task:
         """True if weights may be moved between layers and rounded with them in view."""
         return self.is_free and self.config.effort != "fast"
 
+    @property
+    def may_rescue(self) -> bool:
+        """True if nodes may get more bits than they were asked to have."""
+        return self.is_free and self.config.rescue and self.config.activation_type in ("uint8", "int8")
+
+    def watched(self, model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+        """The tensors that are looked at beside those that decide a grid: the ones that 8 bits may not hold."""
+        return _on_grids(model, plan) if self.may_rescue else ()
+
     def planned(self, model: ir.Model, types: Mapping[str, str]) -> encodings.Planned:
         """The plan with these types of nodes."""
         return encodings.planned(model, self.target, self.config, types, self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
-class _Calibrated:
-    """A plan that fits what was observed, with what decided about it; `run_seconds` is the time of one pass."""
+class _Observed:
+    """A model with outlying channels moved between layers and words about it, its plan, and what was seen of it.
 
+    `run_seconds` is the time of one pass; `studied` are its layers, where a pass over the moved model looked at them.
+    """
+
+    model: ir.Model
+    notes: Sequence[str]
     given: encodings.Planned
     seen: Mapping[str, Sketch]
+    run_seconds: float
+    studied: Sequence[Study] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibrated:
+    """A model and a plan that fits what was observed, with what decided about it."""
+
+    observed: _Observed
     types: Mapping[str, str]
     idle: Sequence[str]
     rescued: Rescue | None
-    run_seconds: float
+
+    @property
+    def model(self) -> ir.Model:
+        return self.observed.model
+
+    @property
+    def given(self) -> encodings.Planned:
+        return self.observed.given
 
     @property
     def plan(self) -> QuantPlan:
-        return self.given.plan
+        return self.observed.given.plan
+
+    @property
+    def seen(self) -> Mapping[str, Sketch]:
+        return self.observed.seen
 
 
-def _migrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> tuple[ir.Model, list[str]]:
-    """The model with outlying channels moved between layers, and words about it."""
-    first = plan(model, task.target, task.config, types)
+def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observed:
+    """Plan and observe; where channels are moved after that, once more."""
+    first, stopwatch = plan(model, task.target, task.config, types), task.stopwatch
     lone = unquantizable.lone(model, first, task.target, task.config)
     if lone is not None:
         raise lone
     check_constants(model, first)
+    given = task.planned(model, types)
+    stopwatch.lap("planning")
+    if not task.improves or task.config.headroom > MOST_HEADROOM_TO_MOVE:
+        with task.events.stage("observe", len(task.rows)) as advance:
+            seen = observe(model, given.plan, task.rows, watched=task.watched(model, given.plan), progress=advance)
+        stopwatch.lap("calibration")
+        return _Observed(model, (), given, seen, stopwatch.seconds["calibration"])
+    migration = Migration(model, first, by_nodes=not task.target.npu)
+    stopwatch.lap("smoothing")
+    begun = Observation(model, given.plan, watched=task.watched(model, given.plan))
+    with task.events.stage("observe", len(task.rows)) as advance:
+        seen = observe_beside(begun, migration.watchers(), task.rows, progress=advance)
+    stopwatch.lap("calibration")
+    run_seconds = stopwatch.seconds["calibration"]
+    migrated = migration.apply()
+    stopwatch.lap("smoothing")
+    before = _Observed(model, (), given, seen, run_seconds)
+    return _moved(task, migrated, before, types) if migrated.moved else before
+
+
+def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[str, str]) -> _Observed:
+    """Observe a model whose channels are moved: the tensors that changed, and in the same run its layers."""
+    model, given = migrated.model, task.planned(migrated.model, types)
+    same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
+    begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)
+    whole = blocks.split(model, given.plan, task.target, task.config).whole
+    studied = studies(model, whole, len(task.rows), DEPTHS[task.config.effort])
+    expect(studied, given.plan, candidates(given.plan, begun.settled()))
     task.stopwatch.lap("planning")
-    if not task.improves:
-        return model, []
-    model, moved = migrate(model, first, task.rows, by_nodes=not task.target.npu)
-    task.stopwatch.lap("smoothing")
-    return model, describe(moved)
+    with task.events.stage("study the layers", len(task.rows)) as advance, algebra.one_thread():
+        seen = observe_beside(begun, by_tensor(studied), task.rows, progress=advance)
+    task.stopwatch.lap("study")
+    return _Observed(model, migrated.notes(), given, seen, before.run_seconds, studied)
 
 
 def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Calibrated:
     """Plan and observe; plan again where nodes are idle, or need more bits than they were given."""
-    given, stopwatch = task.planned(model, types), task.stopwatch
-    eight_bits = task.is_free and task.config.rescue and task.config.activation_type in ("uint8", "int8")
-    watched = _on_grids(model, given.plan) if eight_bits else ()
-    stopwatch.lap("planning")
-    with task.events.stage("observe", len(task.rows)) as advance:
-        seen = observe(model, given.plan, task.rows, watched=watched, progress=advance)
-    stopwatch.lap("calibration")
-    run_seconds = stopwatch.seconds["calibration"]
+    found, stopwatch = _observed(task, model, types), task.stopwatch
+    model, given, seen = found.model, found.given, dict(found.seen)
     idle = idle_nodes(model, given.plan, seen)
     if idle:
         types = {**types, **dict.fromkeys(idle, FLOAT)}
         given = task.planned(model, types)
-    rescued = rescue(model, given.plan, seen, task.target, task.config.overrides) if eight_bits else None
+    rescued = rescue(model, given.plan, seen, task.target, task.config.overrides) if task.may_rescue else None
     if rescued is not None:
         # What a plan says of a node stands; rescue decides about the others.
         given = task.planned(model, {**rescued.types, **types})
@@ -183,14 +243,17 @@ def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Cali
         if any(given.plan.source(entry) not in seen for entry in given.plan.observed):
             seen |= observe(model, given.plan, task.rows)
             stopwatch.lap("calibration")
-    return _Calibrated(given, seen, types, idle, rescued, run_seconds)
+    studied = found.studied if given is found.given else None
+    return _Calibrated(replace(found, given=given, seen=seen, studied=studied), types, idle, rescued)
 
 
-def _resolved(task: _Task, model: ir.Model, found: _Calibrated, blocked: blocks.Blocked) -> tuple[ir.Model, Resolved]:
+def _resolved(task: _Task, found: _Calibrated, blocked: blocks.Blocked) -> tuple[ir.Model, Resolved]:
     """The grids of all tensors, and the model that they are for: improved, where there is time for it."""
+    model = found.model
     if task.improves:
-        effort = Effort(DEPTHS[task.config.effort], found.run_seconds, task.events, task.stopwatch)
-        return improve(model, blocked.rest, found.seen, task.rows, blocked=blocked, effort=effort)
+        effort = Effort(DEPTHS[task.config.effort], found.observed.run_seconds, task.events, task.stopwatch)
+        with algebra.one_thread():
+            return improve(model, blocked, found.seen, task.rows, effort=effort, studied=found.observed.studied)
     resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, found.seen, found.given.weights))
     task.stopwatch.lap("rounding")
     return model, resolved
@@ -215,7 +278,8 @@ def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: R
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
         stopwatch.lap("calibration")
     else:
-        packed = packed_products.pack(model, target, config, rows, events)
+        with algebra.one_thread():
+            packed = packed_products.pack(model, target, config, rows, events)
         result, nodes, notes = packed.model, packed.nodes, packed.notes
         stopwatch.lap("rounding")
     plan = QuantPlan(dict.fromkeys(nodes, config.activation_type), {}, {}, {}, (), (), {}, ())

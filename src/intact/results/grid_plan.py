@@ -25,6 +25,8 @@ class PlannedGrid:
     range: Range | None = None
     bounded: bool = False
     """True if an operator cuts its values off: room for more would never be used."""
+    headroom: float = 0.25
+    """The share that a 16-bit grid reaches at least beyond what was seen."""
     least_scale: float = 0.0
     """A device computes something else where the scale is less; the grid is widened up to it."""
 

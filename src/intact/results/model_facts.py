@@ -134,7 +134,10 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The compute nodes of a model on a target, by its table or its library: on the NPU, off it, and in float."""
+    """The compute nodes of a model on a target, by its table or its library: on the NPU, off it, and in float.
+
+    `doubts` are about nodes that it takes, and is known to compute wrongly.
+    """
 
     target: str
     soc: str | None
@@ -146,6 +149,7 @@ class Analysis:
     npu_nodes: tuple[NodeFacts, ...]
     cpu_nodes: tuple[PlacedNode, ...]
     float_nodes: tuple[NodeFacts, ...]
+    doubts: tuple[Violation, ...] = ()
 
 
 class InspectedPort(TypedDict):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from intact import scratch
-from intact.errors import NotAvailable, ToolchainError
+from intact.errors import ToolchainError
 from intact.events import Events, Silence
 from intact.runtime import engines, worker_terms
 from intact.runtime.engines import Engine
@@ -110,7 +110,6 @@ def used(name: str | None, near: Path | None = None, events: Events | None = Non
     if name is None:
         yield None
         return
-    _check_threads(name)
     before = _current
     with ExitStack() as stack:
         engine = stack.enter_context(engines.connected(name))
@@ -128,14 +127,6 @@ def _there(folder: Path) -> Path:
     """A folder, or the nearest one around it that is there: it may be made only when something goes into it."""
     resolved = folder.resolve()
     return next(place for place in (resolved, *resolved.parents) if place.is_dir())
-
-
-def _check_threads(name: str) -> None:
-    """Refuse to spread sums over workers where nothing can set the threads that they are made with."""
-    if not worker_terms.can_set_threads():
-        raise NotAvailable(
-            "E195", f"--cluster {name}: threadpoolctl is not installed", fix='pip install "intact[cluster]"'
-        )
 
 
 def _compare(engine: Engine, events: Events) -> None:

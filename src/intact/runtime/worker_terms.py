@@ -5,9 +5,7 @@ Sums of floats depend on how many threads make them, in ONNX Runtime as in the l
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -73,12 +71,9 @@ def perform(function: Callable[[Job], Result], job: Job, terms: Terms) -> Result
 
 def name() -> str:
     """The name of this process as a worker."""
+    import socket
+
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def can_set_threads() -> bool:
-    """True if the threads of numpy's linear algebra can be set in a running process."""
-    return importlib.util.find_spec("threadpoolctl") is not None
 
 
 def _algebra_threads() -> int:

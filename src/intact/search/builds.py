@@ -10,6 +10,7 @@ from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
+from intact.search.mending.foreseen import foresee
 from intact.search.mending.learning import Learner
 from intact.search.mending.mender import mend
 from intact.search.mixed import cheapest
@@ -39,6 +40,6 @@ def build_any(
         options,
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
-        recaller=None if learner is None else learner.recall,
+        recaller=foresee if learner is None else learner.recall,
     )
     return stages.build(path, config, output, helped, events)

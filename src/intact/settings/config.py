@@ -124,6 +124,12 @@ class QuantConfig(Settings):
     )
     rescue: bool = Field(default=True, description="Keep what 8 bits cannot hold in more, visibly.")
     method: Method = Field(default="auto", description="How ranges are chosen from what was observed.")
+    headroom: float = Field(
+        default=0.25,
+        ge=0,
+        description="How much farther than what was seen 16-bit grids reach at least, as a share; more for models with "
+        "state.",
+    )
     samples: int = Field(default=128, ge=1, description="At most this many rows are used for calibration.")
     load_path: str | None = Field(
         default=None,

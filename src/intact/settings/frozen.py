@@ -18,7 +18,8 @@ from intact.settings.hand_written import nearest
 class Settings(BaseModel):
     """Frozen settings that refuse unknown keys and round-trip through plain dictionaries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Validators are built when they are first used: most sections only ever within the whole.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

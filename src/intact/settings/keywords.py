@@ -35,6 +35,7 @@ class Keywords(TypedDict, total=False):
     per_channel: bool
     block_size: int
     accuracy_level: int
+    headroom: float
     weight_symmetric: bool
     activation_symmetric: bool
     op_type: Sequence[str]

@@ -9,7 +9,7 @@ _COMPILE = ("device", "arch", "soc", "assume_vnni", "assume_ort", "toolchain", "
 _QUANT = (
     *("samples", "distribution", "seed", "method", "plan", "effort", "rescue", "weight_type", "activation_type"),
     *("per_channel", "block_size", "accuracy_level", "weight_symmetric", "activation_symmetric", "encodings"),
-    "calibrate_missing",
+    *("calibrate_missing", "headroom"),
 )
 PLACES: Mapping[str, tuple[str, ...]] = {
     **{name: ("compile", name) for name in _COMPILE},

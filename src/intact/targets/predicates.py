@@ -5,6 +5,7 @@ A table asks for one with `require = [{ check = "attribute_among", attribute = "
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
@@ -12,12 +13,14 @@ import onnx_ir as ir
 from intact.errors import SettingsError
 from intact.model import query, windows
 from intact.numbers.integer_types import limits as bounds
-from intact.targets.operands import use_of
+from intact.targets.operands import NodeOperand, use_of
 from intact.targets.spec import Requirement
 
 Predicate = Callable[..., str | None]
 
 PREDICATES: dict[str, Predicate] = {}
+# Keys of a rule that are no arguments of its predicate; `remedy` is another form that a device computes rightly.
+NOT_ARGUMENTS = ("check", "source", "fix", "remedy")
 
 
 def predicate(function: Predicate) -> Predicate:
@@ -51,7 +54,7 @@ def find(rule: Requirement) -> tuple[Predicate, dict[str, object]]:
     name = str(rule.get("check", ""))
     if name not in PREDICATES:
         raise SettingsError("S190", f"unknown check {name!r}", allowed=", ".join(sorted(PREDICATES)))
-    return PREDICATES[name], {key: value for key, value in rule.items() if key not in ("check", "source", "fix")}
+    return PREDICATES[name], {key: value for key, value in rule.items() if key not in NOT_ARGUMENTS}
 
 
 def _listed(value: object) -> str:
@@ -166,6 +169,16 @@ def one_element(node: ir.Node, *, index: int) -> str | None:
 
 
 @predicate
+def numbers_among(node: ir.Node, *, index: int, values: list[float]) -> str | None:
+    """Every number of the constant input {index} is one of: {values}."""
+    tensor = query.constant_tensor(_operand(node, index))
+    if tensor is None:
+        return f"input {index} is computed"
+    other = next((number for number in tensor.numpy().ravel().tolist() if number not in values), None)
+    return None if other is None else f"input {index} has {other:g}"
+
+
+@predicate
 def not_depthwise(node: ir.Node) -> str | None:
     """The convolution sums over more than one channel."""
     group, weight = query.int_(node, "group", 1), _constant_behind(node, 1)
@@ -225,3 +238,64 @@ def output_grid_holds(node: ir.Node, *, low: float, high: float, types: list[str
         if ends[0] > low + 1.01 * scale or ends[1] < high - 1.01 * scale:
             return f"the grid of {output.name} goes from {ends[0]:g} to {ends[1]:g}"
     return None
+
+
+@predicate
+def inputs_fine_enough(node: ir.Node, *, times: float, types: list[str]) -> str | None:
+    """No {types} input has steps more than {times} times those of the output, or without one of the finest input."""
+    use = use_of(node, frozenset())
+    inputs = [operand for operand in use.inputs if operand is not None and operand.type in types]
+    inputs = [operand for operand in inputs if operand.scale is not None and operand.scale.size == 1]
+    finest = min((_step(operand) for operand in (use.outputs if use.outputs[0].on_grid else inputs)), default=0.0)
+    coarse = next((operand for operand in inputs if _step(operand) > times * finest * (1 + 1e-6)), None)
+    return None if coarse is None else f"the scale of {coarse.name} is {_step(coarse):.3g}, beside {finest:.3g}"
+
+
+def _step(operand: NodeOperand) -> float:
+    assert operand.scale is not None, "what is on a grid has a scale"
+    return float(operand.scale.reshape(-1)[0])
+
+
+@predicate
+def numbers_alike(node: ir.Node, *, attribute: str, places: list[int], rank: int) -> str | None:
+    """The numbers {places} of the attribute {attribute} are the same, where input 0 has {rank} dimensions."""
+    numbers = query.ints(node, attribute)
+    if _rank(node, 0) != rank or len(numbers) <= max(places):
+        return None
+    return None if len({numbers[place] for place in places}) == 1 else f"{attribute} is {list(numbers)}"
+
+
+@predicate
+def pads_beside_several(node: ir.Node) -> str | None:
+    """Along an axis with pads that do not count there is more than one number."""
+    shape = None if node.inputs[0] is None else query.static_shape(node.inputs[0])
+    pads = query.ints(node, "pads")
+    if shape is None or not any(pads) or query.int_(node, "count_include_pad", 0):
+        return None
+    axes = [i for i, size in enumerate(shape[2:]) if size == 1 and (pads[i] or pads[i + len(shape) - 2])]
+    return f"there is one number along axis {axes[0] + 2}, and pads are {list(pads)}" if axes else None
+
+
+@predicate
+def counted_pads_beside_several(node: ir.Node, *, least: int) -> str | None:
+    """Along an axis with pads that count and strides beyond 1 there are at least {least} numbers."""
+    shape = None if node.inputs[0] is None else query.static_shape(node.inputs[0])
+    pads, strides = query.ints(node, "pads"), query.ints(node, "strides")
+    if shape is None or not any(pads) or not strides or not query.int_(node, "count_include_pad", 0):
+        return None
+    spatial = len(shape) - 2
+    few = [i for i, size in enumerate(shape[2:]) if size < least and strides[i] > 1 and (pads[i] or pads[i + spatial])]
+    return f"axis {few[0] + 2} has a size of {shape[few[0] + 2]}, and pads are {list(pads)}" if few else None
+
+
+@predicate
+def rows_not_of(node: ir.Node, *, lengths: list[int], indices: int, types: list[str]) -> str | None:
+    """A {types} table of which {indices} rows or more are read has no rows of {lengths} numbers."""
+    table, read = _constant_behind(node, 0), node.inputs[1]
+    found = use_of(node, frozenset()).inputs[0]
+    count = None if read is None else query.static_shape(read)
+    if table is None or count is None or found is None or found.type not in types or len(table.shape) != 2:
+        return None
+    height, width = table.shape.numpy()
+    wrong = width in lengths and height > 1 and math.prod(count) >= indices
+    return f"{math.prod(count)} of {height} rows of {width} are read" if wrong else None

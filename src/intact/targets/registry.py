@@ -62,6 +62,7 @@ def load_target(
         by_chip=table.target.by_chip,
         halves_alone=table.target.halves_alone,
         longest_stride=table.target.longest_stride,
+        channels_at_once=table.target.channels_at_once,
     )
 
 
@@ -135,6 +136,7 @@ def _op(key: str, table: TargetTable, origin: str) -> OpSpec:
         channel_rank=entry.channel_rank,
         fixed={dtype: (row.scale, row.zero_point) for dtype, row in entry.fixed.items()},
         require=(*table.every.require, *entry.require),
+        right=tuple(entry.right),
         source=f"{origin} [op.{key}], {entry.source}",
         must_share=entry.must_share,
         must_fix={dtype: row.must for dtype, row in entry.fixed.items() if row.must is not None},

@@ -119,7 +119,8 @@ class OpSpec:
     is an error, `must_fix` in which types a `fixed` output with another zero point (or scale) is one. An operator that
     is `absorbed` only cuts values off: where the grid behind it does that too, it is part of the node before it.
     `group` says when a device takes an operator together with its Q/DQ nodes, so that no signature that runs in
-    float applies: where all types agree, where those of the first input and the output do, or never.
+    float applies: where all types agree, where those of the first input and the output do, or never. What does not
+    meet `right` is taken, and computed wrongly.
     """
 
     op: str
@@ -136,6 +137,7 @@ class OpSpec:
     must_fix: Mapping[str, str] = field(default_factory=dict)
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"
+    right: tuple[Requirement, ...] = ()
 
     def must_have_fixed(self, dtype: str) -> bool:
         """True if a grid that is shared with other tensors may not take the place of the fixed one."""
@@ -261,7 +263,8 @@ class Target:
     toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
     their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
     float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
-    convolutions that it computes directly: longer ones cost a multiple of what they have to.
+    convolutions that it computes directly: longer ones cost a multiple of what they have to. `channels_at_once` is how
+    many it multiplies together: fewer cost as much.
     """
 
     backend: str
@@ -283,6 +286,7 @@ class Target:
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    channels_at_once: int | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""
@@ -303,6 +307,15 @@ class Target:
         if self.by_chip and self.soc is not None:
             return f"{self.backend}/{self.soc.name.lower()}"
         return self.backend if self.arch is None else f"{self.backend}/v{self.arch}"
+
+    @property
+    def multiplies_matrices_only(self) -> bool:
+        """True if it computes a Gemm in integers, and a MatMul, whose operands may have more dimensions, in float."""
+        return [self._has_integers("", op) for op in ("Gemm", "MatMul")] == [True, False]
+
+    def _has_integers(self, domain: str, op_type: str) -> bool:
+        spec = self.op(domain, op_type)
+        return spec is not None and any(row.runs == "integer" for row in self.signatures(spec))
 
     def signatures(self, spec: OpSpec) -> tuple[Signature, ...]:
         """The signatures of an operator that this architecture has."""

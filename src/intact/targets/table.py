@@ -24,9 +24,6 @@ from intact.targets.spec import QUANTIZED, Slot
 REPEATS = "..."
 # Errors of one table that are told at a time.
 MOST_TOLD = 5
-# Keys of a requirement that are not arguments of its predicate.
-_OF_EVERY_REQUIREMENT = ("check", "source", "fix")
-
 # Names of the kinds that a value may have, which stand in the path of an error about it.
 _ALTERNATIVES = ("int", "AxisRow")
 
@@ -58,15 +55,15 @@ def _precision(word: str) -> str:
 
 def _requirement(rule: dict[str, object]) -> dict[str, object]:
     """A requirement that names a predicate, and gives it the arguments that it takes."""
-    from intact.targets.predicates import PREDICATES
+    from intact.targets.predicates import NOT_ARGUMENTS, PREDICATES
 
     name = str(rule.get("check", ""))
     if name not in PREDICATES:
         raise _unknown("check", name, sorted(PREDICATES))
     takes = {key: p for key, p in inspect.signature(PREDICATES[name]).parameters.items() if key != "node"}
     for key in rule:
-        if key not in (*takes, *_OF_EVERY_REQUIREMENT):
-            raise _unknown("key", key, [*takes, *_OF_EVERY_REQUIREMENT])
+        if key not in (*takes, *NOT_ARGUMENTS):
+            raise _unknown("key", key, [*takes, *NOT_ARGUMENTS])
     missing = [key for key, parameter in takes.items() if parameter.default is parameter.empty and key not in rule]
     if missing:
         raise PydanticCustomError("argument", "{said}", {"said": f"{name} needs the key {missing[0]}"})
@@ -87,7 +84,8 @@ Requirement = Annotated[dict[str, object], AfterValidator(_requirement)]
 class TableSection(BaseModel):
     """A part of a table: it has no other keys than these."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # Validators are built when they are first used: those of sections are part of the whole table's.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -117,6 +115,7 @@ class TargetSection(TableSection):
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    channels_at_once: int | None = None
     untimed: str | None = None
     estimates: bool = False
 
@@ -167,6 +166,7 @@ class OpEntry(TableSection):
     channel_rank: int | None = None
     fixed: dict[str, FixedRow] = {}
     require: list[Requirement] = []
+    right: list[Requirement] = []
     must_share: bool = True
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"

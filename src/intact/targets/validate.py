@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from intact.errors import TargetError
 from intact.model import normalize, query
+from intact.model.node_encodings import encoding_of
 from intact.numbers.integer_types import limits as bounds
 from intact.results import Violation
 from intact.targets import predicates
 from intact.targets.match import Kind, Mismatch, nearest
-from intact.targets.operands import FREE, NodeOperand, Use, describe, use_of
-from intact.targets.spec import OpSpec, Signature, Target
+from intact.targets.operands import DEQUANTIZE, FREE, QUANTIZE, NodeOperand, Use, describe, use_of
+from intact.targets.spec import OpSpec, Requirement, Signature, Target
 
 # A code a kind of requirement, and what to do about it.
 _CODES: dict[Kind, str] = {
@@ -31,7 +32,7 @@ _CODES: dict[Kind, str] = {
     "form": "T114",
 }
 UNKNOWN_OPERATOR, FIXED, SHARED, CHECKED, UNQUANTIZED = "T101", "T107", "T108", "T109", "T111"
-DISTINCT = "T115"
+DISTINCT, WRONG = "T115", "T118"
 
 _ALL_LENIENT = "--no-strict goes on: these nodes run on the CPU, unless the compiler takes them after all"
 _LENIENT = "--no-strict goes on: this node runs on the CPU, unless the compiler takes it after all"
@@ -68,6 +69,49 @@ def validate(model: ir.Model, target: Target, *, strict: bool = True) -> tuple[V
     if strict and found:
         raise Violations(found, target)
     return found
+
+
+def doubts(model: ir.Model, target: Target) -> tuple[Violation, ...]:
+    """List what a target takes and is known to compute wrongly: no reason to refuse it, and one to compare it."""
+    return tuple(doubt for node in compute_nodes(model, target) for doubt in _doubts_of(node, target))
+
+
+def _doubts_of(node: ir.Node, target: Target) -> Iterator[Violation]:
+    use = use_of(node, target.clipping)
+    spec = target.op(use.domain, use.op)
+    for rule in () if spec is None else spec.right:
+        failed = predicates.check(node, rule)
+        if failed is not None and spec is not None:
+            yield _violation(use, WRONG, failed[0], failed[1], str(rule.get("source", spec.source)), _mended(rule))
+    for operand, value in zip(use.inputs, node.inputs, strict=False):
+        if operand is not None and operand.type in target.rewrite.requantizes_wrongly and _is_cut(value):
+            required = f"no {operand.type} grid stands right behind a wider one"
+            fix = f"intact rewrite --device {target.backend} leaves one of them; {_COMPARED}"
+            found = f"{operand.name} was on a wider grid right before"
+            yield _violation(use, WRONG, required, found, target.rewrite.source, fix)
+
+
+_COMPARED = "a build compares what comes out, and looks for another form where it is wrong"
+
+
+def _mended(rule: Requirement) -> str:
+    return f"{rule['fix']}; {_COMPARED}" if "fix" in rule else _COMPARED
+
+
+def _is_cut(value: ir.Value | None) -> bool:
+    """True if a dequantized value comes from a grid of the same type that holds more, with nothing in between."""
+    second = None if value is None else value.producer()
+    written = None if second is None or second.inputs[0] is None else second.inputs[0].producer()
+    source = None if written is None or written.op_type != QUANTIZE else written.inputs[0]
+    first = None if source is None else source.producer()
+    if second is None or first is None or {first.op_type, second.op_type} != {DEQUANTIZE}:
+        return False
+    wide, narrow = encoding_of(first), encoding_of(second)
+    if wide is None or narrow is None or wide.dtype != narrow.dtype or wide.scale.size > 1:
+        return False
+    (low, high), (least, most) = wide.ends(), narrow.ends()
+    # A step of the first grid more or less is rounding.
+    return bool(least > low + wide.scale or most < high - wide.scale)
 
 
 def left_to_cpu(model: ir.Model, target: Target, violations: Sequence[Violation]) -> dict[str, str]:
@@ -176,7 +220,9 @@ def _mismatched(
     source = f"{spec.source}; {signature.source}" if signature.source not in spec.source else spec.source
     unquantized = all(operand is None or not operand.on_grid for operand in (*use.inputs, *use.outputs))
     if unquantized and any(mismatch.kind != "arch" for mismatch in mismatches):
-        fix = f"quantize it, or give it a form that the target takes; {_LENIENT}"
+        in_half = any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in use.node.inputs)
+        quantize = "choose --precision w8a16 or uint8 in place of fp16" if in_half else "quantize it"
+        fix = f"{quantize}, or give it a form that the target takes; {_LENIENT}"
         yield _violation(use, UNQUANTIZED, allowed, f"it is not quantized: ({describe(use.inputs)})", source, fix)
         return
     for mismatch in mismatches:

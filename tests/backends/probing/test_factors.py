@@ -11,8 +11,10 @@ import pytest
 from intact.backends.probing import subjects
 from intact.backends.probing.answers import shipped
 from intact.backends.probing.cases import Chain
-from intact.backends.probing.factors import chained, factors_between, factors_of, fitted, unrounded
+from intact.backends.probing.factors import factors_between, factors_of
+from intact.backends.probing.fitting import chained, fitted, unrounded
 from intact.backends.probing.models import inputs_of, model_of, step_of
+from intact.backends.probing.shape_factors import around, paired, shape_factors
 from intact.runtime import ort_cpu
 
 
@@ -133,12 +135,17 @@ def chain_of(op, *names):
 
 def test_what_meets_a_result_is_varied_in_its_range_and_what_follows_fits():
     pair = chain_of("Where", "pointwise Conv", "Where")
-    (factor,) = [factor for factor in factors_between(pair) if factor.ordered]
+    factor, room = [factor for factor in factors_between(pair) if factor.ordered]
     wide = factor.at(16.0)
     assert factor.name == "range of input 2 of Where, times" and factor.ordered
     assert [step.template.own for step in wide.steps[:-1]] == [step.template.own for step in pair.steps[:-1]]
     assert inputs_of(wide)["1/input2"] == pytest.approx(16 * inputs_of(pair)["1/input2"])
     assert wide.steps[1].template.own[1] > 3 * pair.steps[1].template.own[1]
+    roomy = room.at(16.0)
+    assert inputs_of(roomy)["1/input2"] == pytest.approx(inputs_of(pair)["1/input2"])
+    scales = [model_of(one).graph.initializers["1/input2_scale"].const_value.numpy() for one in (pair, roomy)]
+    assert scales[1] == pytest.approx(16 * scales[0])
+    assert roomy.steps[1].template.own[1] == pytest.approx(pair.steps[1].template.own[1], rel=0.01)
 
 
 def test_a_grid_between_operators_is_cut_off_at_0_as_a_rule_does_that_folds_a_relu():
@@ -186,3 +193,72 @@ def test_a_step_without_an_operator_is_a_grid_right_behind_another_one():
     scales = model_of(cut).graph.initializers
     assert int(scales["1/result0_zero_point"].const_value.numpy()) == 0
     assert int(scales["0/input0_zero_point"].const_value.numpy()) > 0
+
+
+@pytest.mark.parametrize(("start", "name"), [("Add (", "input1"), ("Add: constant (", "constant1")])
+def test_a_grid_gets_wider_than_its_values_need_which_stay(start, name):
+    case = case_of(start)
+    factor = factor_of(case, "grid of input 1 as a multiple of what its values need")
+    plain, wide = (model_of(one).graph.initializers for one in (case, factor.at(256.0)))
+    scales = [float(found[f"{name}_scale"].const_value.numpy()) for found in (plain, wide)]
+    assert scales[1] == pytest.approx(256 * scales[0])
+    if name == "constant1":
+        integers = wide[name].const_value.numpy().astype(int) - int(wide[f"{name}_zero_point"].const_value.numpy())
+        assert np.abs(integers).max() <= 1
+    assert case.template.own[1] == pytest.approx(factor.at(256.0).template.own[1], rel=0.6)
+
+
+def test_two_factors_change_together_unless_one_is_wrong_alone():
+    case = case_of("MatMul (", "uint16")
+    wrong = {"size 0 of input 0": [16], "size 1 of input 0": [1, 33]}
+    both = next(paired(case, lambda factor: wrong.get(factor.name, [])))
+    assert both.name == "size 0 of input 0 and size 1 of input 0"
+    assert [both.word(value) for value in both.values] == ["1 and 16", "33 and 16"]
+    assert [shapes(both.at(value)) for value in both.values] == [[(1, 16), (16, 16)], [(33, 16), (16, 16)]]
+    everything = next(paired(case, lambda factor: []))
+    assert len(everything.values) == 9
+    assert [everything.word(value) for value in both.values] == ["1 and 16", "33 and 16"]
+
+
+def test_a_size_that_is_no_case_alone_may_be_one_with_other_windows():
+    case = case_of("AveragePool (")
+    both = next(f for f in paired(case, lambda factor: []) if f.name == "size 2 of input 0 and pads")
+    padded = both.at(both.words.index("1 and [1, 1, 1, 1]"))
+    assert shapes(padded) == [(1, 8, 1, 4)] and padded.template.attributes["pads"] == [1, 1, 1, 1]
+
+
+def test_around_a_shape_every_other_factor_is_varied_and_its_own_size_is_among_them():
+    case = case_of("MatMul (", "uint16")
+    first = next(shape_factors(case))
+    others = {factor.name: factor for factor in around(first, 33)}
+    width = others["where size 0 of input 0 33, size 1 of input 0"]
+    assert first.name not in {name.rpartition(", ")[2] for name in others}
+    assert shapes(width.at(32)) == [(33, 32), (32, 16)] and shapes(width.at(5)) == [(33, 5), (5, 16)]
+
+
+@pytest.mark.parametrize(("op", "axes"), [("ConvTranspose: 3-D", 3), ("MaxPool: 1-D", 1)])
+def test_windows_are_padded_along_each_axis_alone(op, axes):
+    case = next(c for c in subjects.alone([op.partition(":")[0]]) if c.template.name == op)
+    pads = next(factor for factor in shape_factors(case) if factor.name == "pads")
+    wanted = [str([int(i % axes == axis) for i in range(2 * axes)]) for axis in range(axes)]
+    assert set(wanted) <= set(pads.words)
+
+
+def test_a_pool_may_reach_beyond_its_padding():
+    case = case_of("AveragePool (")
+    pools = factor_of(case, "a pool of")
+    assert pools.words[0] == "kernel_shape [3, 3], strides [2, 2], ceil_mode 1"
+    assert pools.at(0).template.attributes["ceil_mode"] == 1
+
+
+def test_indices_reach_all_that_is_there():
+    case = next(c for c in taken("Gather") if c.name.startswith("Gather: table, indices of 64 bits (uint8"))
+    rows = factor_of(case, "size 1 of input 1").at(65)
+    assert inputs_of(rows)["input1"].max() > 16 and inputs_of(rows)["input1"].max() < 32
+
+
+def test_a_part_of_an_atlas_has_activations_of_some_types_only():
+    cases = subjects.taken(shipped("qnn"), 73, ["Add", "Gather"], ["uint16"])
+    assert cases and {case.output for case in cases} <= {"uint16", "index"}
+    assert all("uint8" not in slot or "constant" in slot for case in cases for slot in case.slots)
+    assert {chain.steps[0].output for chain in subjects.chains(["Clip"], ["uint16"])} == {"uint16"}

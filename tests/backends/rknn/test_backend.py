@@ -17,13 +17,14 @@ from intact.errors import NotAvailable, SettingsError
 from intact.events import Log, Silence
 from intact.model import io
 from intact.pipeline import acceptance, stages
-from intact.pipeline.preparation import prepare
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
+from intact.targets.validate import validate
 from tests.builder import from_text
 from tests.zoo import data
 from tests.zoo.large import vit_small
+from tests.zoo.transformer import bert
 
 needs_toolchain = pytest.mark.skipif(
     toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed: {TOOLCHAIN.command()}"
@@ -72,7 +73,7 @@ def test_every_chip_of_the_library_but_one_that_takes_no_int8_is_in_the_table():
 
 
 def test_a_model_is_quantized_without_the_toolchain_in_an_opset_that_it_reads(given):
-    found = prepare(given / "m.onnx", config(given), Log(Silence()))
+    found = stages.prepare(given / "m.onnx", config(given), Log(Silence()))
     assert found.model.opset_imports[""] <= 19 and found.calibrated
     assert "GlobalAveragePool" not in [node.op_type for node in found.model.graph]
 
@@ -117,6 +118,20 @@ def test_the_program_in_c_names_every_port_with_its_type_and_grid():
     assert BACKEND.native_code([{**x, "dtype": "bool"}], []) is None
 
 
+@pytest.mark.parametrize(("exponent", "found"), [(0.5, []), (2.0, []), (3.0, []), (1.7, ["input 1 has 1.7"])])
+def test_a_power_is_taken_at_the_exponents_that_the_npu_has(exponent, found):
+    weights = {"e": np.array([exponent], np.float32)}
+    model = from_text("(float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y)", "y = Pow (x, e)", weights=weights)
+    violations = validate(model, load_target("rknn"), strict=False)
+    assert [violation.found for violation in violations] == found
+
+
+@pytest.mark.parametrize(("soc", "count"), [("rk3588", 0), ("rk3562", 0), ("rk3566", 1), ("rk3568", 1)])
+def test_softmax_is_left_to_the_cpu_by_chips_that_do_not_have_it(soc, count):
+    model = from_text("(float[1, 8, 16] x) => (float[1, 8, 16] y)", "y = Softmax <axis = -1> (x)")
+    assert len(validate(model, load_target("rknn", soc=soc), strict=False)) == count
+
+
 @needs_toolchain
 @pytest.mark.slow
 def test_a_build_is_whole_on_the_npu_with_cycles_and_as_accurate_on_the_simulator(given, tmp_path):
@@ -147,3 +162,18 @@ def test_patches_in_integers_before_a_transformer_in_half_precision_are_taken(tm
     assert [layer.precision for layer in patches if layer.kind == "Conv"] == ["INT8", "INT8"]
     assert built.placement.cpu_nodes == ()
     assert {row.form: row.sqnr_db for row in built.accuracy}["compiled"] > LEAST_DB - 5
+
+
+@needs_toolchain
+@pytest.mark.slow
+def test_linear_layers_of_a_transformer_are_integers_around_attention_in_half_precision(tmp_path):
+    """The compiler dies of this model where the integers of a layer are made of the result of attention itself."""
+    model = bert()
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", **data(model, 16))
+    built = stages.build(tmp_path / "m.onnx", config(tmp_path, strict=False), tmp_path / "out")
+    layers = [layer for layer in built.placement.layers if layer.kind.startswith("Conv")]
+    assert {layer.precision for layer in layers} == {"INT8"} and len(layers) == 14
+    attention = [layer.precision for layer in built.placement.layers if layer.kind == "exSDPAttention"]
+    assert attention == ["FLOAT16", "FLOAT16"]
+    assert min(row.sqnr_db for row in built.accuracy if row.form == "compiled") > LEAST_DB - 10

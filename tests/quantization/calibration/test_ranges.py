@@ -111,6 +111,8 @@ def test_auto_clips_only_where_that_is_clearly_better_and_then_as_well_as_any_me
         tails = with_tails(seen, grid)
         assert ranges["auto"] == Range(min(seen.low * 1.25, tails.low), max(seen.high * 1.25, tails.high))
         assert METHODS["auto"].range_of(seen, replace(grid, bounded=True)) == ranges["minmax"]
+        roomy = METHODS["auto"].range_of(seen, replace(grid, headroom=9.0))
+        assert roomy == Range(min(seen.low * 10, tails.low), max(seen.high * 10, tails.high))
         return
     errors = dict(zip(ranges, mean_squared_error(seen, list(ranges.values()), grid), strict=True))
     least = min(errors[method] for method in ("percentile", "mse"))

@@ -154,3 +154,17 @@ def test_a_grid_is_widened_up_to_the_least_scale_that_a_device_computes_with(low
     grid = resolve(graph, found, {}).tensors["c"]
     np.testing.assert_allclose(grid.scale, max(3e-6, -2 * low / 65535), rtol=1e-6)
     assert abs(int(grid.zero_point) - 32768) <= 1 and grid.dtype == "uint16"
+
+
+@pytest.mark.parametrize(("values", "same"), [([0.0, 0.0], True), ([0.0, 1e-3], False)])
+def test_a_tensor_of_zeros_takes_the_finest_grid_beside_it_and_no_other_does(values, same):
+    """Any scale holds zeros; one of 1 beside 3e-5 makes a Hexagon NPU lose the finer operand of a sum."""
+    graph = model("float[1,3] x", "float[1,3] y", "z = Mul(x, w)  y = Add(x, z)", w=np.zeros((3,), F))
+    ranges = {"x": Range(-1.0, 1.0), "y": Range(-4.0, 4.0)}
+    found = plan(graph, load_target("qnn"), QuantConfig(activation_type="uint16"), None, ranges)
+    seen = Sketch()
+    seen.add(F(values))
+    grids = resolve(graph, found, dict.fromkeys(found.observed, seen)).tensors
+    assert "z" in found.observed
+    assert grids["z"].same_grid(grids["x"]) is same
+    assert float(grids["z"].scale) == pytest.approx(2 / 65535) if same else float(grids["z"].scale) < 1e-7

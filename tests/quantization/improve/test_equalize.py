@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from intact.quantization import quantizing
+from intact.quantization.calibration import observe
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import find_fold
-from intact.quantization.improve.migrate import describe, migrate
+from intact.quantization.improve.migrate import migrate
 from intact.quantization.improve.scale_labels import reshaped
 from intact.quantization.improve.scores import ScoreProduct
 from intact.quantization.improve.site import Layers, Reader, layers_of
 from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
-from tests.quantization.models import model, quantized
+from tests.quantization.models import assert_the_rest_is_the_same, model, quantized
+
+IMPROVE = importlib.import_module("intact.quantization.improve")
 
 F = np.float32
 RNG = np.random.default_rng(5)
@@ -183,34 +188,50 @@ def uneven_convolutions():
 def test_uneven_channels_between_layers_are_evened_out(per_channel):
     net, rows = uneven_convolutions(), [{"x": normal(1, 3, 8, 8)} for _ in range(8)]
     settings = QuantConfig(per_channel=per_channel)
-    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False)
-    assert [tensor for _, tensor in moved] == ["r"] and describe(moved)[0].startswith("equalization: ")
-    same_function(net, result)
+    found = migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False)
+    assert [tensor for _, tensor in found.moved] == ["r"] and found.notes()[0].startswith("equalization: ")
+    same_function(net, found.model)
+    assert_the_rest_is_the_same(net, found, rows[0])
     others = [{"x": normal(1, 3, 8, 8)} for _ in range(4)]
     fast, better = (quantized(net, rows, effort=e, per_channel=per_channel).model for e in ("fast", "normal"))
     assert _ratio(net, better, others) > _ratio(net, fast, others) + 6
 
 
+def test_layers_are_studied_in_the_run_that_looks_at_moved_channels(monkeypatch):
+    runs, watch = [], observe.watch
+    monkeypatch.setattr(observe, "watch", lambda *a, **k: runs.append("observe") or watch(*a, **k))
+    monkeypatch.setattr(IMPROVE, "watch", lambda *a, **k: runs.append("study") or watch(*a, **k))
+    for net, size, expected in (
+        (uneven_convolutions(), 8, ["observe", "observe"]),
+        (convolutions(), 6, ["observe", "study"]),
+    ):
+        runs.clear()
+        quantized(net, [{"x": normal(1, 3, size, size)} for _ in range(8)], effort="normal")
+        assert runs == expected
+
+
 def test_a_tensor_whose_range_is_given_is_left_alone():
     net, rows = uneven_convolutions(), [{"x": normal(1, 3, 8, 8)} for _ in range(8)]
     settings = QuantConfig.from_dict({"overrides": {"r": {"low": 0.0, "high": 400.0}}})
-    assert migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False)[1] == ()
+    assert migrate(net, quantizing.plan(net, load_target("cpu"), settings), rows, by_nodes=False).moved == ()
 
 
 def test_even_channels_are_left_alone():
     net = convolutions()
     rows = [{"x": normal(1, 3, 6, 6)} for _ in range(8)]
-    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
-    assert result is net and moved == ()
+    found = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
+    assert found.model is net and found.moved == ()
 
 
 def test_queries_and_keys_are_evened_out_and_keep_their_product():
     uneven = np.geomspace(0.1, 10, 8).astype(F)
     net = attention(SEPARATE, wq=normal(8, 8) * uneven * F(0.2), bq=normal(8) * uneven, wk=normal(8, 8) / uneven)
     rows = [{"x": normal(1, 6, 8)} for _ in range(8)]
-    result, moved = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
-    assert "scores" in [tensor for _, tensor in moved]
+    found = migrate(net, quantizing.plan(net, load_target("cpu"), QuantConfig()), rows, by_nodes=False)
+    result = found.model
+    assert "scores" in [tensor for _, tensor in found.moved]
     same_function(net, result)
+    assert_the_rest_is_the_same(net, found, rows[0])
     q, k = (
         [_spread(graph, name, axes, rows) for graph in (net, result)] for name, axes in (("q", (0, 2)), ("k", (0, 3)))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from intact.model import query
 from intact.numbers.encoding import encode
@@ -12,12 +13,12 @@ from intact.quantization.calibration.observe import observe
 from intact.quantization.improve.coarse_scales import least_error_scales
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import linear
-from intact.quantization.improve.migrate import describe, migrate
+from intact.quantization.improve.migrate import migrate
 from intact.quantization.planning.rescue import rescue
 from intact.runtime import ort_cpu
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
-from tests.quantization.models import model, quantized, read
+from tests.quantization.models import assert_the_rest_is_the_same, model, quantized, read
 
 F = np.float32
 RNG = np.random.default_rng(11)
@@ -102,6 +103,18 @@ def test_feedback_leaves_less_error_in_the_outputs_than_rounding_to_nearest():
     assert np.square(x @ (fed - weights).T).sum() < 0.7 * np.square(x @ (nearest - weights).T).sum()
 
 
+def algebra_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_improving_makes_every_product_with_one_thread(monkeypatch):
+    inside, improve = [], quantizing.improve
+    monkeypatch.setattr(quantizing, "improve", lambda *a, **k: inside.append(algebra_threads()) or improve(*a, **k))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        quantized(layer(), [{"x": normal(1, 8, 16)} for _ in range(4)], effort="normal")
+        assert (inside, algebra_threads()) == ([{1}], {2})
+
+
 def test_independent_inputs_are_rounded_to_nearest():
     weights = RNG.standard_normal((3, 10))
     found = round_with_feedback(
@@ -153,13 +166,15 @@ def test_memory_of_a_study_does_not_depend_on_the_number_of_rows():
 
     net = layer()
     plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-    encoding = encode(-1.0, 1.0, "uint8", symmetric=False)
-    candidates = dict.fromkeys(plan.grids, (encoding,))
-    (study,) = studies(net, plan, candidates, rows=4)
-    before = study.moments.nbytes
-    for _ in range(20):
-        study.add(normal(1, 8, 16))
-    assert (study.moments.nbytes, study.moments.rows) == (before, 160)
+    before, kept = [], []
+    for rows in (64, 256):
+        (study,) = studies(net, plan, rows)
+        before.append(study.moments.nbytes)
+        for _ in range(rows):
+            study.add(normal(1, 32, 16))
+        assert (study.moments.nbytes, study.moments.rows) == (before[0], rows * 32)
+        kept.append(sum(columns.size for columns in study.kept))
+    assert kept[0] == kept[1] == 1536 * 16
 
 
 OUTLIERS = np.where(np.arange(16) == 3, 60.0, 1.0).astype(F)
@@ -176,8 +191,10 @@ def normalized(more=""):
 def test_smoothing_moves_an_outlying_channel_and_keeps_the_function(more, muls):
     net, rows = normalized(more), [{"x": normal(1, 8, 16)} for _ in range(6)]
     plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-    result, moved = migrate(net, plan, rows, by_nodes=True)
-    assert [tensor for _, tensor in moved] == ["n"] and describe(moved)[0].startswith("smoothing: ")
+    found = migrate(net, plan, rows, by_nodes=True)
+    result = found.model
+    assert [tensor for _, tensor in found.moved] == ["n"] and found.notes()[0].startswith("smoothing: ")
+    assert_the_rest_is_the_same(net, found, rows[0])
     assert sum(node.op_type == "Mul" for node in result.graph) == muls
     for row in rows:
         for name, expected in ort_cpu.run(net, row).items():
@@ -193,7 +210,7 @@ def test_smoothing_leaves_alone_what_it_may_not_or_need_not_touch():
     rows = [{"x": normal(1, 8, 16)} for _ in range(6)]
     for net, by_nodes in ((plain, True), (normalized("z = Relu(n)"), False)):
         plan = quantizing.plan(net, load_target("cpu"), QuantConfig())
-        assert migrate(net, plan, rows, by_nodes=by_nodes)[1] == ()
+        assert migrate(net, plan, rows, by_nodes=by_nodes).moved == ()
 
 
 def _sqnr(net, result, row):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -28,15 +30,34 @@ def studied(body="m = MatMul(x, w)  y = Add(m, b)", **weights):
     """A layer, its plan, its grids and integers, and what was seen of its input on two grids that it may have."""
     float_model = model("float[8,6] x", "float[8,4] y", body, **{"w": WEIGHT, "b": BIAS, **weights})
     plan = quantizing.plan(float_model, load_target("cpu"), QuantConfig())
-    (found,) = studies(float_model, plan, dict.fromkeys(plan.grids, (COARSE, FINE)), rows=3)
+    (found,) = studies(float_model, plan, rows=3)
     x = RNG.standard_normal((3, 8, 6)).astype(F) + F(0.7)
     for row in x:
         found.add(row)
+    found.expect((COARSE, FINE))
     ((weight, _),) = found.layers
     encoding = grid.encode(WEIGHT.min(axis=0), WEIGHT.max(axis=0), "int8", symmetric=True, axis=1)
     integers = grid.quantize(WEIGHT, encoding)
     resolved = Resolved(dict.fromkeys(plan.tensors, COARSE), {(weight.node, weight.index): (encoding, integers)})
     return float_model, plan, resolved, found, x.reshape(-1, 6).astype(np.float64)
+
+
+@pytest.mark.parametrize("told", ["before", "after"])
+def test_parts_of_the_rows_and_grids_told_late_make_no_difference(told):
+    _, _, _, found, x = studied()
+    whole = replace(found.fresh(), candidates=None if told == "after" else found.candidates)
+    parts = whole.fresh(), whole.fresh()
+    for number, row in enumerate(x.reshape(3, 8, 6).astype(F)):
+        parts[number > 0].add(row)
+    for part in parts:
+        whole.join(part)
+    if told == "after":
+        assert sum(columns.shape[1] for columns in whole.kept) == len(x) and whole.tried == 0
+        whole.expect((COARSE, FINE))
+    assert whole.tried == len(x) and not whole.kept
+    np.testing.assert_allclose(whole.disturbance, found.disturbance, rtol=1e-5)
+    for index in (0, 1):
+        np.testing.assert_allclose(whole.mean_on_grid(index), found.mean_on_grid(index), rtol=1e-5)
 
 
 def test_the_noise_of_the_input_is_that_of_its_grid_in_every_row():

@@ -296,3 +296,30 @@ def test_a_range_that_is_known_is_that_of_a_grid_of_one_tensor_only():
         "b": None,
         "y": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("operator", "settings", "method"),
+    [
+        ("LpNormalization(c)", {"activation_type": "uint16"}, "auto"),  # which clips nothing of 16 bits, and has room
+        ("LpNormalization(c)", {"activation_type": "uint16", "method": "mse"}, "minmax"),
+        ("LpNormalization(c)", {}, "minmax"),
+        ("LayerNormalization(c, g, b)", {"activation_type": "uint16"}, "minmax"),
+    ],
+)
+def test_what_a_direction_is_taken_of_has_room_in_16_bits(operator, settings, method):
+    weights = {"w": weight(4, 4), "v": weight(4, 4), "g": weight(4), "b": weight(4)}
+    given = model("float[2,4] x", "float[2,4] y", f"c = MatMul(x, w)  n = {operator}  y = MatMul(n, v)", **weights)
+    found = plan(given, load_target("qnn"), QuantConfig.from_dict(settings))
+    assert found.grids[found.tensors["c"]].method == method
+
+
+def test_grids_have_the_headroom_that_the_settings_ask_for():
+    found = planned(headroom=3.0)
+    assert {grid.headroom for grid in found.grids.values()} == {3.0}
+
+
+def test_no_channels_are_evened_out_where_room_is_asked_for(monkeypatch):
+    monkeypatch.setattr(quantizing, "migrate", lambda *_, **__: pytest.fail("channels lose their room"))
+    config = QuantConfig(headroom=1.0, activation_type="uint16")
+    assert quantizing.quantize(net(), load_target("qnn"), config, FEEDS).plan.nodes

@@ -8,7 +8,7 @@ import pytest
 
 from intact.model import normalize, upgrade
 from intact.rules.float import optimization
-from intact.rules.float.patches import SplitLongStride
+from intact.rules.float.patches import SplitLongStride, TakePixelsIntoChannels
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
 from tests.zoo.large import vit_small
@@ -45,7 +45,7 @@ def strides(model: ir.Model) -> list[list[int]]:
 def test_it_fires_until_no_stride_is_too_long_and_keeps_the_numbers(kernel, size, expected):
     body, signature, arrays = conv(kernel, size)
     before = given(body, signature, **arrays)
-    after = optimization.optimize(before, ops=lambda *_: True, longest_stride=LONGEST).model
+    after = optimization.optimize(before, ops=lambda *_: True, asked=[SplitLongStride(LONGEST)]).model
     assert strides(after) == expected
     assert difference(before, after) < 1e-5
 
@@ -81,6 +81,56 @@ def test_patches_of_a_transformer_are_left_alone_for_targets_without_a_limit():
     small = vit_small(image=64, layers=1, width=24, heads=3, classes=10)
     model = normalize.normalize(upgrade.upgrade(ir.from_proto(small)).model)
     whole = optimization.optimize(model, ops=lambda *_: True).model
-    split = optimization.optimize(model, ops=lambda *_: True, longest_stride=LONGEST).model
+    split = optimization.optimize(model, ops=lambda *_: True, asked=[SplitLongStride(LONGEST)]).model
     assert [ops(found).count("Conv") for found in (whole, split)] == [1, 2]
     assert difference(model, split) < 1e-5
+
+
+LANES = 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "attributes", "expected"),
+    [
+        # The stem of a ResNet: four cells of two pixels hold seven, the first pixel of the first cell is not read.
+        ((7, 7), 16, {"strides": [2, 2], "pads": [3, 3, 3, 3]}, ([4, 4], [2, 2, 1, 1])),
+        ((7, 7), 16, {"strides": [2, 2]}, ([4, 4], [0, 0, 0, 0])),
+        ((5, 7), 18, {"strides": [3, 3], "pads": [1, 2, 3, 4]}, ([3, 3], [1, 1, 1, 1])),
+        ((7, 7), 15, {"strides": [3, 1], "pads": [3, 3, 3, 3]}, ([3, 7], [1, 3, 1, 3])),
+    ],
+)
+def test_pixels_go_into_channels_and_the_numbers_stay(kernel, size, attributes, expected):
+    body, signature, arrays = conv(kernel, size, **attributes)
+    before = given(body, signature, **arrays)
+    after = rewritten([TakePixelsIntoChannels(LANES)], body, signature, **arrays).model
+    cells, rest = after.graph
+    assert list(cells.attributes["strides"].as_ints()) == attributes["strides"]
+    assert list(rest.attributes["strides"].as_ints()) == [1, 1]
+    assert [list(rest.attributes[name].as_ints()) for name in ("kernel_shape", "pads")] == list(expected)
+    assert difference(before, after) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (conv((7, 7), 16, strides=[1, 1]), "strides [1, 1] skip no pixel, or its padding is not given in numbers"),
+        (
+            conv((7, 7), 15, strides=[2, 2], pads=[3, 3, 3, 3]),
+            "graph input 'x' is no whole number of cells of [2, 2] pixels, or they are not all read",
+        ),
+        (
+            conv((3, 3), 16, strides=[2, 2], pads=[1, 1, 1, 1]),
+            "8192 instead of 9216 multiplications for each result save too few",
+        ),
+        (
+            conv((7, 7), 16, channels=32, strides=[2, 2], pads=[3, 3, 3, 3]),
+            "81920 instead of 50176 multiplications for each result save too few",
+        ),
+        (conv((7, 7), 32, strides=[2, 2], dilations=[2, 2]), "it has groups or dilations"),
+    ],
+)
+def test_pixels_stay_where_they_are(case, reason):
+    body, signature, arrays = case
+    result = rewritten([TakePixelsIntoChannels(LANES)], body, signature, **arrays)
+    assert ops(result.model) == ["Conv"]
+    assert result.refusals[0].reason == reason

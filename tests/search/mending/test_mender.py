@@ -18,8 +18,9 @@ from intact.pipeline.mending import shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
+from intact.search.debug.device import worst_rows
+from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
-from intact.search.mending import other_forms
 from intact.search.mending.other_forms import FaultSite
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.registry import load_target
@@ -202,7 +203,7 @@ def deconvolution(path):
 
 
 @pytest.mark.qnn
-def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
+def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
     path = deconvolution(tmp_path / "m.onnx")
     rng = np.random.default_rng(2)
     np.savez(tmp_path / "d.npz", x=rng.standard_normal((24, 2, 4, 5, 6)).astype(np.float32))
@@ -214,7 +215,10 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
         }
     )
     plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
+    foreseen = build_any(path, config, tmp_path / "foreseen")
     learnt = tmp_path / "learnt.json"
+    # The table knows of it, so that builds need not look for it; here they do.
+    monkeypatch.setattr(learning, "foresee", lambda *_: None)
     built = build_any(path, config, tmp_path / "mended", learnt=learnt)
 
     compiled = {
@@ -222,6 +226,8 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     }
     assert plain.verdict == "broken" and compiled["p"] < 6
     assert built.verdict == "good" and compiled["m"] > 33
+    assert foreseen.accuracy == built.accuracy and "mend" not in [stage.name for stage in foreseen.stages]
+    assert any("since the device is wrong about it otherwise" in text for text in foreseen.warnings)
     (told,) = [stage for stage in built.stages if stage.name == "mend"]
     assert "deconvolve" in told.details["done"][0]
     assert [stage.name for stage in built.stages].count("verify") == 1
@@ -232,3 +238,22 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path):
     again = build_any(path, config, tmp_path / "again", learnt=learnt)
     assert "mend" not in [stage.name for stage in again.stages]
     assert again.accuracy == built.accuracy and any("earlier build learnt" in text for text in again.warnings)
+
+
+def test_the_rows_that_go_wrong_are_those_that_are_looked_at(monkeypatch):
+    """A device may be wrong about large values only, and the first rows have none."""
+    simulator = WrongAt(has("Sigmoid"))
+    run = simulator.run  # every row is wrong
+
+    def on_large_values(path, samples, device):
+        right = execution.run(io.load(path), samples)
+        return [
+            w if np.abs(s["x"]).max() > 2 else r
+            for s, w, r in zip(samples, run(path, samples, device), right, strict=True)
+        ]
+
+    monkeypatch.setattr(simulator, "run", on_large_values)
+    rows = [{"x": np.full((1, 4), value, np.float32)} for value in (0.5, 1.0, 1.5, 2.9, 0.1, 2.5)]
+    picked = worst_rows(model_of("widen_inputs"), rows, simulator, None)
+    assert [float(row["x"].max()) for row in picked] == pytest.approx([2.9, 2.5])
+    assert worst_rows(model_of("widen_inputs"), rows[:2], simulator, None) == rows[:2]

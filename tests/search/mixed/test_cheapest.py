@@ -194,6 +194,17 @@ def test_a_model_as_written_costs_what_its_levels_cost(zoo, precision):
     assert changed_cost < uniform.cost if precision != "uint8" else changed_cost > uniform.cost
 
 
+def test_layers_that_optimizing_made_anew_are_on_the_bill_in_the_types_that_they_have(zoo):
+    settings = config(zoo, "bert", min_sqnr=GOAL, compile={"device": "rknn", "soc": "rk3588"})
+    begun = preparation.optimize(preparation.begin(zoo.model("bert"), settings, Log(Silence()))[0], Log(Silence()))
+    found = curve.curve_of(begun)
+    uniform = next(u for u in found.uniform if u.precision == "int8")
+    prepared = preparation.quantize(replace(begun, config=curve.settings(begun, found.found, uniform)), Log(Silence()))
+    written = found.bill(prepared.model)
+    assert written.groups == {"w8a8": len(found.found.groups)}
+    assert written.cost == pytest.approx(uniform.cost, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("device", "names"), [("cpu", ["uint8", "int8"]), ("qnn", ["uint8", "int8", "int16", "w8a16", "fp16"])]
 )

@@ -91,6 +91,22 @@ def test_multiply_adds_are_those_of_the_definition(text, x, weight, y, expected)
     assert multiply_adds(net.graph[0]) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "x", "weight", "y", "expected"),
+    [
+        ("y = MatMul(x, w)", "2,3,4", (4, 5), "2,3,5", 2 * 3 * 32 * 32),
+        ("y = Gemm(x, w)", "3,64", (64, 33), "3,33", 3 * 64 * 64),
+        # The cycles of rknn-toolkit2 2.5.0 for 1024 products each: 1229312, 112896.
+        ("y = Conv<strides=[2,2]>(x, w)", "1,3,229,229", (64, 3, 7, 7), "1,64,112,112", 1229312 * 1024),
+        ("y = Conv<group=32>(x, w)", "1,32,114,114", (32, 1, 3, 3), "1,32,112,112", 112896 * 1024),
+        ("y = Add(x, w)", "2,3", (2, 3), "2,3", 0),
+    ],
+)
+def test_channels_that_are_missing_are_multiplied_as_well_where_many_are_at_once(text, x, weight, y, expected):
+    net = model(f"float[{x}] x", f"float[{y}] y", text, w=np.zeros(weight, np.float32))
+    assert multiply_adds(net.graph[0], 32) == expected
+
+
 def test_each_point_of_the_front_costs_more_and_is_more_accurate_than_the_one_before(ladder):
     front = ladder.front()
     assert len(front) > 2 and front[0].levels == ladder.uniform(0).levels

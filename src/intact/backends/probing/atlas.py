@@ -16,15 +16,23 @@ from intact.backends import probing
 from intact.backends.probing import Question, subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
 from intact.backends.probing.cases import Case, Chain
-from intact.backends.probing.factors import Factor, factors_between, factors_of
+from intact.backends.probing.factors import factors_between, factors_of
+from intact.backends.probing.fitting import Factor
+from intact.backends.probing.probe_job import IDENTICAL
+from intact.backends.probing.shape_factors import around, paired, shape_factors
+from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 
 # A result below so many dB is wrong, unless it has 8 bits and is nowhere further off than so many steps of its grid.
 LEAST_DB, MOST_STEPS = 33.0, 3.0
-# One comparison in ten comes out otherwise: rounding alone may exchange the order of two numbers nearly equal.
-LEAST_DB_OF_COMPARISONS = 10.0
+# One comparison in ten comes out otherwise: rounding alone may exchange the order of two numbers nearly equal. Where it
+# does not as the case stands, one in a hundred is too many.
+LEAST_DB_OF_COMPARISONS, LEAST_DB_OF_EXACT_ONES = 10.0, 20.0
 # How much worse than the case as it stands a result has to be.
 LOSS_DB = 6.0
+# Pairs of factors of one case whose surroundings are looked at.
+MOST_CORNERS = 3
+LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
@@ -55,6 +63,11 @@ class Spot:
         last = self.asked if isinstance(self.asked, Case) else self.asked.steps[-1]
         return last.output.split()[0]
 
+    @property
+    def kind(self) -> str:
+        """The name of its factor."""
+        return AS_IT_STANDS if self.factor is None else self.factor.name
+
     def built(self) -> Case | Chain | None:
         """The case to ask about; None where there is none at this value."""
         return self.asked if self.factor is None else self.factor.at(self.value)
@@ -76,7 +89,7 @@ class Region:
 
     @property
     def edges(self) -> tuple[Spot, ...]:
-        """The values on both sides of each edge."""
+        """The values on both sides of each edge; the first and the last where there is no edge between two."""
         return tuple(spot for spot in (self.wrong[0], self.wrong[-1], self.below, self.above) if spot is not None)
 
     @property
@@ -118,24 +131,59 @@ class Atlas:
         self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
         taken = [case for case in cases if self._taken(Spot(case)) is not None]
         # Shapes are asked in one case for each type of the result: they matter alike for all weights.
-        shaped = {(case.template.name, case.output): case.name for case in reversed(taken)}.values()
-        spots = {
-            (case.name, factor.name): [Spot(case, factor, value) for value in factor.values]
-            for case in taken
-            for factor in factors_of(case, shapes=case.name in shaped)
-        }
-        spots |= {
-            (chain.name, factor.name): [Spot(chain, factor, value) for value in factor.values]
+        last = {(case.template.name, case.output): case for case in reversed(taken)}
+        shaped = {case.name: case for case in last.values()}
+        rows = [_row(case, factor) for case in taken for factor in factors_of(case, shapes=case.name in shaped)]
+        rows += [
+            _row(chain, factor)
             for chain in chains
             if (answer := self._answer(Spot(chain))) is not None and answer.right
             for factor in factors_between(chain)
-        }
-        self._ask([spot for row in spots.values() for spot in row], progress)
+        ]
+        self._narrow(rows, progress)
+        # Two at a time, in one case for each width of numbers.
+        wide = {(case.template.name, _is_wide(case)): case for case in reversed(last.values())}.values()
+        two = [_row(case, factor) for case in wide for factor in paired(case, self._wrong_alone(case))]
+        self._narrow(two, progress)
+        shapes = {(case.name, factor.name) for case in wide for factor in shape_factors(case)}
+        single = [row for row in rows if row and (row[0].asked.name, row[0].kind) in shapes]
+        corners = [row for found in self._corners((*single, *two)) for row in found]
+        self._narrow(corners, progress)
+        telling = [row for row in corners if self._matters(row)]
+        self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
+
+    def _narrow(self, rows: Sequence[list[Spot]], progress: Progress) -> None:
+        """Ask about every spot, then between those that are right and those that are wrong."""
+        self._ask([spot for row in rows for spot in row], progress)
         for _ in range(HALVINGS):
-            for row in spots.values():
-                row += self._between(row)
-            self._ask([spot for row in spots.values() for spot in row], progress)
-        self.regions += [region for row in spots.values() for region in self._regions(row)]
+            between = [self._between(row) for row in rows if row]
+            if not any(between):
+                return
+            for row, more in zip((row for row in rows if row), between, strict=True):
+                row += more
+            self._ask([spot for more in between for spot in more], progress)
+
+    def _matters(self, row: Sequence[Spot]) -> bool:
+        """True if a good part of the values of a factor is right: otherwise it is no condition."""
+        judged = [wrong for _, _, wrong in self._judged(row)]
+        return judged.count(False) >= LEAST_RIGHT * len(judged)
+
+    def _wrong_alone(self, case: Case) -> Callable[[Factor], list[float]]:
+        def wrong(factor: Factor) -> list[float]:
+            return [spot.value for spot, _, is_so in self._judged(_row(case, factor)) if is_so]
+
+        return wrong
+
+    def _corners(self, rows: Sequence[Sequence[Spot]]) -> Iterator[list[list[Spot]]]:
+        """For each shape that is wrong, the last of those that one factor or two of them give, what else that takes."""
+        corners: dict[str, list[Spot]] = {}
+        for row in rows:
+            wrong = [spot for spot, _, is_so in self._judged(row) if is_so]
+            if wrong:
+                corners.setdefault(wrong[-1].asked.name, []).append(wrong[-1])
+        for spot in (spot for found in corners.values() for spot in found[:MOST_CORNERS]):
+            assert spot.factor is not None, "what is wrong together was varied"
+            yield [_row(spot.asked, factor) for factor in around(spot.factor, spot.value)]
 
     def confirm(self, regions: Sequence[Region], progress: Progress) -> list[Region]:
         """Those of the regions of another architecture in which this one is wrong too; only edges are asked."""
@@ -195,6 +243,9 @@ class Atlas:
         judged = self._judged(row)
         usual = self._answer(Spot(row[0].asked))
         assert usual is not None, "only what the library computes is varied"
+        factor = row[0].factor
+        if factor is not None and not factor.ordered:
+            judged = [item for item in judged if item[2]]
         for wrong, group in itertools.groupby(enumerate(judged), key=lambda item: item[1][2]):
             part = list(group)
             if not wrong:
@@ -206,6 +257,14 @@ class Atlas:
             yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
 
 
+def _is_wide(case: Case) -> bool:
+    return any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+
+
+def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
+    return [Spot(asked, factor, value) for value in factor.values]
+
+
 def is_wrong(answer: Answer, usual: Answer | None = None, *, output: str) -> bool:
     """True if a result, of the type `output`, is wrong, and clearly more so than the usual one of its case."""
     if answer.sqnr_db is None:
@@ -213,7 +272,11 @@ def is_wrong(answer: Answer, usual: Answer | None = None, *, output: str) -> boo
     if output in ("uint8", "int8") and answer.steps is not None and answer.steps <= MOST_STEPS:
         return False
     worse = usual is None or usual.sqnr_db is None or answer.sqnr_db < usual.sqnr_db - LOSS_DB
-    return answer.sqnr_db < (LEAST_DB_OF_COMPARISONS if output == "bool" else LEAST_DB) and worse
+    least = LEAST_DB
+    if output == "bool":
+        exact = usual is not None and usual.sqnr_db is not None and usual.sqnr_db >= IDENTICAL
+        least = LEAST_DB_OF_EXACT_ONES if exact else LEAST_DB_OF_COMPARISONS
+    return answer.sqnr_db < least and worse
 
 
 def _figures(answer: Answer) -> str:
@@ -232,7 +295,7 @@ class Made:
 def made(
     backend: str,
     archs: Sequence[int],
-    ops: Sequence[str] | None,
+    asked: Asked,
     known: Probed | None,
     progress: Progress,
     workers: int,
@@ -241,8 +304,9 @@ def made(
     taken_by = shipped(backend)
     assert taken_by is not None, "a backend with a library ships its answers"
     first = Atlas(backend, archs[0], known, workers)
-    cases = [*subjects.taken(taken_by, archs[0], ops), *subjects.alone(ops)]
-    first.explore(cases, subjects.chains(ops), progress)
+    part = (asked.ops, asked.types)
+    cases = [*subjects.taken(taken_by, archs[0], *part), *subjects.alone(*part)]
+    first.explore(cases, subjects.chains(*part), progress)
     probed, wrong = first.probed, [[archs[0]] for _ in first.regions]
     for arch in archs[1:]:
         other = Atlas(backend, arch, probed, workers)

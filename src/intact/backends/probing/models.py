@@ -25,6 +25,9 @@ PROBED = "probed"
 # Elements that share one integer scale where a weight is quantized in blocks.
 BLOCK = 16
 
+# Operators whose indices number what lies along an axis of their first input.
+INDEXED = ("Gather", "GatherElements")
+
 _INTEGER_INPUTS = {"index": ir.DataType.INT64, "index32": ir.DataType.INT32, "bool": ir.DataType.BOOL}
 # Outputs that are on no grid.
 _OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_INPUTS}
@@ -70,12 +73,19 @@ def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
         name = f"{prefix}input{index}"
         if operand.role in _INTEGER_INPUTS:
             dtype = _INTEGER_INPUTS[operand.role].numpy()
-            # 0 and 1, unless a case says how far its indices go.
-            feeds[name] = random.integers(0, max(2, int(operand.high)), operand.shape).astype(dtype)
+            feeds[name] = random.integers(0, max(2, _reach(case.template)), operand.shape).astype(dtype)
         elif slot != ABSENT and operand.role not in LITERALS and not _slot(slot).constant:
             values = random.uniform(operand.low, operand.high, operand.shape) * operand.fill
             feeds[name] = values.astype(_floats(slot))
     return feeds
+
+
+def _reach(template: Template) -> int:
+    """The number of things that the indices of an operator number: all that are there are read."""
+    if template.op not in INDEXED:
+        return 0
+    axis: int = template.attributes.get("axis", 0)
+    return template.operands[0].shape[axis]
 
 
 def _model(writers: Sequence[_CaseWriter]) -> ir.Model:
@@ -252,7 +262,7 @@ class _CaseWriter:
             return self._blocks(name, operand, dtype, plain=PLAIN in self.case.slots[index].split())
         per_channel = slot.granularity == "channel"
         self.grids[index] = grid = self._constant_grid(name, operand, slot, per_channel)
-        values = self.random.uniform(operand.low, operand.high, operand.shape)
+        values = self.random.uniform(operand.low, operand.high, operand.shape) * operand.fill
         shape = [-1 if per_channel and i == self.case.template.axis else 1 for i in range(len(operand.shape))]
         zeros = middle(dtype) if slot.symmetric else middle(dtype) + 1
         integers = to_levels(values, grid.steps.reshape(shape), zeros, dtype)

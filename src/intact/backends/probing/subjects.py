@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from intact.backends.probing.answers import Probed
 from intact.backends.probing.cases import ABSENT, LITERALS, Case, CaseOperand, Chain, Template, cases
-from intact.backends.probing.factors import chained, fitted
+from intact.backends.probing.fitting import chained, fitted
 
 # The types of a chain: what activations have, and what weights, biases and other constants have beside them.
 TYPES = {
@@ -21,33 +21,58 @@ TYPES = {
 }
 
 
-def taken(probed: Probed, arch: int, ops: Sequence[str] | None = None) -> list[Case]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A part of an atlas: operators, and types of activations; None stands for all."""
+
+    ops: tuple[str, ...] | None = None
+    types: tuple[str, ...] | None = None
+
+    @property
+    def told(self) -> tuple[str, ...] | None:
+        """The operators, with the types where not all were asked about."""
+        types = "" if self.types is None else f" ({', '.join(self.types)})"
+        return None if self.ops is None and not types else tuple(f"{op}{types}" for op in self.ops or ("every",))
+
+
+def _is_of(case: Case, types: Sequence[str] | None) -> bool:
+    """True if everything of a case that is on the grid of an activation has one of the types."""
+    pairs = zip(case.template.operands, case.slots, strict=True)
+    read = [slot.split()[0] for operand, slot in pairs if operand.role in ("x", "y", "table")]
+    numbers = {*read, case.output.split()[0]} - {"index", "index32", "bool"}
+    return types is None or numbers <= set(types)
+
+
+def taken(
+    probed: Probed, arch: int, ops: Sequence[str] | None = None, types: Sequence[str] | None = None
+) -> list[Case]:
     """One case for each operator, types and kind of grid that the library takes and gets right, with its range."""
     found: dict[tuple[object, ...], Case] = {}
-    for case in cases(ops):
+    for case in (one for one in cases(ops) if _is_of(one, types)):
         answer = probed.answers.get(case.name, {}).get(arch)
         if answer is not None and answer.accepted:
-            types = tuple(slot.split()[0] for slot in case.slots)
-            found.setdefault((case.template.name, types, case.output.split()[0], case.grid), case)
+            kinds = tuple(slot.split()[0] for slot in case.slots)
+            found.setdefault((case.template.name, kinds, case.output.split()[0], case.grid), case)
     with_ranges = (case if case.grid != "own" else fitted(case) for case in found.values())
     return [case for case in with_ranges if case is not None]
 
 
-def alone(ops: Sequence[str] | None = None) -> list[Case]:
+def alone(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Case]:
     """The cases that only an atlas asks about, with their ranges."""
     steps = (_step(name, entry, dtype) for name, entry in _file()["alone"].items() for dtype in TYPES)
-    wanted = (fitted(case) for case in steps if ops is None or case.template.op in ops)
+    wanted = (fitted(case) for case in steps if (ops is None or case.template.op in ops) and _is_of(case, types))
     return [case for case in wanted if case is not None]
 
 
-def chains(ops: Sequence[str] | None = None) -> list[Chain]:
+def chains(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Chain]:
     """Every pair of operators that follow each other, and the triples that networks are full of."""
-    return [chain for chain in map(chained, _rows(ops)) if chain is not None]
+    rows = _rows(ops, [dtype for dtype in TYPES if types is None or dtype in types])
+    return [chain for chain in map(chained, rows) if chain is not None]
 
 
-def _rows(ops: Sequence[str] | None) -> Iterator[list[Case]]:
+def _rows(ops: Sequence[str] | None, types: Sequence[str]) -> Iterator[list[Case]]:
     file = _file()
-    for kind, dtype in itertools.product(("images", "tokens"), TYPES):
+    for kind, dtype in itertools.product(("images", "tokens"), types):
         steps = {name: _step(name, dict(entry), dtype) for name, entry in file[kind].items()}
         # What is on no grid ends a chain.
         first = [name for name, step in steps.items() if step.output == dtype]

@@ -16,9 +16,10 @@ from intact.backends.rknn import client as rknn_client
 from intact.backends.rknn import native, placing
 from intact.backends.rknn.client import CompiledRknn, Platform
 from intact.backends.rknn.log import CompilerReport
+from intact.backends.rknn.readable import readable
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.errors import ModelError, TargetError
-from intact.model import io, lowering, normalize
+from intact.model import io, normalize
 from intact.results import Cost, PlacedNode, Placement
 from intact.targets import provider_placement
 from intact.targets.spec import Soc
@@ -26,8 +27,6 @@ from intact.targets.spec import Soc
 MODEL = "model.onnx"
 SUFFIX = ".rknn"
 RKNN = f"model{SUFFIX}"
-# The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
-OPSET = 19
 
 
 class RknnBackend(Backend):
@@ -53,7 +52,7 @@ class RknnBackend(Backend):
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Compile `model` whole: the compiler itself leaves to the CPU what the NPU does not take."""
         named = _named(model)
-        made_from = io.save(lowering.lowered(named, OPSET), folder / MODEL)
+        made_from = io.save(readable(named), folder / MODEL)
         platform = platform_of(device)
         found = rknn_client.compile_rknn(folder / MODEL, folder / RKNN, platform, timeout=device.timeout)
         _refuse_failure(found, platform)
@@ -84,7 +83,7 @@ class RknnBackend(Backend):
     def place(self, model: ir.Model, device: Device) -> Placement:
         """Ask the compiler where it would compute the nodes of `model`; one that it refuses is nowhere on the NPU."""
         with scratch.folder("analyze") as folder:
-            io.save(lowering.lowered(model, OPSET), folder / MODEL)
+            io.save(readable(model), folder / MODEL)
             found = rknn_client.compile_rknn(folder / MODEL, None, platform_of(device), timeout=device.timeout)
         if found.error is not None:
             nodes = [PlacedNode(name, op, found.error) for name, op in provider_placement.node_ops(model).items()]
@@ -150,9 +149,9 @@ def _named(model: ir.Model) -> ir.Model:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """The model at `path` in an opset that the compiler reads, in a file of its own."""
+    """The model at `path` in a form that the compiler reads, in a file of its own."""
     with scratch.folder("rknn") as folder:
-        yield io.save(lowering.lowered(io.load(path), OPSET), folder / MODEL)[0]
+        yield io.save(readable(io.load(path)), folder / MODEL)[0]
 
 
 def _simulate(model: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:

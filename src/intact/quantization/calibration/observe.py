@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,46 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Mapping[str, np.ndarray]]: ...
 
 
+class Observation:
+    """Sketches of a model's tensors before a run: of all that decide a grid, those in `watched` with a histogram.
+
+    Computed tensors whose sketch is `known` are not looked at again.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: QuantPlan,
+        *,
+        watched: Collection[str] = (),
+        known: Mapping[str, Sketch] = MappingProxyType({}),
+    ) -> None:
+        self.model, self.plan, self.sketches = model, plan, _empty_sketches(plan, frozenset(watched))
+        constants = {name: v.const_value for name, v in query.initializers(model).items() if name in self.sketches}
+        for name, tensor in constants.items():
+            if tensor is not None:
+                self.sketches[name].add(tensor.numpy())
+        empty = {name: sketch for name, sketch in self.sketches.items() if name not in constants}
+        fit = {name: known[name] for name in empty if name in known and known[name].histogram >= empty[name].histogram}
+        self.sketches |= fit
+        self.missing = [name for name in empty if name not in fit]
+
+    def settled(self) -> dict[str, Sketch]:
+        """The sketches that are complete before the run: of constants, and those that are known."""
+        return {name: sketch for name, sketch in self.sketches.items() if name not in self.missing}
+
+    def checked(self) -> dict[str, Sketch]:
+        """The sketches after the run, if none of a tensor that ran is empty."""
+        values = query.values(self.model)
+        ran = {
+            name: self.sketches[name]
+            for name in dict.fromkeys(map(self.plan.source, self.plan.observed))
+            if not _never_ran(self.model, values[name], self.sketches[name])
+        }
+        _refuse_empty(ran)
+        return self.sketches
+
+
 def observe(
     model: ir.Model,
     plan: QuantPlan,
@@ -39,18 +80,26 @@ def observe(
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Sketch]:
     """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
-    sketches = _empty_sketches(plan, frozenset(watched))
-    constants = {name: value.const_value for name, value in query.initializers(model).items() if name in sketches}
-    for name, tensor in constants.items():
-        if tensor is not None:
-            sketches[name].add(tensor.numpy())
-    computed = {name: sketch.histogram for name, sketch in sketches.items() if name not in constants}
-    for seen in _observed(model, computed, rows, progress):
-        sketches |= {name: sketches[name].merge(sketch) for name, sketch in seen.items()}
-    values = query.values(model)
-    observed = dict.fromkeys(map(plan.source, plan.observed))
-    _refuse_empty({name: sketches[name] for name in observed if not _never_ran(model, values[name], sketches[name])})
-    return sketches
+    begun = Observation(model, plan, watched=watched)
+    histograms = {name: begun.sketches[name].histogram for name in begun.missing}
+    for seen in _observed(model, histograms, rows, progress):
+        begun.sketches |= {name: begun.sketches[name].merge(sketch) for name, sketch in seen.items()}
+    return begun.checked()
+
+
+def observe_beside(
+    begun: Observation,
+    others: Mapping[str, Sequence[Watcher]],
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Sketch]:
+    """`observe` and `watch` in one run: the sketches, while the watchers in `others` see their tensors."""
+    every: dict[str, list[Watcher]] = {name: [begun.sketches[name]] for name in begun.missing}
+    for name, several in others.items():
+        every.setdefault(name, []).extend(several)
+    watch(begun.model, every, rows, progress=progress)
+    return begun.checked()
 
 
 def idle_nodes(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> list[str]:
@@ -92,7 +141,7 @@ def watch(
     for number, shard in enumerate(shards.of_rows(rows)):
         # The first sums need no place of their own.
         seen = watchers if number == 0 else shards.fresh(watchers)
-        shards.watch_rows(session, seen, shard, progress)
+        shards.watch_rows(session, seen, shard, threads, progress)
         if number:
             shards.join(watchers, seen)
 

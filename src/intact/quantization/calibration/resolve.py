@@ -46,6 +46,7 @@ def resolve(
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
     merged = _merged(plan, seen)
     grids = {name: chosen.get(name) or _encoding(grid, merged.get(name)) for name, grid in plan.grids.items()}
+    grids |= _of_neighbours(model, plan, grids, {name for name, sketch in merged.items() if _is_zero(sketch)})
     tensors = {tensor: grids[name] for tensor, name in plan.tensors.items()}
     nodes = {node.name: node for node in query.all_nodes(model)}
     biases = {bias.node: bias for bias in plan.biases}
@@ -76,10 +77,16 @@ def check_constants(model: ir.Model, plan: QuantPlan) -> None:
 
 
 def candidates(plan: QuantPlan, seen: Mapping[str, Sketch]) -> dict[str, tuple[Encoding, ...]]:
-    """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one."""
-    merged = _merged(plan, seen)
+    """For each grid the encodings worth trying: one for each range method under `auto`, otherwise just one.
+
+    Grids that tensors decide which are not in `seen` are left out.
+    """
+    unseen = {plan.tensors[entry] for entry in plan.observed if plan.source(entry) not in seen}
+    merged = _merged(replace(plan, observed=tuple(e for e in plan.observed if plan.tensors[e] not in unseen)), seen)
     found = {}
     for name, grid in plan.grids.items():
+        if name in unseen:
+            continue
         sketch = merged.get(name)
         methods = worth_trying(grid) if sketch is not None else (grid.method,)
         found[name] = tuple(_encoding(replace(grid, method=method), sketch) for method in methods)
@@ -112,6 +119,37 @@ def _encoding(grid: PlannedGrid, seen: Sketch | None) -> Encoding:
     if wider <= 1:
         return encoding
     return arithmetic.encode(wider * chosen.low, wider * chosen.high, grid.dtype, symmetric=grid.symmetric)
+
+
+def _is_zero(seen: Sketch) -> bool:
+    return seen.low == seen.high == 0
+
+
+def _of_neighbours(
+    model: ir.Model, plan: QuantPlan, grids: Mapping[str, Encoding], empty: set[str]
+) -> dict[str, Encoding]:
+    """Grids for tensors of zeros, which fit any: the finest that a node has beside one.
+
+    A scale of 1 beside one of 1e-4 would make a device lose the finer numbers where both meet.
+    """
+    found: dict[str, Encoding] = {}
+    for node in query.all_nodes(model) if empty else ():
+        read = [plan.entry(v.name or "", node.name or "", i) for i, v in enumerate(node.inputs) if v is not None]
+        entries = (*read, *(value.name or "" for value in node.outputs))
+        names = {plan.tensors[entry] for entry in entries if entry in plan.tensors}
+        beside = [grids[name] for name in names - empty]
+        for name in names & empty:
+            own = grids[name]
+            fitting = [found[name]] if name in found else []
+            fitting += [_like(own, grid, plan.grids[name]) for grid in beside if grid.dtype == own.dtype]
+            if fitting:
+                found[name] = min(fitting, key=lambda grid: float(grid.scale))
+    return found
+
+
+def _like(own: Encoding, other: Encoding, planned: PlannedGrid) -> Encoding:
+    zero_point = own.zero_point if planned.symmetric else other.zero_point
+    return Encoding(own.dtype, np.maximum(other.scale, np.float32(planned.least_scale)), zero_point)
 
 
 def _range(grid: PlannedGrid, seen: Sketch | None) -> Range:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -90,15 +91,23 @@ def session_of(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu
 
 
 def watch_rows(
-    session: ort_cpu.Session | None, watchers: Watchers, rows: Iterable[Feeds], progress: Callable[[], None]
+    session: ort_cpu.Session | None,
+    watchers: Watchers,
+    rows: Iterable[Feeds],
+    threads: int,
+    progress: Callable[[], None],
 ) -> None:
-    """Run a model over rows, one after the other, and give the watchers of each tensor its values."""
-    for feeds in rows:
-        values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
-        for name, several in watchers.items():
-            for one in several:
-                one.add(values[name])
-        progress()
+    """Run a model over rows, one after the other, and give the watchers of each tensor its values.
+
+    Watchers work at once, each in one thread for a row: none sees the rows in another order.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        for feeds in rows:
+            values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
+            done = [pool.submit(one.add, values[name]) for name, several in watchers.items() for one in several]
+            for each in done:
+                each.result()
+            progress()
 
 
 def on_cluster(
@@ -153,7 +162,7 @@ def watch_shard(job: ShardJob) -> dict[str, list[Watcher]]:
     session = _opened(job.model, job.watchers, job.digests, job.threads)
     watchers: dict[str, list[Watcher]] = pickle.loads(job.watchers.read_bytes())
     # A worker may do several jobs at once, in threads: each needs arrays of its own.
-    watch_rows(session.twin() if session is not None else None, watchers, job.rows, lambda: None)
+    watch_rows(session.twin() if session is not None else None, watchers, job.rows, job.threads, lambda: None)
     return watchers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,39 +18,36 @@ from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
 from intact.quantization.improve.effort import Effort
 from intact.quantization.improve.rounding import correct_biases, round_weights
-from intact.quantization.improve.study import Study, best_candidates, expected_seconds, studies
+from intact.quantization.improve.study import Study, best_candidates, by_tensor, expect, expected_seconds, studies
 from intact.results import QuantPlan
 
 
 def improve(
     model: ir.Model,
-    plan: QuantPlan,
+    blocked: Blocked,
     seen: Mapping[str, Sketch],
     rows: Rows,
     *,
-    blocked: Blocked | None = None,
     effort: Effort | None = None,
+    studied: Sequence[Study] | None = None,
 ) -> tuple[ir.Model, Resolved]:
     """Grids by trial on the layers that read them, weights rounded with feedback, biases corrected.
 
-    `blocked` are the weights in blocks that were taken out of `plan`: they are rounded with feedback too.
+    `blocked` is the plan, with the weights in blocks apart: they are rounded with feedback too. Layers that have been
+    `studied` in another run are not looked at again.
     """
     effort = effort or Effort()
-    events = effort.events
-    blocked = blocked or Blocked(plan, ())
-    tries = candidates(plan, seen)
-    every = replace(plan, weights=(*plan.weights, *blocked.weights))
-    found = studies(model, every, tries, len(rows), effort.depth)
+    plan, every, events = blocked.rest, blocked.whole, effort.events
+    found = studies(model, every, len(rows), effort.depth) if studied is None else studied
     layers = sum(len(study.layers) for study in found)
     if layers:
         seconds = effort.run_seconds + expected_seconds(found, len(rows))
         events.note(f"rounding the weights of {layers} layers with feedback: about {max(1, round(seconds))} s")
-    watchers: dict[str, list[Study]] = {}
-    for study in found:
-        watchers.setdefault(study.tensor, []).append(study)
-    if watchers:
+    tries = candidates(plan, seen)
+    expect(found, plan, tries)
+    if found and studied is None:
         with events.stage("study the layers", len(rows)) as advance:
-            watch(model, watchers, rows, progress=advance)
+            watch(model, by_tensor(found), rows, progress=advance)
     best = best_candidates(plan, found)
     chosen = {grid: tries[grid][index] for grid, index in best.items()}
     nearest = resolve(model, plan, seen, chosen=chosen)

@@ -11,11 +11,12 @@ from intact.quantization.improve.scale_labels import factors
 
 
 class Editor:
-    """A model whose constants are replaced one after the other."""
+    """A model whose constants are replaced one after the other; `divided` are the tensors whose values change."""
 
     def __init__(self, model: ir.Model) -> None:
         self.graph = model.graph
         self.names = edit.Names(model)
+        self.divided: set[str] = set()
 
     def divide(self, fold: Fold, scales: np.ndarray) -> None:
         """Divide the constants of a fold, each element by the scale of its label."""
@@ -23,6 +24,7 @@ class Editor:
             array = query.constant(division.node.inputs[division.index])
             assert array is not None, "a fold divides constants"
             self.replace(division.node, division.index, array / factors(division.labels, scales))
+        self.divided |= {value.name or "" for value, _ in fold.divided}
 
     def divide_by_node(self, source: ir.Value, scales: np.ndarray) -> ir.Value:
         """Add a Mul behind `source` that divides each channel, along the last axis, by its scale."""

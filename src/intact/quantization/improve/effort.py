@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from intact.events import Events, Silence
+from intact.quantization.improve.coarse_scales import COARSE
 from intact.quantization.stopwatch import Stopwatch
 
 _FEWEST_COLUMNS = 64
@@ -16,21 +17,27 @@ class Depth:
     """The share of the inputs of layers that is looked at.
 
     `columns_per_input` is how many columns second moments are taken of, per input that is treated together;
-    `together` is how many those are at most, since moments take memory and time that grow with their square and cube;
+    `together` is how many those are at most, since moments take memory and time that grow with their square and cube,
+    and `together_coarse` how many where weights have so few bits that making up for their errors matters more;
     `directions` is in how many random sums of a layer's outputs the trial of grids looks at their change.
     """
 
     columns_per_input: int
     together: int
+    together_coarse: int
     directions: int
 
-    def columns(self, inputs: int, rows: int) -> int:
-        """The number of columns, of a layer with so many inputs, to look at in each of `rows`."""
-        return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, self.together) // max(rows, 1))
+    def block(self, dtype: str) -> int:
+        """The number of inputs that are treated together at most, for weights of a type."""
+        return self.together_coarse if dtype in COARSE else self.together
+
+    def columns(self, inputs: int, rows: int, block: int) -> int:
+        """The number of columns, of a layer with so many inputs in such blocks, to look at in each of `rows`."""
+        return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, block) // max(rows, 1))
 
 
-NORMAL = Depth(columns_per_input=8, together=2048, directions=32)
-HIGH = Depth(columns_per_input=32, together=8192, directions=256)
+NORMAL = Depth(columns_per_input=4, together=512, together_coarse=2048, directions=32)
+HIGH = Depth(columns_per_input=32, together=8192, together_coarse=8192, directions=256)
 DEPTHS: Mapping[str, Depth] = {"normal": NORMAL, "high": HIGH}
 
 

@@ -14,7 +14,8 @@ from intact.numbers.encoding import to_levels
 
 # Share of the mean diagonal that is added to H: what was not seen in calibration should not count as free.
 DAMPING = 0.01
-_BLOCK = 128
+# Inputs whose errors are fed back one by one; those of all earlier ones are fed back in one product.
+_BLOCK = 32
 
 
 def round_with_feedback(
@@ -27,22 +28,21 @@ def round_with_feedback(
     """
     order, factor = _factor(moments.astype(np.float64), noise)
     # One row an input: rows are contiguous, and each is rounded as a whole.
-    wanted = np.take_along_axis(weights.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
+    wanted = np.take_along_axis(weights.astype(np.float32).transpose(0, 2, 1), order[..., None], axis=1)
     scale, zero_point = (_by_input(values, order) for values in (scale, zero_point))
-    errors = np.zeros_like(wanted)
-    integers = np.empty(wanted.shape, np.int64)
+    errors, levels = np.empty_like(wanted), np.empty_like(wanted)
     inputs = wanted.shape[1]
     for start in range(0, inputs, _BLOCK):
         stop = min(start + _BLOCK, inputs)
-        block = wanted[:, start:stop] - factor[:, :start, start:stop].transpose(0, 2, 1) @ errors[:, :start]
+        left = wanted[:, start:stop] - factor[:, :start, start:stop].transpose(0, 2, 1) @ errors[:, :start]
         for row in range(start, stop):
-            fed_back = factor[:, None, start:row, row] @ errors[:, start:row]
             step, zero = scale[:, row], zero_point[:, row]
-            steps = to_levels(block[:, row - start] - fed_back[:, 0], step, zero, dtype)
-            integers[:, row] = steps
-            errors[:, row] = (steps - zero) * step - wanted[:, row]
-    result = np.empty_like(integers)
-    np.put_along_axis(result, order[..., None], integers, axis=1)
+            found = to_levels(left[:, row - start], step, zero, dtype)
+            error = (found - zero) * step - wanted[:, row]
+            levels[:, row], errors[:, row] = found, error
+            left[:, row - start + 1 :] -= factor[:, row, row + 1 : stop, None] * error[:, None]
+    result = np.empty(levels.shape, np.int64)
+    np.put_along_axis(result, order[..., None], levels.astype(np.int64), axis=1)
     return result.transpose(0, 2, 1)
 
 
@@ -50,12 +50,16 @@ def _by_input(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Scales or zero points as [groups, inputs, outputs], in the order of rounding."""
     if values.ndim == 2:
         groups, outputs = values.shape
-        return np.broadcast_to(values.astype(np.float64)[:, None, :], (groups, order.shape[1], outputs))
-    return np.take_along_axis(values.astype(np.float64).transpose(0, 2, 1), order[..., None], axis=1)
+        return np.broadcast_to(values.astype(np.float32)[:, None, :], (groups, order.shape[1], outputs))
+    return np.take_along_axis(values.astype(np.float32).transpose(0, 2, 1), order[..., None], axis=1)
 
 
 def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """The order to round in, largest moments first, and U of H = U D Uᵀ in that order, with ones on its diagonal."""
+    """The order to round in, largest moments first, and U of H = U D Uᵀ in that order, with ones on its diagonal.
+
+    H is factored in float64, since inputs may depend on each other; in float32 the factor is exact enough to feed back
+    errors of less than a step.
+    """
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     order = np.argsort(-diagonal, axis=1, kind="stable")
     h = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
@@ -64,4 +68,4 @@ def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
     h[:, index, index] += added[:, None]
     # Cholesky gives a lower factor; of the matrix turned round, it is the upper one turned round.
     upper = np.linalg.cholesky(h[:, ::-1, ::-1])[:, ::-1, ::-1]
-    return order, upper / np.diagonal(upper, axis1=1, axis2=2)[:, None, :]
+    return order, np.asarray(upper / np.diagonal(upper, axis1=1, axis2=2)[:, None, :], np.float32)

@@ -46,7 +46,7 @@ class MatrixProduct:
 
     def columns(self, x: np.ndarray, most: int) -> np.ndarray:
         rows: np.ndarray = x.T if self.input_transposed else x.reshape(-1, x.shape[-1])
-        return rows[None, _spread(len(rows), most)]
+        return rows[None, spread(len(rows), most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Convolution:
         around = integer.paddings(x.shape[2:], kernel, self.strides, self.dilations, self.pads, self.auto_pad)
         windows = integer.windows(np.pad(x, ((0, 0), (0, 0), *around)), kernel, self.strides, self.dilations)
         places = windows.shape[2 : x.ndim]
-        chosen = np.unravel_index(_spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
+        chosen = np.unravel_index(spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
         index: tuple[np.ndarray | slice, ...] = (chosen[0], slice(None), *chosen[1:])
         patches = windows[index]
         return np.moveaxis(patches.reshape(len(patches), self.groups, -1), 1, 0)
@@ -98,7 +98,7 @@ def linear(node: ir.Node, weight: np.ndarray, index: int) -> Linear | None:
     return None
 
 
-def _spread(count: int, most: int) -> np.ndarray:
+def spread(count: int, most: int) -> np.ndarray:
     """Up to `most` of the indices below `count`, at equal distances: the same ones every time."""
     if count <= most:
         return np.arange(count)

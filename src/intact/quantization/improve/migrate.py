@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -25,34 +26,60 @@ _NOTES: dict[type, str] = {
 }
 
 
-def migrate(
-    model: ir.Model, plan: QuantPlan, rows: Rows, *, by_nodes: bool
-) -> tuple[ir.Model, tuple[tuple[str, str], ...]]:
-    """A copy of `model` that computes the same on smoother channels; each tensor scaled, after the note about its kind.
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A model on smoother channels, with each tensor scaled after the note about its kind.
+
+    `changed` are the tensors with other values than before; a model that nothing was moved in is the one given.
+    """
+
+    model: ir.Model
+    moved: tuple[tuple[str, str], ...] = ()
+    changed: frozenset[str] = frozenset()
+
+    def notes(self) -> list[str]:
+        """One sentence for each kind of move, with how many there were."""
+        kinds = [note for note, _ in self.moved]
+        numbers = {note: kinds.count(note) for note in dict.fromkeys(kinds)}
+        return [note.format(number, s="" if number == 1 else "s") for note, number in numbers.items()]
+
+
+class Migration:
+    """The places of a model where scales may be moved: they watch a run over the data, and then decide.
 
     `by_nodes` allows a Mul where scales do not fold: it pays where the Mul is computed in float.
     """
-    result = model.clone()
-    # A Mul between integers would round once more: it pays only behind a tensor that is computed in float.
-    sites = list(_sites(result, plan, _produced(model, plan) if by_nodes else None))
-    if not sites:
-        return model, ()
-    watchers: dict[str, list[Channels]] = {}
-    for name, seen in (pair for site in sites for pair in site.watched()):
-        watchers.setdefault(name, []).append(seen)
-    watch(model, watchers, rows)
-    editor = Editor(result)
-    applied = [(_NOTES[type(site)], site.apply(editor)) for site in sites]
-    moved = tuple((note, tensor) for note, tensor in applied if tensor is not None)
-    edit.prune(result)
-    return (result, moved) if moved else (model, ())
+
+    def __init__(self, model: ir.Model, plan: QuantPlan, *, by_nodes: bool) -> None:
+        self._given, self._result = model, model.clone()
+        # A Mul between integers would round once more: it pays only behind a tensor that is computed in float.
+        self._sites = list(_sites(self._result, plan, _produced(model, plan) if by_nodes else None))
+
+    def watchers(self) -> dict[str, list[Channels]]:
+        """The channels to watch of each tensor of the model."""
+        found: dict[str, list[Channels]] = {}
+        for name, seen in (pair for site in self._sites for pair in site.watched()):
+            found.setdefault(name, []).append(seen)
+        return found
+
+    def apply(self) -> Migrated:
+        """Move scales wherever that is worth it."""
+        editor = Editor(self._result)
+        applied = [(_NOTES[type(site)], site.apply(editor)) for site in self._sites]
+        moved = tuple((note, tensor) for note, tensor in applied if tensor is not None)
+        if not moved:
+            return Migrated(self._given)
+        edit.prune(self._result)
+        return Migrated(self._result, moved, frozenset(editor.divided))
 
 
-def describe(moved: tuple[tuple[str, str], ...]) -> list[str]:
-    """One sentence for each kind of move, with how many there were."""
-    kinds = [note for note, _ in moved]
-    numbers = {note: kinds.count(note) for note in dict.fromkeys(kinds)}
-    return [note.format(number, s="" if number == 1 else "s") for note, number in numbers.items()]
+def migrate(model: ir.Model, plan: QuantPlan, rows: Rows, *, by_nodes: bool) -> Migrated:
+    """A copy of `model` that computes the same on smoother channels, after a run over `rows`."""
+    migration = Migration(model, plan, by_nodes=by_nodes)
+    watchers = migration.watchers()
+    if watchers:
+        watch(model, watchers, rows)
+    return migration.apply()
 
 
 def _sites(model: ir.Model, plan: QuantPlan, on_grid: set[str] | None) -> Iterator[Site]:

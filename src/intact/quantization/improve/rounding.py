@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,22 +16,30 @@ from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.linear_layers import Linear, Moments
 from intact.quantization.improve.study import Study
 from intact.results import QuantPlan, WeightPlan
+from intact.runtime import ort_cpu
 
 
 def round_weights(resolved: Resolved, studies: Sequence[Study], progress: Callable[[], None]) -> Resolved:
-    """The same grids with other integers for every studied weight."""
+    """The same grids with other integers for every studied weight; several weights are rounded at once."""
+    layers = [(study, weight, matrix) for study in studies for weight, matrix in study.layers]
     constants = dict(resolved.constants)
-    for study in studies:
-        # Quantizing the input adds step²/12 to each of its second moments.
-        noise = float(resolved.tensors[study.entry].scale) ** 2 / 12 * study.moments.rows
-        for weight, matrix in study.layers:
-            encoding, _ = constants[weight.node, weight.index]
-            scale, zero_point = _of_weights(encoding, study.linear, matrix)
-            integers = round_matrix(matrix, study.moments, scale, zero_point, encoding.dtype, noise)
-            rounded = study.linear.weight(integers).astype(narrowest(encoding.dtype))
-            constants[weight.node, weight.index] = (encoding, mapped.aside(rounded))
+    with ThreadPoolExecutor(ort_cpu.threads()) as pool:
+        rounded = pool.map(lambda layer: _rounded(resolved, *layer), layers)
+        for (_, weight, _), integers in zip(layers, rounded, strict=True):
+            key = weight.node, weight.index
+            constants[key] = (constants[key][0], mapped.aside(integers))
             progress()
     return replace(resolved, constants=constants)
+
+
+def _rounded(resolved: Resolved, study: Study, weight: WeightPlan, matrix: np.ndarray) -> np.ndarray:
+    """The integers of one weight."""
+    # Quantizing the input adds step²/12 to each of its second moments.
+    noise = float(resolved.tensors[study.entry].scale) ** 2 / 12 * study.moments.rows
+    encoding, _ = resolved.constants[weight.node, weight.index]
+    scale, zero_point = _of_weights(encoding, study.linear, matrix)
+    integers = round_matrix(matrix, study.moments, scale, zero_point, encoding.dtype, noise)
+    return study.linear.weight(integers).astype(narrowest(encoding.dtype))
 
 
 def round_matrix(

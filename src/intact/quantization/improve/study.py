@@ -12,11 +12,11 @@ import onnx_ir as ir
 from intact.numbers.encoding import Encoding, round_to_grid
 from intact.quantization.calibration.ranges.auto import WORTH_CLIPPING
 from intact.quantization.improve.effort import NORMAL, Depth
-from intact.quantization.improve.linear_layers import Linear, Moments, linear
+from intact.quantization.improve.linear_layers import Linear, Moments, linear, spread
 from intact.results import QuantPlan, WeightPlan
 
-# Columns a row of data that the trial of grids looks at: their outputs are computed once for each grid.
-_TRIAL_COLUMNS = 64
+# Columns of all rows together that grids are tried on. With a third of them wrong grids are chosen now and then.
+_TRIAL_COLUMNS = 1536
 # Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
 _ROUNDING_FACTOR = 6.0
 _TRIAL_SIZE = 512
@@ -26,7 +26,8 @@ _TRIAL_SIZE = 512
 class Study:
     """The layers that read one tensor in the same way, and what was seen of it.
 
-    `candidates` are grids for the tensor; `disturbance` is, for each, the squared change of the layers' outputs.
+    Grids for the tensor are tried on some columns of each row: `moved` is, for each grid, the sum of their changes, and
+    `disturbance` the squared change of the layers' outputs. The columns are kept while the grids are not known.
     """
 
     tensor: str
@@ -34,55 +35,74 @@ class Study:
     linear: Linear
     layers: list[tuple[WeightPlan, np.ndarray]]
     projections: list[np.ndarray]
-    candidates: Sequence[Encoding]
     moments: Moments
-    on_grid: list[np.ndarray] = field(default_factory=list)
+    tried_per_row: int
+    candidates: Sequence[Encoding] | None = None
+    kept: list[np.ndarray] = field(default_factory=list)
+    tried: int = 0
+    moved: np.ndarray = field(default_factory=lambda: np.zeros(0))
     disturbance: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.disturbance = np.zeros(len(self.candidates))
-        self.on_grid = [np.zeros_like(self.moments.total) for _ in self.candidates]
+        grids = len(self.candidates or ())
+        self.moved, self.disturbance = np.zeros((grids, *self.moments.total.shape)), np.zeros(grids)
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
         columns = self.moments.columns(x)
         self.moments.add_columns(columns)
-        step = max(1, columns.shape[1] // _TRIAL_COLUMNS)
-        for index, candidate in enumerate(self.candidates):
-            rounded = round_to_grid(columns, candidate)
-            self.on_grid[index] += rounded.sum(axis=1, dtype=np.float64)
-            if len(self.candidates) > 1:
-                self.disturbance[index] += self._change(columns[:, ::step] - rounded[:, ::step])
+        chosen = columns[:, spread(columns.shape[1], self.tried_per_row)]
+        if self.candidates is None:
+            self.kept.append(chosen)
+        else:
+            self._try(chosen)
+
+    def expect(self, candidates: Sequence[Encoding]) -> None:
+        """Try these grids, on all columns that were kept and on those of rows to come."""
+        self.candidates = candidates
+        self.__post_init__()
+        if self.kept:
+            self._try(np.concatenate(self.kept, axis=1))
+        self.kept = []
 
     def fresh(self) -> Study:
         """The same study with nothing seen, and without the weights, which are not needed to look."""
-        return replace(self, layers=[], moments=self.moments.fresh())
+        return replace(self, layers=[], moments=self.moments.fresh(), kept=[], tried=0)
 
     def join(self, later: Study) -> None:
         """Take in what another has seen of the same tensor."""
         self.moments.join(later.moments)
+        self.kept.extend(later.kept)
+        self.tried += later.tried
+        self.moved += later.moved
         self.disturbance += later.disturbance
-        for mine, theirs in zip(self.on_grid, later.on_grid, strict=True):
-            mine += theirs
+
+    def mean_on_grid(self, candidate: int) -> np.ndarray:
+        """The mean column after quantization to one of the candidates."""
+        return np.asarray(self.moments.mean + self.moved[candidate] / max(self.tried, 1))
+
+    def _try(self, columns: np.ndarray) -> None:
+        assert self.candidates is not None, "grids are tried once they are known"
+        self.tried += columns.shape[1]
+        for index, candidate in enumerate(self.candidates):
+            error = round_to_grid(columns, candidate)
+            error -= columns
+            self.moved[index] += error.sum(axis=1, dtype=np.float64)
+            if len(self.candidates) > 1:
+                self.disturbance[index] += self._change(error)
 
     def _change(self, error: np.ndarray) -> float:
         """Squared change of all outputs, relative to the size of each layer's weights."""
         return sum(float(np.sum(np.matmul(error, matrix) ** 2)) for matrix in self.projections)
 
-    def mean_on_grid(self, candidate: int) -> np.ndarray:
-        """The mean column after quantization to one of the candidates."""
-        return self.on_grid[candidate] / max(self.moments.rows, 1)
 
-
-def studies(
-    model: ir.Model, plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]], rows: int, depth: Depth = NORMAL
-) -> list[Study]:
-    """One empty study for each tensor and way of reading it by layers with quantized weights.
+def studies(model: ir.Model, plan: QuantPlan, rows: int, depth: Depth = NORMAL) -> list[Study]:
+    """One empty study for each tensor and way of reading it by layers with quantized weights, coarse ones apart.
 
     Layers in bodies have none: what they read is seen without its dimensions.
     """
     nodes = {node.name: node for node in model.graph}
-    found: dict[tuple[str, Linear], Study] = {}
+    found: dict[tuple[str, Linear, int], Study] = {}
     for weight in (weight for weight in plan.weights if weight.node in nodes):
         node = nodes[weight.node]
         tensor = model.graph.initializers[weight.tensor].const_value
@@ -93,12 +113,13 @@ def studies(
         if view is None or entry not in plan.tensors or source.const_value is not None:
             continue
         matrix = np.asarray(view.matrix(tensor.numpy()), np.float32)
-        if (entry, view) not in found:
-            most = depth.columns(matrix.shape[2], rows)
-            moments = Moments.empty(view, matrix, most=most, block=depth.together)
-            found[entry, view] = Study(source.name, entry, view, [], [], candidates[plan.tensors[entry]], moments)
-        found[entry, view].layers.append((weight, matrix))
-        found[entry, view].projections.append(_projection(matrix, depth.directions))
+        block = depth.block(weight.dtype)
+        key = entry, view, block
+        if key not in found:
+            moments = Moments.empty(view, matrix, most=depth.columns(matrix.shape[2], rows, block), block=block)
+            found[key] = Study(source.name, entry, view, [], [], moments, max(1, _TRIAL_COLUMNS // max(rows, 1)))
+        found[key].layers.append((weight, matrix))
+        found[key].projections.append(_projection(matrix, depth.directions))
     return list(found.values())
 
 
@@ -129,6 +150,22 @@ def _worth_it(disturbance: np.ndarray) -> int:
     """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
     best = int(np.argmin(disturbance))
     return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
+
+
+def by_tensor(seen: Sequence[Study]) -> dict[str, list[Study]]:
+    """The studies of each tensor, to watch a run."""
+    found: dict[str, list[Study]] = {}
+    for study in seen:
+        found.setdefault(study.tensor, []).append(study)
+    return found
+
+
+def expect(seen: Sequence[Study], plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]]) -> None:
+    """Tell studies the grids to try on their tensors, by the names of these; those that know them already go on."""
+    for study in seen:
+        grid = plan.tensors[study.entry]
+        if study.candidates is None and grid in candidates:
+            study.expect(candidates[grid])
 
 
 def expected_seconds(planned: Sequence[Study], rows: int) -> float:

@@ -168,6 +168,7 @@ class _Draft:
     skipped: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     unclipped: set[str] = field(default_factory=set)
+    directions: set[str] = field(default_factory=set)
     bounded: set[str] = field(default_factory=set)
     least_scales: dict[str, float] = field(default_factory=dict)
 
@@ -183,6 +184,7 @@ class _Draft:
         tensors = [key for key in keys if key]
         if node.op_type in NORMALIZATIONS:
             self.unclipped.update(tensors[:1])
+            self.directions.update(tensors[:1] if node.op_type == "LpNormalization" else ())
         if node.op_type in BOUNDED:
             self.bounded.update(outputs)
         for index, key in enumerate(keys):
@@ -327,13 +329,22 @@ class _Draft:
         grid = PlannedGrid(
             dtype=self.types[keys[0]],
             symmetric=self.config.activation_symmetric or any(key in self.symmetric for key in keys),
-            method="minmax" if any(key in self.unclipped for key in keys) else self.config.method,
+            method=self._method(keys),
             fixed=fixed.pop() if len(fixed) == 1 else None,
             range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
             bounded=any(key in self.bounded for key in keys),
+            headroom=self.config.headroom,
             least_scale=max(self.least_scales.get(key, 0.0) for key in keys),
         )
         return _overridden(grid, keys, self.config.overrides)
+
+    def _method(self, keys: list[str]) -> str:
+        """The range method: one that clips nothing where a normalization reads, whose result one outlier can decide."""
+        if not any(key in self.unclipped for key in keys):
+            return self.config.method
+        # Of 16 bits `auto` clips nothing either, and a direction is wrong altogether if one part of it is cut off.
+        roomy = self.config.method == "auto" and bits(self.types[keys[0]]) > 8
+        return "auto" if roomy and any(key in self.directions for key in keys) else "minmax"
 
 
 def _is_open(grid: PlannedGrid) -> bool:

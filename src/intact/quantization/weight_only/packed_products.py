@@ -18,7 +18,7 @@ from intact.numbers import encoding as arithmetic
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
-from intact.quantization.improve.effort import DEPTHS, Depth
+from intact.quantization.improve.effort import DEPTHS
 from intact.quantization.improve.linear_layers import MatrixProduct, Moments
 from intact.quantization.improve.rounding import round_matrix
 from intact.quantization.planning.choose import wanted_by
@@ -80,7 +80,7 @@ def pack(
         raise TargetError("T113", f"no MatMul or Gemm of the model has a weight to pack{listed}")
     moments: dict[str, Moments] = {}
     if rows is not None and config.effort != "fast":
-        moments = _moments(model, chosen, rows, DEPTHS[config.effort], events or Silence())
+        moments = _moments(model, chosen, rows, config, events or Silence())
     result = model.clone()
     copies = dict(zip(model.graph, result.graph, strict=True))
     writer = _ProductWriter(result, config, moments)
@@ -90,8 +90,12 @@ def pack(
     return Packed(result, tuple(node.name or "" for node in chosen), _notes(writer, config, len(products), left))
 
 
-def _moments(model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, depth: Depth, events: Events) -> dict[str, Moments]:
+def _moments(
+    model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, config: QuantConfig, events: Events
+) -> dict[str, Moments]:
     """Second moments of what each node multiplies, by the name of that tensor."""
+    depth = DEPTHS[config.effort]
+    block = depth.block(config.weight_type)
     found: dict[str, Moments] = {}
     for node in nodes:
         source, weight = node.inputs[0], query.constant(node.inputs[1])
@@ -99,8 +103,8 @@ def _moments(model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, depth: Depth
             continue
         view = MatrixProduct(bool(query.int_(node, "transB", 0)), False)
         matrix = view.matrix(weight)
-        most = depth.columns(matrix.shape[2], len(rows))
-        found[source.name] = Moments.empty(view, matrix, most=most, block=depth.together)
+        most = depth.columns(matrix.shape[2], len(rows), block)
+        found[source.name] = Moments.empty(view, matrix, most=most, block=block)
     with events.stage("study the layers", len(rows)) as advance:
         watch(model, {name: [moments] for name, moments in found.items()}, rows, progress=advance)
     return found

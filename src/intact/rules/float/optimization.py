@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
@@ -12,9 +12,11 @@ from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, composites, constant_folding, duplicates, loops
+from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
-from intact.rules.float.patches import SplitLongStride
+from intact.rules.float.patches import SplitLongStride, TakePixelsIntoChannels
 from intact.rules.float.recurrent import UnrolledLayer
+from intact.targets.spec import Target
 
 # The order in which rules are tried at a node. A file that is not named here comes after those that are.
 ORDER = (
@@ -41,27 +43,40 @@ RULES: tuple[Rule, ...] = tuple(rule for rule in _ALL if not rule.is_rare and no
 RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.replaces)
 
 
+# Rules that are not used unless a fact about the target asks for them.
+ASKED = (FlatLinearRule, NegateProduct, SplitLongStride, TakePixelsIntoChannels)
+
+
+def rules_of(target: Target, *, in_integers: bool) -> list[Rule]:
+    """The rules that facts about a target ask for, in a model that is going to be computed in integers or not."""
+    flat = in_integers and target.multiplies_matrices_only
+    return [
+        *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
+        *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
+        *([] if target.channels_at_once is None else [TakePixelsIntoChannels(target.channels_at_once)]),
+    ]
+
+
 def optimize(
     model: ir.Model,
     *,
     ops: Callable[[str, str], bool] | None = None,
     take_apart: bool = True,
     unroll_layers: bool = False,
-    longest_stride: int | None = None,
+    asked: Sequence[Rule] = (),
 ) -> Rewritten:
     """Return a copy of `model` that computes the same function with constants folded and operators fused.
 
     `ops` says whether the target has an operator, by domain and type; without it every fusion is made but those
     to operators that few targets have. `take_apart` says whether operators that ONNX Runtime's own optimizers fuse
     are taken apart, as quantizing them needs it, and every device but its CPU provider; `unroll_layers`, whether
-    recurrent layers are. `longest_stride` is that of convolutions that the target computes directly.
+    recurrent layers are. `asked` are rules that a fact about the target asks for (see `rules_of`).
     """
     result = model.clone()
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
-    left_whole = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)), SplitLongStride)
-    rules = [rule for rule in known if not isinstance(rule, left_whole)]
-    rules += [] if longest_stride is None else [SplitLongStride(longest_stride)]
+    apart = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))
+    rules = [*(rule for rule in known if not isinstance(rule, (*apart, *ASKED))), *asked]
     applications: list[Application] = []
     refusals: tuple[Refusal, ...] = ()
     attempts, changed = 0, True

@@ -1,10 +1,13 @@
-"""Convolutions over patches that lie side by side, for targets that take no strides as long as a patch.
+"""Convolutions that stride over few channels, in two steps: pixels into channels, then the rest at a shorter stride.
 
-Such a target computes them at a shorter stride and throws most results away: a patch of 16 × 16 pixels costs it many
-times what it has to.
+A target that takes no strides as long as a patch computes it at a shorter one and throws most results away. A target
+that multiplies many channels at once fills up the three of an image with zeros.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +16,101 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
+from intact.model.multiplications import filled
+
+# Two layers also move more data than one: a smaller gain is none.
+_MOST_OF_THE_PRICE = 0.75
+
+
+class TakePixelsIntoChannels(Rule):
+    """Conv(x, W, stride s) = Conv(Conv(x, I, stride s), V) where I takes s·s pixels into channels.
+
+    V is W in the order of these channels, with zeros where its windows do not begin at a cell of s·s pixels. Equal up
+    to the order of sums.
+    """
+
+    exactness = BOUNDED
+    creates = (("", "Conv"),)
+    is_rare = True
+
+    def __init__(self, lanes: int = 1) -> None:
+        """The rule for a target that multiplies `lanes` channels at once, be there as many or not."""
+        self.lanes = lanes
+
+    def pattern(self, op: Patterns, x: Var, w: Var, b: Var | None = None) -> Roots:
+        return op.Conv(x, op.constant(w), b, _name="conv")
+
+    def check(self, x: ir.Value, w: ir.Value, conv: ir.Node) -> str | None:
+        if len(query.known_shape(w)) != 4 or query.static_shape(x) is None:
+            return f"{query.describe(x)} is no image of known size"
+        if query.int_(conv, "group", 1) != 1 or set(query.ints(conv, "dilations", default=(1, 1))) != {1}:
+            return "it has groups or dilations"
+        strides = query.ints(conv, "strides", default=(1, 1))
+        if max(strides) == 1 or query.string(conv, "auto_pad", "NOTSET") != "NOTSET":
+            return f"strides {list(strides)} skip no pixel, or its padding is not given in numbers"
+        ways = _ways(x, w, conv)
+        if any(way is None for way in ways):
+            return (
+                f"{query.describe(x)} is no whole number of cells of {list(strides)} pixels, or they are not all read"
+            )
+        return self._price_doubt(w, [way for way in ways if way is not None])
+
+    def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, conv: ir.Node) -> ir.Value:
+        weight = query.known_constant(w)
+        ways = [way for way in _ways(x, w, conv) if way is not None]
+        strides = [way.stride for way in ways]
+        padded = np.pad(weight, [(0, 0), (0, 0), *((way.lead, way.trail(way.kernel)) for way in ways)])
+        behind = _into_channels(padded, [way.cells for way in ways], strides)
+        moving = op.constant(_moving(weight.shape[1], strides, weight.dtype), "pixels")
+        cells = op.Conv(x, moving, kernel_shape=strides, strides=strides, group=weight.shape[1])
+        pads = [*(way.before for way in ways), *(way.behind for way in ways)]
+        windows = [way.cells for way in ways]
+        return op.like(conv, cells, op.constant(behind, "weight"), b, kernel_shape=windows, strides=[1, 1], pads=pads)
+
+    def _price_doubt(self, w: ir.Value, ways: list[_Way]) -> str | None:
+        outputs, channels, *kernel = query.known_shape(w)
+        cell = prod(way.stride for way in ways)
+        outputs = filled(outputs, self.lanes)
+        now = outputs * prod(kernel) * filled(channels, self.lanes)
+        then = outputs * prod(way.cells for way in ways) * filled(channels * cell, self.lanes)
+        then += filled(channels * cell, self.lanes) * cell * self.lanes
+        enough = now * _MOST_OF_THE_PRICE
+        return None if then <= enough else f"{then} instead of {now} multiplications for each result save too few"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A convolution along one axis in cells of `stride` pixels: how many it reads, and how many are padding.
+
+    `lead` are the pixels of the first cell that are not read.
+    """
+
+    kernel: int
+    stride: int
+    lead: int
+    cells: int
+    before: int
+    behind: int
+
+    def trail(self, kernel: int) -> int:
+        """Pixels of the last cell that a window of `kernel` pixels does not read."""
+        return self.cells * self.stride - self.lead - kernel
+
+
+def _ways(x: ir.Value, w: ir.Value, conv: ir.Node) -> list[_Way | None]:
+    """The axes of a convolution in cells; None for one where the pixels do not come out even."""
+    sizes, kernel = query.known_shape(x)[2:], query.known_shape(w)[2:]
+    strides, pads = query.ints(conv, "strides", default=(1, 1)), query.ints(conv, "pads", default=(0, 0, 0, 0))
+    return [_way(sizes[axis], kernel[axis], strides[axis], (pads[axis], pads[axis + 2])) for axis in range(2)]
+
+
+def _way(size: int, kernel: int, stride: int, pads: tuple[int, int]) -> _Way | None:
+    before = -(-pads[0] // stride)
+    lead = before * stride - pads[0]
+    cells = -(-(lead + kernel) // stride)
+    results = (size + sum(pads) - kernel) // stride + 1
+    behind = results + cells - 1 - before - size // stride
+    return _Way(kernel, stride, lead, cells, before, behind) if size % stride == 0 and behind >= 0 else None
 
 
 class SplitLongStride(Rule):
@@ -49,11 +147,10 @@ class SplitLongStride(Rule):
 
     def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, conv: ir.Node) -> ir.Value:
         weight = query.known_constant(w)
-        outputs, channels, *strides = weight.shape
+        channels, *strides = weight.shape[1:]
         steps = [_step(length, self.longest) or 1 for length in strides]
         counts = [length // step for length, step in zip(strides, steps, strict=True)]
-        cut = weight.reshape(outputs, channels, counts[0], steps[0], counts[1], steps[1])
-        behind = cut.transpose(0, 1, 3, 5, 2, 4).reshape(outputs, channels * steps[0] * steps[1], *counts)
+        behind = _into_channels(weight, counts, steps)
         pixels = op.constant(_moving(channels, steps, weight.dtype), "pixels")
         cells = op.Conv(x, pixels, kernel_shape=steps, strides=steps, group=channels)
         return op.like(conv, cells, op.constant(behind, "weight"), b, kernel_shape=counts, strides=counts)
@@ -69,6 +166,13 @@ def _step(length: int, longest: int) -> int | None:
     steps = [step for step in range(2, longest + 1) if length % step == 0]
     enough = [step for step in steps if length // step <= longest]
     return min(enough) if enough else max(steps, default=None)
+
+
+def _into_channels(weight: np.ndarray, counts: list[int], steps: list[int]) -> np.ndarray:
+    """Weights for windows of so many cells as weights for channels, one for each pixel of a cell."""
+    outputs, channels = weight.shape[:2]
+    cut = weight.reshape(outputs, channels, counts[0], steps[0], counts[1], steps[1])
+    return cut.transpose(0, 1, 3, 5, 2, 4).reshape(outputs, channels * steps[0] * steps[1], *counts)
 
 
 def _moving(channels: int, steps: list[int], dtype: np.dtype) -> np.ndarray:

@@ -16,6 +16,7 @@ from intact.model import edit, shapes
 from intact.pipeline.mending import Mended, TakenForm
 from intact.search.debug.units import Units
 from intact.search.mending import mender
+from intact.search.mending.foreseen import foresee
 from intact.search.mending.other_forms import REMEDIES, FaultSite
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
@@ -38,10 +39,11 @@ class Learner:
         return found
 
     def recall(self, model: ir.Model, rows: Rows, target: Target, config: CompileConfig) -> Mended | None:
-        """Apply what was learnt about the installed library to the operators of a model; None where nothing was."""
+        """Apply what the table and what builds learnt about the installed library; None where nothing fits."""
         library = installed_library(target.backend, config.toolchain)
         known = [one for one in lessons.read(self.place) if (one.library, one.arch) == (library, target.arch)]
-        done = []
+        foreseen = foresee(model, rows, target, config)
+        model, done = (model, []) if foreseen is None else (foreseen.model, list(foreseen.done))
         for tensor, lesson in _sites(model, known, target):
             site = FaultSite(model.clone(), tensor, _reach(model, tensor, rows))
             told = {remedy.__name__: remedy for remedy in REMEDIES}[lesson.remedy](site)

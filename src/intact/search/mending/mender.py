@@ -12,7 +12,7 @@ from intact.errors import IntactError
 from intact.model import edit
 from intact.pipeline import execution
 from intact.pipeline.mending import Mended, TakenForm
-from intact.search.debug.device import SIMULATED_ROWS, DeviceComparison, UnitError, simulator_of
+from intact.search.debug.device import DeviceComparison, UnitError, simulator_of, worst_rows
 from intact.search.debug.units import Units
 from intact.search.mending.other_forms import REMEDIES, FaultSite
 from intact.settings.config import CompileConfig
@@ -48,7 +48,7 @@ def mend(
         return None
     device, done, taken = execution.device_of(target, config), [], []
     for _ in range(MOST_PLACES):
-        comparison = DeviceComparison(model, rows[:SIMULATED_ROWS], simulator, device)
+        comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
         wrong = _first_wrong(comparison)
         if wrong is None:
             break

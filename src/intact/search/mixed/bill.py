@@ -26,13 +26,19 @@ class Bill:
 
 def bill(prices: Prices, given: ir.Model, written: ir.Model) -> Bill:
     """The bill of `written`, which was made from `given`, the float model that the prices are for, with its shapes."""
-    types = {name: found for found in types_of(written) for name in found.given}
+    types = _types(written)
     rows = {name: _row(node, types.get(name), prices.costs) for name, node in _nodes(given).items()}
     cost = _products(prices, given, rows) + _weights(prices, given, types) + _tensors(prices, given, rows)
     groups = Counter(_dearest((rows[name] for name in group.nodes), prices.costs) for group in prices.structure.groups)
     named = {level.name: groups[level.name] for level in prices.costs.levels if groups[level.name]}
     constants = (value.const_value for value in written.graph.initializers.values())
     return Bill(cost, named, sum(tensor.nbytes for tensor in constants if tensor is not None))
+
+
+def _types(written: ir.Model) -> dict[str, NodeTypes]:
+    """The types of nodes by their names; a name that is gone is that of the nodes which were made of it."""
+    found = types_of(written)
+    return {name: types for types in found for name in types.given} | {types.node: types for types in found}
 
 
 def _row(node: ir.Node, types: NodeTypes | None, costs: Costs) -> Level:
@@ -45,7 +51,7 @@ def _row(node: ir.Node, types: NodeTypes | None, costs: Costs) -> Level:
 def _products(prices: Prices, given: ir.Model, rows: Mapping[str, Level]) -> float:
     nodes = _nodes(given)
     names = [name for group in prices.structure.groups for name in group.nodes]
-    return sum(multiply_adds(nodes[name]) * rows[name].multiply for name in names)
+    return sum(multiply_adds(nodes[name], prices.work.lanes) * rows[name].multiply for name in names)
 
 
 def _weights(prices: Prices, given: ir.Model, types: Mapping[str, NodeTypes]) -> float:

@@ -14,22 +14,27 @@ from intact.targets.spec import Costs, Level
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The work of an inference: multiply-adds and weights of each group, values of each tensor."""
+    """The work of an inference: multiply-adds and weights of each group, values of each tensor.
+
+    Multiply-adds are those of a target that multiplies `lanes` channels at once.
+    """
 
     products: tuple[int, ...]
     weights: tuple[int, ...]
     values: tuple[int, ...]
+    lanes: int = 1
 
 
-def work(model: ir.Model, found: Structure) -> Workload:
-    """The work of a model, by its groups and tensors."""
+def work(model: ir.Model, found: Structure, lanes: int = 1) -> Workload:
+    """The work of a model, by its groups and tensors, for a target that multiplies `lanes` channels at once."""
     nodes: Mapping[str | None, ir.Node] = {node.name: node for node in model.graph}
     values = {value.name: value for node in model.graph for value in node.outputs}
     values |= {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
     return Workload(
-        tuple(sum(multiply_adds(nodes[name]) for name in group.nodes) for group in found.groups),
+        tuple(sum(multiply_adds(nodes[name], lanes) for name in group.nodes) for group in found.groups),
         tuple(sum(elements(values[name]) for name in group.weights) for group in found.groups),
         tuple(elements(values[tensor.name]) for tensor in found.tensors),
+        lanes,
     )
 
 

@@ -84,13 +84,13 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     careful = quant.effort != "fast"
     model = settled.model
     if careful:
-        model, _ = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu)
+        model = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu).model
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
     rounding = sensitivity.Rounding(target.halves, careful)
     noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
     shaped = model.clone()
     shapes.infer_shapes(shaped)
-    ladder = Ladder(Prices(found, work(shaped, found), target.costs), noises)
+    ladder = Ladder(Prices(found, work(shaped, found, target.channels_at_once or 1), target.costs), noises)
     cheapest = ladder.uniform(0).cost
     front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
     while len(front) > 1 and not _quantizes(begun, found, front[-1]):

@@ -8,7 +8,7 @@ precision throughout that meets the gates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +66,8 @@ class Hunt:
     tried: dict[Assignment, Trial] = field(default_factory=dict)
     built: dict[Assignment, Trial] = field(default_factory=dict)
     _refused: set[Assignment] = field(default_factory=set)
+    _not_taken: list[Assignment] = field(default_factory=list)
+    """Those that the compiler did not take, which takes it as long as others."""
     _margin: float = 0.0
     """The dB that a mix needs on the CPU beyond its goal, because compiling costs some."""
     _gave_up: bool = False
@@ -85,7 +87,7 @@ class Hunt:
     def _candidate(self) -> Assignment | None:
         """Choose the assignment to build next; None where nothing is left."""
         ceiling = self._ceiling()
-        mix = self._mix(ceiling) if sum(a.precision is None for a in self.built) < MOST_BUILDS else None
+        mix = self._mix(ceiling) if _mixes([*self.built, *self._not_taken]) < MOST_BUILDS else None
         return mix or ceiling or self._nearest()
 
     def _ceiling(self) -> Assignment | None:
@@ -179,7 +181,7 @@ class Hunt:
         return best if best in self.tried and best not in self.built else None
 
     def _tries_left(self) -> bool:
-        return sum(a.precision is None for a in self.tried) < MOST_TRIES
+        return _mixes({*self.tried, *self._refused}) < MOST_TRIES
 
     def _is_good(self, chosen: Assignment) -> bool:
         """True if an assignment should meet the gates as built: it does on the CPU, and has what compiling may cost."""
@@ -205,6 +207,7 @@ class Hunt:
         trial = self.workshop.build(chosen)
         if trial is None:
             self._refused.add(chosen)
+            self._not_taken.append(chosen)
             self.tried.pop(chosen)
             return False
         self.tried[chosen] = self.built[chosen] = trial
@@ -213,6 +216,10 @@ class Hunt:
             further = ENOUGH_DB * 2 ** (len(self.built) - 1)
             self._margin = max(self._margin, trial.missing_db - before + further)
         return trial.passed
+
+
+def _mixes(assignments: Iterable[Assignment]) -> int:
+    return sum(assignment.precision is None for assignment in assignments)
 
 
 def _next(points: Sequence[Assignment], below: int, above: int, index: int, missing: float | None) -> int:

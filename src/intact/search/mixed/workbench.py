@@ -17,6 +17,7 @@ from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
+from intact.search.mending.foreseen import foresee
 from intact.search.mending.mender import mend
 from intact.search.mixed.curve import Curve, settings
 from intact.search.mixed.hunt import Trial
@@ -62,7 +63,9 @@ class Workbench:
         prepared, log = self._prepared(chosen)
         place = self.folder / str(len(self.builds) + len(self.errors))
         try:
-            built = stages.complete(prepared, place, BuildOptions(finder=first_on_device, mender=mend), log)
+            built = stages.complete(
+                prepared, place, BuildOptions(finder=first_on_device, mender=mend, recaller=foresee), log
+            )
         except TargetError as error:
             self._note(chosen, error)
             return None

@@ -15,8 +15,6 @@ from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
 FINE = ("uint16", "int16")
-# How much farther than what was seen a 16-bit grid reaches at least, as a share.
-HEADROOM = 0.25
 # How many times less error a range must have than min–max: clipping costs more where errors add up over layers, and
 # on values that calibration has not seen, than the error of one tensor shows.
 WORTH_CLIPPING = 1.5
@@ -34,7 +32,7 @@ class Auto:
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Choose the method of least error, min–max with room where clipping gains little, and always for 16 bits."""
         if grid.dtype in FINE:
-            room = 1.0 if grid.bounded else 1.0 + HEADROOM
+            room = 1.0 if grid.bounded else 1.0 + grid.headroom
             tails = with_tails(seen, grid)
             return Range(min(seen.low * room, tails.low), max(seen.high * room, tails.high))
         methods = (MinMax(), Percentile(), MeanSquaredError())

@@ -1,0 +1,61 @@
+"""A model in the form that Rockchip's compiler reads: an older opset, and no grid whose readers it takes for the same.
+
+It takes all readers of a DequantizeLinear for float where one of them is, or where the model returns it, and dies of
+the weights of those in integers ("Invalid w_par['dtype'] = float16", rknn-toolkit2 2.5.0).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.model import edit, lowering, normalize, query
+
+# The grid behind them does their work.
+_CLIPPING = ("Relu", "Clip")
+# The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
+OPSET = 19
+
+
+def readable(model: ir.Model) -> ir.Model:
+    """A copy of `model` in an opset that the compiler reads; readers in integers share no DequantizeLinear with others.
+
+    Both forms compute the same.
+    """
+    result = lowering.lowered(model, OPSET)
+    normalize.name_nodes(result)
+    names = edit.Names(result)
+    for node in list(query.all_nodes(result)):
+        if node.op_type == "DequantizeLinear" and not query.is_constant(node.inputs[0]):
+            _part(node, names)
+    return result
+
+
+def _part(node: ir.Node, names: edit.Names) -> None:
+    """Give readers in integers a node of their own where there are others."""
+    value, graph = node.outputs[0], node.graph
+    assert graph is not None, f"{node.name} belongs to no graph"
+    uses = [(reader, index) for reader, index in value.uses() if _is_in_integers(reader)]
+    if not uses or (len(uses) == len(value.uses()) and not value.is_graph_output()):
+        return
+    own = ir.Node("", "DequantizeLinear", node.inputs, attributes=list(node.attributes.values()), num_outputs=1)
+    own.name, own.outputs[0].name = (names.take(f"{old}_integers") for old in (node.name, value.name))
+    edit.describe_as(own.outputs[0], value)
+    edit.place(graph, own, node)
+    for reader, index in uses:
+        reader.replace_input_with(index, own.outputs[0])
+
+
+def _is_in_integers(node: ir.Node) -> bool:
+    """True if everything that a node computes with comes from grids, and all that it computes goes to grids."""
+    read = [value for value in node.inputs if value is not None and query.is_float(value)]
+    sources = [value.producer() for value in read if not query.is_constant(value)]
+    on_grids = all(source is not None and source.op_type == "DequantizeLinear" for source in sources)
+    return on_grids and all(map(_goes_to_grids, node.outputs))
+
+
+def _goes_to_grids(value: ir.Value) -> bool:
+    readers = [use.node for use in value.uses()]
+    return not value.is_graph_output() and all(
+        reader.op_type == "QuantizeLinear" or (reader.op_type in _CLIPPING and _goes_to_grids(reader.outputs[0]))
+        for reader in readers
+    )
