@@ -190,8 +190,24 @@ def test_bits_go_to_the_noisiest_layers_and_to_no_more_than_help(shares, freed):
     def noise(names):
         return {"y": rest + sum(shares[name] for name in layers if name not in names)}
 
-    result, names = drift._released(layers, release, noise, noise(layers))
+    way = drift.Rehearsal(release, noise)
+    result, names = drift._released(layers, release, way, noise(layers))
     assert result.model == set(names) == freed
+
+
+@pytest.mark.parametrize(("beyond", "freed"), [(0.0, {"a"}), (drift.FITTED_DB, {"a", "b"})])
+def test_a_look_at_rows_that_fit_asks_for_more(beyond, freed):
+    """Without a, 40 dB are kept: enough to keep 30, but not to keep 10 more than that and its room."""
+    shares = {"a": 1e-2, "b": 1e-4, "c": 1e-9}
+
+    def release(names):
+        return SimpleNamespace(model=frozenset(names))
+
+    def noise(names):
+        return {"y": sum(share for name, share in shares.items() if name not in names)}
+
+    _, names = drift._released(list(shares), release, drift.Rehearsal(release, noise, beyond), {})
+    assert set(names) == freed
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ ROOM_DB = 4.0
 # With both, a number that is as wrong as in one step of fifty (2.37 times the average) still keeps LEAST_DB.
 STEP_ROOM_DB = 3.5
 # 8-bit weights are fitted to the rows that calibration saw, and keep 10 to 20 dB less of others (three makes of speech,
-# 12 to 72 rows of each); 16-bit weights keep about as much. An NPU's layers get more bits up to this.
+# 12 to 72 rows of each), as 8-bit grids do; 16 bits keep about as much. Layers get more bits up to this.
 FITTED_DB = 10.0
 LEAST_GAIN_DB = 0.5
 CLOSE_DB = 0.5
@@ -113,10 +113,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A way to quantize for a look, and what is looked at."""
+    """A way to quantize for a look, what is looked at, and the dB to keep beyond `LEAST_DB` and `ROOM_DB`."""
 
     quantize: Quantize
     noise: Measure
+    beyond: float = 0.0
 
 
 def steps_of(model: ir.Model, rows: Rows, states: Mapping[str, str]) -> Steps:
@@ -139,9 +140,9 @@ def trials(
     What 8 bits cut off on the CPU shows on rows that calibration has not seen.
     """
     if npu:
-        return [Rehearsal(lambda config: quantize(_in_haste(config), rows), steps.noise_of_a_step)]
+        return [Rehearsal(lambda config: quantize(_in_haste(config), rows), steps.noise_of_a_step, FITTED_DB)]
     return [
-        Rehearsal(lambda config: quantize(config, LastRows(rows)), steps.noise_of_a_step),
+        Rehearsal(lambda config: quantize(config, LastRows(rows)), steps.noise_of_a_step, FITTED_DB),
         Rehearsal(lambda config: quantize(config, rows), steps.noise),
     ]
 
@@ -188,7 +189,7 @@ def _steadied(steps: Steps, config: QuantConfig, quantize: Quantize, way: Rehear
     # On the CPU nothing is left that rounds.
     least = noise(release(list(layers)).model) if target.npu else {}
     others = [name for name in layers if name not in free]
-    result, names = _released(others, release, noise, least)
+    result, names = _released(others, release, way, least)
     # Quiet steps may hide what all together gain.
     gains = [(before, _worst(noise(result.model)))]
     gains += [(_worst(steps.noise(first.model)), _worst(steps.noise(result.model)))] if target.npu else []
@@ -217,17 +218,18 @@ def _warned(result: QuantizedModel, told: str) -> QuantizedModel:
 
 
 def _released(
-    layers: Sequence[str], release: Release, noise: Measure, least: Noise
+    layers: Sequence[str], release: Release, way: Rehearsal, least: Noise
 ) -> tuple[QuantizedModel, list[str]]:
     """The model with more bits for as few layers as will do, the noisiest first, and those layers.
 
     `least` is the noise with more bits for all. Close to it more layers would be no help, and may do harm: a device may
     compute the wider form less exactly than the CPU does.
     """
+    noise = way.noise
     share = {name: _beyond(noise(release([one for one in layers if one != name]).model), least) for name in layers}
     noisiest = sorted(layers, key=lambda name: -max(share[name].values(), default=0.0))
-    enough = LEAST_DB + ROOM_DB
-    enough = min(enough + FITTED_DB, _worst(least) - CLOSE_DB) if least else enough
+    enough = LEAST_DB + ROOM_DB + way.beyond
+    enough = min(enough, _worst(least) - CLOSE_DB) if least else enough
     count = 1 if least else 0
     while count < len(layers) and _worst(_sum([least, *(share[name] for name in noisiest[count:])])) < enough:
         count += 1
