@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intact.cli import main
-from intact.pipeline import preparation
+from intact.pipeline import stages
 from tests.cli import command
 from tests.conftest import SavedZoo
 
@@ -66,7 +66,7 @@ def test_a_fault_of_ours_and_a_signal_are_lines(run, zoo: SavedZoo, tmp_path: Pa
         raise main.Interrupted(signal.SIGTERM)
 
     for how, status in ((fail, 70), (interrupted, 143)):
-        monkeypatch.setattr(preparation, "prepare", how)
+        monkeypatch.setattr(stages, "prepare", how)
         found, lines = run("quantize", zoo.model("residual_cnn"), "-o", tmp_path / "q.onnx")
         assert found == status and events(lines, "error")[0]["status"] == status
 
