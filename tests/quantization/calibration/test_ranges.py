@@ -111,6 +111,13 @@ def test_auto_clips_only_where_that_is_clearly_better_and_then_as_well_as_any_me
         tails = with_tails(seen, grid)
         assert ranges["auto"] == Range(min(seen.low * 1.25, tails.low), max(seen.high * 1.25, tails.high))
         assert METHODS["auto"].range_of(seen, replace(grid, bounded=True)) == ranges["minmax"]
+        # All that there can be, though it was not seen; but at most 64 times as much as was.
+        least, most = min(-1.0, seen.low), max(1.0, seen.high)
+        assert METHODS["auto"].range_of(seen, replace(grid, bounds=Range(-1.0, 1.0))) == Range(least, most)
+        reach = 64 * max(-seen.low, seen.high)
+        far = METHODS["auto"].range_of(seen, replace(grid, reach=500.0))
+        assert far.low <= -min(500.0, reach) and far.high >= min(500.0, reach)
+        assert METHODS["auto"].range_of(seen, replace(grid, bounds=Range(0.0, 1e6))) == Range(min(seen.low, 0.0), reach)
         roomy = METHODS["auto"].range_of(seen, replace(grid, headroom=9.0))
         assert roomy == Range(min(seen.low * 10, tails.low), max(seen.high * 10, tails.high))
         return

@@ -22,6 +22,7 @@ from intact.quantization.planning.choose import (
     is_bias,
     is_on_grid,
 )
+from intact.quantization.planning.value_bounds import hull, value_bounds
 from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
 from intact.targets.spec import Slot, Target
@@ -39,6 +40,11 @@ NORMALIZATIONS = {
 
 # Their outputs cannot leave a range that the operator itself has.
 BOUNDED = {"Clip", "Sigmoid", "HardSigmoid", "Softmax", "Tanh"}
+
+# They change by less than 0.0004 where their input is farther from 0 than this.
+SATURATING, SATURATED = {"Sigmoid", "Tanh"}, 8.0
+# The headroom from which on grids hold what was never seen, too.
+MUCH_ROOM = 1.0
 
 _AS_PLANNED = TensorOverride()
 
@@ -66,7 +72,8 @@ def _plan(
     if not chosen:
         _refuse_half_precision(model)
         raise unquantizable.refusal(model, target, config, types)
-    draft = _Draft(target, config, _base_types(chosen), ranges)
+    bounds = {value.name or "": known for value, known in value_bounds(query.all_nodes(model)).items()}
+    draft = _Draft(target, config, _base_types(chosen), ranges, bounds)
     for choice in chosen:
         draft.add(choice)
     result = draft.finish(chosen)
@@ -155,6 +162,7 @@ class _Draft:
     config: QuantConfig
     base: Mapping[str, str]
     ranges: Mapping[str, Range]
+    bounds: Mapping[str, Range]
     parent: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -170,6 +178,7 @@ class _Draft:
     unclipped: set[str] = field(default_factory=set)
     directions: set[str] = field(default_factory=set)
     bounded: set[str] = field(default_factory=set)
+    saturating: set[str] = field(default_factory=set)
     least_scales: dict[str, float] = field(default_factory=dict)
 
     def add(self, choice: Choice) -> None:
@@ -185,6 +194,8 @@ class _Draft:
         if node.op_type in NORMALIZATIONS:
             self.unclipped.update(tensors[:1])
             self.directions.update(tensors[:1] if node.op_type == "LpNormalization" else ())
+        if node.op_type in SATURATING:
+            self.saturating.update(tensors[:1])
         if node.op_type in BOUNDED:
             self.bounded.update(outputs)
         for index, key in enumerate(keys):
@@ -333,6 +344,8 @@ class _Draft:
             fixed=fixed.pop() if len(fixed) == 1 else None,
             range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
             bounded=any(key in self.bounded for key in keys),
+            bounds=hull(self.bounds.get(key) for key in deciding) if self.config.headroom >= MUCH_ROOM else None,
+            reach=SATURATED if self.config.headroom >= MUCH_ROOM and self.saturating.intersection(keys) else 0.0,
             headroom=self.config.headroom,
             least_scale=max(self.least_scales.get(key, 0.0) for key in keys),
         )
