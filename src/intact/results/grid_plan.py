@@ -28,7 +28,7 @@ class PlannedGrid:
     bounds: Range | None = None
     """All values that it can have, as far as operators tell and room is asked for: a 16-bit grid holds them."""
     reach: float = 0.0
-    """How far a 16-bit grid reaches on both sides, seen or not."""
+    """The least distance from zero to which a 16-bit grid reaches on both sides, seen or not."""
     headroom: float = 0.25
     """The share that a 16-bit grid reaches at least beyond what was seen."""
     least_scale: float = 0.0
