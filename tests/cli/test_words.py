@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 from intact.cli import console, main, panels
 from intact.model import io
@@ -230,6 +231,20 @@ class _Stream:
 
     def isatty(self):
         return self.terminal
+
+
+def test_the_time_left_grows_while_a_step_takes_longer_than_those_before():
+    clock = [0.0]
+    progress = Progress(get_time=lambda: clock[0])
+    progress.add_task("probe", total=100)
+    (task,) = progress.tasks
+    clock[0] = 1.0
+    progress.advance(task.id, 25)
+    assert console._Left().render(task).plain == "about 0:00:03 left"
+    clock[0] = 20.0
+    assert console._Left().render(task).plain == "about 0:01:00 left"
+    progress.advance(task.id, 75)
+    assert not console._Left().render(task).plain
 
 
 @pytest.mark.parametrize("columns", [80, 50])

@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
@@ -49,11 +50,13 @@ class _Steps(MofNCompleteColumn):
 
 
 class _Left(TimeRemainingColumn):
-    """The time that is left, where the number of steps is known and enough of them are done."""
+    """The time that is left if steps go on as they did so far; it grows while one takes longer than that."""
 
     def render(self, task: Task) -> Text:
-        known = task.total and task.completed and not task.finished and task.time_remaining is not None
-        return Text.assemble(_ABOUT, super().render(task), " left") if known else Text("")
+        if not (task.total and task.completed and task.elapsed) or task.finished:
+            return Text("")
+        left = timedelta(seconds=int(task.elapsed * (task.total - task.completed) / task.completed))
+        return Text.assemble(_ABOUT, (str(left), "progress.remaining"), " left")
 
 
 class _LeftOrElapsed(TimeRemainingColumn):
