@@ -13,30 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from intact.backends import probing
-from intact.backends.probing import Question, subjects
+from intact.backends.probing import subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
+from intact.backends.probing.asking import Question
 from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import Factor
-from intact.backends.probing.probe_job import IDENTICAL
+from intact.backends.probing.judging import is_wrong
 from intact.backends.probing.shape_factors import around, paired, shape_factors
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 
-# A result below so many dB is wrong, unless it has 8 bits and is nowhere further off than so many steps of its grid.
-LEAST_DB, MOST_STEPS = 33.0, 3.0
-# One comparison in ten comes out otherwise: rounding alone may exchange the order of two numbers nearly equal. Where it
-# does not as the case stands, one in a hundred is too many.
-LEAST_DB_OF_COMPARISONS, LEAST_DB_OF_EXACT_ONES = 10.0, 20.0
-# How much worse than the case as it stands a result has to be.
-LOSS_DB = 6.0
 # Pairs of factors of one case whose surroundings are looked at.
 MOST_CORNERS = 3
 LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
-BATCH = 60
+BATCH = 480
 
 Progress = Callable[[int, int, Probed], None]
 
@@ -192,17 +186,21 @@ class Atlas:
         return [region for region in regions if self._wrong(region.wrong[0]) or self._wrong(region.wrong[-1])]
 
     def _ask(self, spots: Sequence[Spot], progress: Progress) -> None:
-        new = [spot for spot in spots if self._answer(spot) is None]
-        built = ((spot, item) for spot in new if (item := spot.built()) is not None)
-        asked = [(spot.name, Question(item, self.arch, self.soc_id, numeric=True)) for spot, item in built]
-        batches = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
-        questions = [[question for _, question in batch] for batch in batches]
+        new = list({spot.name: spot for spot in spots if self._answer(spot) is None}.values())
+        names: list[list[str]] = []
+
+        def batches() -> Iterator[list[Question]]:
+            for start in range(0, len(new), BATCH):
+                built = [(spot.name, item) for spot in new[start : start + BATCH] if (item := spot.built()) is not None]
+                names.append([name for name, _ in built])
+                yield [Question(item, self.arch, self.soc_id, numeric=True) for _, item in built]
+
         done = 0
-        for number, found in probing.ask_batches(self.library, questions, self.workers):
-            for (name, _), (_, answer) in zip(batches[number], found, strict=True):
+        for number, found in probing.ask_batches(self.library, batches(), self.workers):
+            for name, (_, answer) in zip(names[number], found, strict=True):
                 self.answers.setdefault(name, {})[self.arch] = answer
-            done += len(found)
-            progress(done, len(asked), self.probed)
+            done += min(BATCH, len(new) - number * BATCH)
+            progress(done, len(new), self.probed)
 
     def _answer(self, spot: Spot) -> Answer | None:
         return self.answers.get(spot.name, {}).get(self.arch)
@@ -263,20 +261,6 @@ def _is_wide(case: Case) -> bool:
 
 def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
     return [Spot(asked, factor, value) for value in factor.values]
-
-
-def is_wrong(answer: Answer, usual: Answer | None = None, *, output: str) -> bool:
-    """True if a result, of the type `output`, is wrong, and clearly more so than the usual one of its case."""
-    if answer.sqnr_db is None:
-        return False
-    if output in ("uint8", "int8") and answer.steps is not None and answer.steps <= MOST_STEPS:
-        return False
-    worse = usual is None or usual.sqnr_db is None or answer.sqnr_db < usual.sqnr_db - LOSS_DB
-    least = LEAST_DB
-    if output == "bool":
-        exact = usual is not None and usual.sqnr_db is not None and usual.sqnr_db >= IDENTICAL
-        least = LEAST_DB_OF_EXACT_ONES if exact else LEAST_DB_OF_COMPARISONS
-    return answer.sqnr_db < least and worse
 
 
 def _figures(answer: Answer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,13 +36,18 @@ _OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_IN
 
 def model_of(asked: Case | Chain) -> ir.Model:
     """The operators of a question between Q/DQ pairs, with float inputs and outputs."""
-    if isinstance(asked, Case):
-        return _CaseWriter(asked).model()
+    writers = _writers(asked)
+    return _model(writers, writers[-1].results)
+
+
+def _writers(asked: Case | Chain, prefix: str = "") -> list[_CaseWriter]:
+    """The operators of a question, written one after the other."""
+    steps = [(prefix, asked)] if isinstance(asked, Case) else [(f"{prefix}{i}/", s) for i, s in enumerate(asked.steps)]
     writers: list[_CaseWriter] = []
-    for number, step in enumerate(asked.steps):
-        writers.append(_CaseWriter(step, f"{number}/", writers[-1] if writers else None))
+    for start, step in steps:
+        writers.append(_CaseWriter(step, start, writers[-1] if writers else None))
         writers[-1].write()
-    return _model(writers)
+    return writers
 
 
 def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
@@ -54,6 +60,41 @@ def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
         read = f"{number}/input{step.template.follows}" if number else None
         feeds |= {name: values for name, values in found.items() if name != read}
     return feeds
+
+
+# The beginning of all names of a question in a model that joins several.
+_PREFIX = "q{}/"
+_OF_A_QUESTION = re.compile(r"q(\d+)/")
+
+
+def owner_of(name: str) -> int | None:
+    """The number of the question that a name in a model that joins several is of, or None."""
+    found = _OF_A_QUESTION.match(name)
+    return None if found is None else int(found[1])
+
+
+def joined_model(asked: Sequence[Case | Chain]) -> ir.Model:
+    """The models of questions side by side in one; all have to be of one version of ONNX."""
+    writers, results = [], []
+    for number, one in enumerate(asked):
+        own = _writers(one, _PREFIX.format(number))
+        writers += own
+        results += own[-1].results
+    return _model(writers, results)
+
+
+def joined_inputs(asked: Sequence[Case | Chain]) -> dict[str, np.ndarray]:
+    """The inputs of all questions of a model that joins them."""
+    each = ((_PREFIX.format(number), inputs_of(one)) for number, one in enumerate(asked))
+    return {f"{prefix}{name}": values for prefix, feeds in each for name, values in feeds.items()}
+
+
+def versions_of(asked: Case | Chain) -> tuple[int, int]:
+    """The opset and the IR version of the model of a question."""
+    steps = (asked,) if isinstance(asked, Case) else asked.steps
+    if any(slot.startswith("int2 ") for step in steps for slot in step.slots):
+        return OPSET_OF_2_BITS, IR_VERSION_OF_2_BITS
+    return max(_opset(step.template) for step in steps), IR_VERSION
 
 
 def step_of(asked: Case | Chain) -> float | None:
@@ -88,19 +129,18 @@ def _reach(template: Template) -> int:
     return template.operands[0].shape[axis]
 
 
-def _model(writers: Sequence[_CaseWriter]) -> ir.Model:
-    """The graph of operators that follow each other, up to the results of the last."""
-    templates = [writer.case.template for writer in writers]
-    narrow = any(slot.startswith("int2 ") for writer in writers for slot in writer.case.slots)
+def _model(writers: Sequence[_CaseWriter], results: Sequence[ir.Value]) -> ir.Model:
+    """The graph of all operators with these results."""
+    versions = {versions_of(writer.case) for writer in writers}
     graph = ir.Graph(
         [value for writer in writers for value in writer.inputs],
-        writers[-1].results,
+        results,
         nodes=[node for writer in writers for node in writer.nodes],
         initializers=[value for writer in writers for value in writer.constants],
-        opset_imports={"": OPSET_OF_2_BITS if narrow else max(map(_opset, templates)), "com.microsoft": 1},
+        opset_imports={"": max(opset for opset, _ in versions), "com.microsoft": 1},
         name="probe",
     )
-    return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
+    return ir.Model(graph, ir_version=max(version for _, version in versions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +172,6 @@ class _CaseWriter:
         self.grids: dict[int, _Grid] = {}
         self.results: list[ir.Value] = []
         self.result_grids: list[_Grid] = []
-
-    def model(self) -> ir.Model:
-        self.write()
-        return _model([self])
 
     def write(self) -> None:
         """Write the operator, with the grids of its operands and results."""

@@ -21,7 +21,7 @@ IDENTICAL, _NOTHING_RIGHT = 999.0, -300.0
 class ProbeQuestion(TypedDict):
     """A question as the worker gets it: a model and inputs for it, as paths, and the chip that is asked about.
 
-    `step` is that of the grid of the result, if it is on one.
+    `step` is that of the grid of the result, if it is on one. `explain` asks for the reason of a refusal.
     """
 
     id: int
@@ -30,6 +30,7 @@ class ProbeQuestion(TypedDict):
     step: float | None
     arch: int
     soc_id: int | None
+    explain: bool
 
 
 class ProbeOrder(TypedDict):
@@ -37,6 +38,24 @@ class ProbeOrder(TypedDict):
 
     library: str
     questions: list[ProbeQuestion]
+    answers: str
+
+
+class JoinedQuestions(TypedDict):
+    """Several questions as one model, and inputs for it; names begin with the number of theirs (`models.owner_of`)."""
+
+    model: str
+    inputs: str
+    steps: list[float | None]
+    arch: int
+    soc_id: int | None
+
+
+class JoinedOrder(TypedDict):
+    """Groups of joined questions to the module `library`, and the file that takes the answers, one line a group."""
+
+    library: str
+    groups: list[JoinedQuestions]
     answers: str
 
 
@@ -67,7 +86,20 @@ def ask_all(request: ProbeOrder) -> dict[str, object]:
     return {}
 
 
-def expected(question: ProbeQuestion) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def ask_groups(request: JoinedOrder) -> dict[str, object]:
+    """Answer each group of joined questions, and append its answers to the file `answers` at once.
+
+    The library's `ask_together(group)` gives an answer for each question, None where it takes a model of its own.
+    """
+    library = importlib.import_module(request["library"])
+    with open(request["answers"], "a", encoding="utf-8") as answers:
+        for group in request["groups"]:
+            answers.write(json.dumps(library.ask_together(group)) + "\n")
+            answers.flush()
+    return {}
+
+
+def expected(question: ProbeQuestion | JoinedQuestions) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The inputs of a question, and what ONNX Runtime's CPU provider makes of them."""
     with np.load(question["inputs"], allow_pickle=False) as arrays:
         feeds = dict(arrays)
