@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from intact.backends import probing
 from intact.backends.probing import subjects
@@ -20,7 +20,7 @@ from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import Factor
 from intact.backends.probing.judging import is_wrong
-from intact.backends.probing.shape_factors import around, paired, shape_factors
+from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired, shape_factors
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 
@@ -30,7 +30,7 @@ LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
-BATCH = 480
+BATCH = 960
 
 Progress = Callable[[int, int, Probed], None]
 
@@ -123,11 +123,10 @@ class Atlas:
         plain = [*map(Spot, cases), *map(Spot, chains)]
         self._ask(plain, progress)
         self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
-        taken = [case for case in cases if self._taken(Spot(case)) is not None]
-        # Shapes are asked in one case for each type of the result: they matter alike for all weights.
-        last = {(case.template.name, case.output): case for case in reversed(taken)}
-        shaped = {case.name: case for case in last.values()}
-        rows = [_row(case, factor) for case in taken for factor in factors_of(case, shapes=case.name in shaped)]
+        taken = [case for case in cases if self._taken(Spot(case)) and not self._wrong(Spot(case))]
+        shown, others = _shaped(taken)
+        sizes = {case.name: SIZES for case in shown} | {case.name: PAIRED for case in others}
+        rows = [_row(case, factor) for case in taken for factor in factors_of(case, sizes.get(case.name, ()))]
         rows += [
             _row(chain, factor)
             for chain in chains
@@ -135,16 +134,27 @@ class Atlas:
             for factor in factors_between(chain)
         ]
         self._narrow(rows, progress)
-        # Two at a time, in one case for each width of numbers.
-        wide = {(case.template.name, _is_wide(case)): case for case in reversed(last.values())}.values()
-        two = [_row(case, factor) for case in wide for factor in paired(case, self._wrong_alone(case))]
+        self._follow(rows, shown, progress)
+        two = [_row(case, factor) for case in shown for factor in paired(case, self._wrong_alone(case))]
         self._narrow(two, progress)
-        shapes = {(case.name, factor.name) for case in wide for factor in shape_factors(case)}
+        shapes = {(case.name, factor.name) for case in shown for factor in shape_factors(case)}
         single = [row for row in rows if row and (row[0].asked.name, row[0].kind) in shapes]
         corners = [row for found in self._corners((*single, *two)) for row in found]
         self._narrow(corners, progress)
         telling = [row for row in corners if self._matters(row)]
         self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
+
+    def _follow(self, rows: Sequence[list[Spot]], shown: Sequence[Case], progress: Progress) -> None:
+        """Ask about sizes that are wrong in a case that was asked about all in those of other types beside it too."""
+        names = {case.name for case in shown}
+        sizes = [row for row in rows if row and row[0].kind.startswith("size ")]
+        wrong: dict[tuple[object, ...], set[float]] = {}
+        for row in (row for row in sizes if row[0].asked.name in names):
+            wrong[_kind(row[0].asked), row[0].kind] = {spot.value for spot, _, is_so in self._judged(row) if is_so}
+        for row in (row for row in sizes if row[0].asked.name not in names):
+            new = sorted(wrong.get((_kind(row[0].asked), row[0].kind), set()) - {spot.value for spot in row})
+            row += [replace(row[0], value=value) for value in new]
+        self._ask([spot for row in sizes for spot in row], progress)
 
     def _narrow(self, rows: Sequence[list[Spot]], progress: Progress) -> None:
         """Ask about every spot, then between those that are right and those that are wrong."""
@@ -255,8 +265,32 @@ class Atlas:
             yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
 
 
-def _is_wide(case: Case) -> bool:
-    return any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+def _shaped(taken: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """Cases whose shapes are asked about: one for each operator and width of numbers, and one for each other type.
+
+    Shapes matter alike for all weights; among the first are those of one type without signs, where there is one.
+    """
+    shown: dict[tuple[str, bool], Case] = {}
+    for case in sorted(taken, key=_oddness):
+        shown.setdefault(_kind(case), case)
+    first = {case.name for case in shown.values()}
+    known = {(case.template.name, case.output) for case in shown.values()}
+    others: dict[tuple[str, str], Case] = {}
+    for case in (one for one in taken if (one.template.name, one.output) not in known):
+        others.setdefault((case.template.name, case.output), case)
+    return [case for case in taken if case.name in first], list(others.values())
+
+
+def _kind(case: Case | Chain) -> tuple[str, bool]:
+    """The operator, and if any number has 16 bits."""
+    assert isinstance(case, Case), "a chain has no sizes"
+    return case.template.name, any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+
+
+def _oddness(case: Case) -> tuple[int, bool]:
+    pairs = zip(case.template.operands, case.slots, strict=True)
+    types = {slot.split()[0] for operand, slot in pairs if operand.role in ("x", "y", "table")} | {case.output}
+    return len(types), any(word.startswith("int") for word in types)
 
 
 def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
@@ -290,6 +324,7 @@ def made(
     first = Atlas(backend, archs[0], known, workers)
     part = (asked.ops, asked.types)
     cases = [*subjects.taken(taken_by, archs[0], *part), *subjects.alone(*part)]
+    cases += subjects.taken_wrongly(taken_by, archs[0], *part)
     first.explore(cases, subjects.chains(*part), progress)
     probed, wrong = first.probed, [[archs[0]] for _ in first.regions]
     for arch in archs[1:]:

@@ -20,7 +20,7 @@ from intact.backends.probing import asking
 from intact.backends.probing.answers import Answer
 from intact.backends.probing.asking import Question
 from intact.backends.probing.judging import is_clear
-from intact.backends.probing.models import joined_inputs, joined_model, step_of, versions_of
+from intact.backends.probing.models import joined_inputs, joined_model, versions_of
 from intact.backends.probing.probe_job import JoinedOrder, JoinedQuestions, ProbeAnswer
 from intact.errors import ToolchainError
 from intact.model import io
@@ -103,8 +103,8 @@ def _replies(library: Library, folder: Path, orders: list[JoinedQuestions]) -> l
 def _write(folder: Path, number: int, group: Group) -> JoinedQuestions:
     asked, first = [question.case for _, question in group], group[0][1]
     model, inputs = folder / f"{number}.onnx", folder / f"{number}.npz"
-    io.save(joined_model(asked), model)
+    written, steps = joined_model(asked)
+    io.save(written, model)
     # mypy takes the keyword arguments of numpy's stub for its flags.
     np.savez(inputs, **joined_inputs(asked))  # type: ignore[arg-type]
-    steps = [step_of(case) for case in asked]
     return {"model": str(model), "inputs": str(inputs), "steps": steps, "arch": first.arch, "soc_id": first.soc_id}

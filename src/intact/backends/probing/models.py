@@ -73,14 +73,14 @@ def owner_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def joined_model(asked: Sequence[Case | Chain]) -> ir.Model:
-    """The models of questions side by side in one; all have to be of one version of ONNX."""
-    writers, results = [], []
-    for number, one in enumerate(asked):
-        own = _writers(one, _PREFIX.format(number))
-        writers += own
-        results += own[-1].results
-    return _model(writers, results)
+def joined_model(asked: Sequence[Case | Chain]) -> tuple[ir.Model, list[float | None]]:
+    """The models of questions side by side in one, and the step of each result as in `step_of`.
+
+    All have to be of one version of ONNX.
+    """
+    each = [_writers(one, _PREFIX.format(number)) for number, one in enumerate(asked)]
+    model = _model([writer for own in each for writer in own], [value for own in each for value in own[-1].results])
+    return model, [own[-1].step for own in each]
 
 
 def joined_inputs(asked: Sequence[Case | Chain]) -> dict[str, np.ndarray]:
@@ -100,11 +100,9 @@ def versions_of(asked: Case | Chain) -> tuple[int, int]:
 def step_of(asked: Case | Chain) -> float | None:
     """The step of the grid that the result of a question is on; None where it is on none."""
     last = asked if isinstance(asked, Case) else asked.steps[-1]
-    if last.output in _OUTPUTS:
-        return None
     writer = _CaseWriter(last)
     writer.write()
-    return float(writer.result_grids[0].steps)
+    return writer.step
 
 
 def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
@@ -172,6 +170,11 @@ class _CaseWriter:
         self.grids: dict[int, _Grid] = {}
         self.results: list[ir.Value] = []
         self.result_grids: list[_Grid] = []
+
+    @property
+    def step(self) -> float | None:
+        """The step of the grid of the first result; None where it is on none."""
+        return float(self.result_grids[0].steps) if self.case.output not in _OUTPUTS else None
 
     def write(self) -> None:
         """Write the operator, with the grids of its operands and results."""
