@@ -30,7 +30,7 @@ LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
-BATCH = 960
+BATCH = 240
 
 Progress = Callable[[int, int, Probed], None]
 
@@ -71,8 +71,8 @@ class Spot:
 class Region:
     """Values of a factor at which a device is wrong about a case, and the nearest ones at which it is right.
 
-    Of the neighbours below and above, None stands for one that was not asked. The figures are of the worst value, and
-    of the case as it stands.
+    Of the neighbours below and above, None stands for one that was not asked. `right` is the value nearest to the last
+    wrong one that is right, whatever the order means. The figures are of the worst value, and of the case as it stands.
     """
 
     wrong: tuple[Spot, ...]
@@ -80,6 +80,7 @@ class Region:
     above: Spot | None
     worst: Answer
     usual: Answer
+    right: Spot | None = None
 
     @property
     def edges(self) -> tuple[Spot, ...]:
@@ -96,6 +97,8 @@ class Region:
             return f"{factor.name} below {self.above.value:.3g}"
         if factor.ordered and self.above is None and self.below is not None:
             return f"{factor.name} above {self.below.value:.3g}"
+        if factor.ordered and self.below is not None and self.above is not None:
+            return f"{factor.name} between {self.below.value:.3g} and {self.above.value:.3g}"
         return factor.told([spot.value for spot in self.wrong])
 
     def __str__(self) -> str:
@@ -249,6 +252,7 @@ class Atlas:
 
     def _regions(self, row: Sequence[Spot]) -> Iterator[Region]:
         judged = self._judged(row)
+        right = [spot for spot, _, is_so in judged if not is_so]
         usual = self._answer(Spot(row[0].asked))
         assert usual is not None, "only what the library computes is varied"
         factor = row[0].factor
@@ -262,7 +266,9 @@ class Atlas:
             below = judged[before][0] if before >= 0 else None
             above = judged[after][0] if after < len(judged) else None
             worst = min((answer for _, (_, answer, _) in part), key=lambda answer: answer.sqnr_db or 0.0)
-            yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
+            spots = tuple(spot for _, (spot, _, _) in part)
+            nearest = min(right, key=lambda spot: _distance(spot, spots), default=None)
+            yield Region(spots, below, above, worst, usual, nearest)
 
 
 def _shaped(taken: Sequence[Case]) -> tuple[list[Case], list[Case]]:
@@ -339,4 +345,13 @@ def made(
 
 def _told(region: Region, archs: tuple[int, ...]) -> WrongRegion:
     worst, usual = region.worst.sqnr_db or 0.0, region.usual.sqnr_db or 0.0
-    return WrongRegion(region.wrong[0].asked.name, region.where, worst, usual, archs)
+    first, right = region.wrong[0], region.right
+    if first.factor is None:
+        return WrongRegion(first.asked.name, region.where, worst, usual, archs)
+    at = first if right is None else min(region.wrong, key=lambda spot: abs(spot.value - right.value))
+    edge = at.value, None if right is None else right.value
+    return WrongRegion(first.asked.name, region.where, worst, usual, archs, first.factor.name, *edge)
+
+
+def _distance(spot: Spot, others: Sequence[Spot]) -> float:
+    return min(abs(spot.value - other.value) for other in others)

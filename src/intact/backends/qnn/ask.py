@@ -57,14 +57,14 @@ def ask(question: ProbeQuestion) -> ProbeAnswer:
 
 def ask_together(group: JoinedQuestions) -> list[ProbeAnswer | None] | None:
     """Answers to questions that share a model, None for those that are not wholly on the NPU; None if nothing runs."""
-    feeds, wanted = expected(group)
     with scratch.folder("graph") as folder:
         # Where nodes may be on the CPU, those at both ends of a graph would be, unless this is said.
         dump = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(folder), "offload_graph_io_quantization": "0"}
         try:
             session = _session(group, dump, fallback=True, verbose=False)
+            feeds, wanted = expected(group)
             found = dict(zip(wanted, session.run(list(wanted), feeds), strict=True))
-        # ORT's exception classes have no common base but Exception.
+        # ORT's exception classes have no common base but Exception; its CPU stops at shapes that no operator takes.
         except Exception:
             return None
         in_float = [_owners(names) for names in _float_nodes(Path(folder))]
@@ -154,9 +154,9 @@ def _is_float(node: GraphNode, tensors: dict[str, GraphTensor]) -> bool:
 
 
 def _compared(session: ort.InferenceSession, question: ProbeQuestion) -> ProbeAnswer:
-    """The simulator's result against the CPU's; nothing where the simulator stops."""
-    feeds, wanted = expected(question)
+    """The simulator's result against the CPU's; nothing where one of them stops."""
     try:
+        feeds, wanted = expected(question)
         found = session.run(list(wanted), feeds)
     # ORT's exception classes have no common base but Exception.
     except Exception:
