@@ -299,3 +299,15 @@ def rows_not_of(node: ir.Node, *, lengths: list[int], indices: int, types: list[
     height, width = table.shape.numpy()
     wrong = width in lengths and height > 1 and math.prod(count) >= indices
     return f"{math.prod(count)} of {height} rows of {width} are read" if wrong else None
+
+
+@predicate
+def no_single_rest(node: ir.Node, *, multiple: int, types: list[str]) -> str | None:
+    """The numbers of a {types} input along its axis are not one more than a multiple of {multiple}."""
+    found, value = use_of(node, frozenset()).inputs[0], node.inputs[0]
+    shape = None if value is None else query.static_shape(value)
+    if shape is None or found is None or found.type not in types:
+        return None
+    axis = query.int_(node, "axis", -1)
+    size = shape[axis] if -len(shape) <= axis < len(shape) else 0
+    return f"axis {axis} has {size} numbers" if size > 1 and size % multiple == 1 else None

@@ -30,7 +30,7 @@ LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
-BATCH = 240
+BATCH = 480
 
 Progress = Callable[[int, int, Probed], None]
 
@@ -84,8 +84,14 @@ class Region:
 
     @property
     def edges(self) -> tuple[Spot, ...]:
-        """The values on both sides of each edge; the first and the last where there is no edge between two."""
-        return tuple(spot for spot in (self.wrong[0], self.wrong[-1], self.below, self.above) if spot is not None)
+        """The values on both sides of each edge; the last that is wrong where there is none."""
+        return tuple(spot for spot in (*self.last_wrong, self.below, self.above) if spot is not None)
+
+    @property
+    def last_wrong(self) -> tuple[Spot, ...]:
+        """The wrong values at its edges."""
+        first = () if self.below is None else self.wrong[:1]
+        return first if first and self.above is None else (*first, self.wrong[-1])
 
     @property
     def where(self) -> str:
@@ -196,7 +202,7 @@ class Atlas:
         """Those of the regions of another architecture in which this one is wrong too; only edges are asked."""
         edges = [spot for region in regions for spot in (Spot(region.wrong[0].asked), *region.edges)]
         self._ask(list({spot.name: spot for spot in edges}.values()), progress)
-        return [region for region in regions if self._wrong(region.wrong[0]) or self._wrong(region.wrong[-1])]
+        return [region for region in regions if any(map(self._wrong, region.last_wrong))]
 
     def _ask(self, spots: Sequence[Spot], progress: Progress) -> None:
         new = list({spot.name: spot for spot in spots if self._answer(spot) is None}.values())
