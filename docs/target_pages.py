@@ -1,6 +1,6 @@
 """Writes docs/targets from the tables, the predicates' sentences and the answers of the library.
 
-`python docs/target_pages.py FOLDER` writes the pages; a test fails where they are out of date.
+`python -m docs.target_pages FOLDER` writes the pages; a test fails where they are out of date.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _page(name: str) -> Iterator[str]:
     target = load_target(name)
     yield f"# {name}"
     yield ""
-    yield f"Generated from `backends/{name}/table.toml` by `python docs/target_pages.py`; do not edit."
+    yield f"Generated from `backends/{name}/table.toml` by `python -m docs.target_pages`; do not edit."
     yield from _chips(name)
     yield from _precisions(target)
     yield from _operators(target)

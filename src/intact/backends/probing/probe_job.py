@@ -15,7 +15,7 @@ from intact.numbers.decibels import sqnr_of
 from intact.runtime import ort_cpu
 
 # Reported where a library and the CPU agree bit for bit, and where nothing of the signal is left.
-IDENTICAL, _NOTHING_RIGHT = 999.0, -300.0
+IDENTICAL, NOTHING_RIGHT = 999.0, -300.0
 
 
 class ProbeQuestion(TypedDict):
@@ -110,7 +110,7 @@ def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
     """The SQNR of a result in dB, with one decimal."""
     right, given = (np.concatenate([value.ravel() for value in values]) for values in (wanted, found))
     distance = sqnr_of(right, given)
-    return IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, _NOTHING_RIGHT), 1)
+    return IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, NOTHING_RIGHT), 1)
 
 
 def greatest_error(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray], step: float | None) -> float | None:
