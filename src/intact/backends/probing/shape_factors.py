@@ -39,7 +39,8 @@ def paired(case: Case, wrong: Callable[[Factor], Sequence[float]]) -> Iterator[F
 
     The number of samples is none of them: each is computed for itself.
     """
-    leading = {f"size 0 of input {i}" for i, o in enumerate(case.template.operands) if len(o.shape) > 2}
+    places = [(i, o) for i, o in enumerate(case.template.operands) if o.role in ("x", "y") and len(o.shape) > 2]
+    leading = {f"size 0 of input {i}" for i, _ in places}
     several = (factor for factor in shape_factors(case) if factor.name not in leading and factor.name != RANKS)
     for first, second in itertools.combinations(several, 2):
         every = list(itertools.product(_of_pairs(first), _of_pairs(second)))
