@@ -13,8 +13,9 @@ from intact.backends import installed, probing
 from intact.backends.probing import asking, joined, subjects
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
+from intact.backends.probing.joined_names import owner_of
 from intact.backends.probing.judging import CLEAR_DB, LEAST_DB, is_clear, is_wrong
-from intact.backends.probing.models import inputs_of, joined_inputs, joined_model, model_of, owner_of, step_of
+from intact.backends.probing.models import inputs_of, joined_inputs, joined_model, model_of, step_of
 from intact.errors import ToolchainError
 from intact.runtime import ort_cpu, process
 from tests.backends.probing.cases import by_name

@@ -21,13 +21,13 @@ from intact.backends.probing.answers import Answer
 from intact.backends.probing.asking import Question
 from intact.backends.probing.judging import is_clear
 from intact.backends.probing.models import joined_inputs, joined_model, versions_of
-from intact.backends.probing.probe_job import JoinedOrder, JoinedQuestions, ProbeAnswer
+from intact.backends.probing.probe_job import FEW, JoinedOrder, JoinedQuestions, ProbeAnswer
 from intact.errors import ToolchainError
 from intact.model import io
 from intact.runtime import process
 
-# Questions of one model, and so few that they are asked alone where the library takes no model of all.
-JOINED, FEW = 48, 3
+# Questions of one model.
+JOINED = 48
 SECONDS_A_GROUP = 60.0
 
 Group = list[tuple[int, Question]]
@@ -78,15 +78,15 @@ def _asked(library: Library, groups: list[Group]) -> tuple[list[Group], dict[int
 
 
 def _halves(group: Group) -> list[Group]:
-    """The two halves of a group, to find what the library stumbles over; none where few are left."""
-    if len(group) <= 2 * FEW:
-        return []
+    """The two halves of a group, to find what the library dies of; none where few are left."""
     middle = len(group) // 2
+    if middle < FEW:
+        return []
     return [group[:middle], group[middle:]]
 
 
 def _replies(library: Library, folder: Path, orders: list[JoinedQuestions]) -> list[list[ProbeAnswer | None] | None]:
-    """The reply to each group as far as the child got; None for one that was refused, or that it died of."""
+    """The reply to each group as far as the child got; None for the one that it died of."""
     file = folder / "answers.jsonl"
     request: JoinedOrder = {"library": library.module, "groups": orders, "answers": str(file)}
     died = False
@@ -107,4 +107,11 @@ def _write(folder: Path, number: int, group: Group) -> JoinedQuestions:
     io.save(written, model)
     # mypy takes the keyword arguments of numpy's stub for its flags.
     np.savez(inputs, **joined_inputs(asked))  # type: ignore[arg-type]
-    return {"model": str(model), "inputs": str(inputs), "steps": steps, "arch": first.arch, "soc_id": first.soc_id}
+    return {
+        "model": str(model),
+        "inputs": str(inputs),
+        "numbers": list(range(len(group))),
+        "steps": steps,
+        "arch": first.arch,
+        "soc_id": first.soc_id,
+    }

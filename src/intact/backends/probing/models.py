@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Chain, Template, block_axis
+from intact.backends.probing.joined_names import prefix_of
 from intact.model import upgrade
 from intact.numbers.encoding import to_levels
 from intact.numbers.integer_types import limits as bounds
@@ -62,30 +62,19 @@ def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
     return feeds
 
 
-# The beginning of all names of a question in a model that joins several.
-_PREFIX = "q{}/"
-_OF_A_QUESTION = re.compile(r"q(\d+)/")
-
-
-def owner_of(name: str) -> int | None:
-    """The number of the question that a name in a model that joins several is of, or None."""
-    found = _OF_A_QUESTION.match(name)
-    return None if found is None else int(found[1])
-
-
 def joined_model(asked: Sequence[Case | Chain]) -> tuple[ir.Model, list[float | None]]:
     """The models of questions side by side in one, and the step of each result as in `step_of`.
 
     All have to be of one version of ONNX.
     """
-    each = [_writers(one, _PREFIX.format(number)) for number, one in enumerate(asked)]
+    each = [_writers(one, prefix_of(number)) for number, one in enumerate(asked)]
     model = _model([writer for own in each for writer in own], [value for own in each for value in own[-1].results])
     return model, [own[-1].step for own in each]
 
 
 def joined_inputs(asked: Sequence[Case | Chain]) -> dict[str, np.ndarray]:
     """The inputs of all questions of a model that joins them."""
-    each = ((_PREFIX.format(number), inputs_of(one)) for number, one in enumerate(asked))
+    each = ((prefix_of(number), inputs_of(one)) for number, one in enumerate(asked))
     return {f"{prefix}{name}": values for prefix, feeds in each for name, values in feeds.items()}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from intact import scratch
-from intact.backends.probing.models import owner_of
+from intact.backends.probing.joined_names import owner_of
 from intact.backends.probing.probe_job import expected, greatest_error, sqnr
 from intact.backends.qnn import job as qnn
 from intact.backends.qnn.probe_log import MARK
@@ -76,7 +76,7 @@ def ask_together(group: JoinedQuestions) -> list[ProbeAnswer | None] | None:
         _part(number, step, wanted, found, in_float=any(number in owners for owners in in_float))
         if not any(number in owners for owners in left)
         else None
-        for number, step in enumerate(group["steps"])
+        for number, step in zip(group["numbers"], group["steps"], strict=True)
     ]
 
 
