@@ -311,3 +311,17 @@ def no_single_rest(node: ir.Node, *, multiple: int, types: list[str]) -> str | N
     axis = query.int_(node, "axis", -1)
     size = shape[axis] if -len(shape) <= axis < len(shape) else 0
     return f"axis {axis} has {size} numbers" if size > 1 and size % multiple == 1 else None
+
+
+@predicate
+def last_reduced_has_several(node: ir.Node, *, axes: int, types: list[str]) -> str | None:
+    """The last axis that a {types} input is reduced along has more than one number, where there are {axes} or more."""
+    found, value = use_of(node, frozenset()).inputs[0], node.inputs[0]
+    shape = None if value is None else query.static_shape(value)
+    given = query.constant(query.input_(node, 1))
+    listed = query.ints(node, "axes") if given is None else [int(axis) for axis in given.ravel()]
+    if shape is None or found is None or found.type not in types:
+        return None
+    reduced = sorted(axis % len(shape) for axis in listed) or list(range(len(shape)))
+    alone = len(reduced) >= axes and shape[reduced[-1]] == 1
+    return f"axis {reduced[-1]} of those that are reduced has one number" if alone else None

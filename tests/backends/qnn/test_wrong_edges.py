@@ -32,6 +32,11 @@ def rows(name, size):
     return changed(name, shape=(1, 4, size))
 
 
+def reduced(name, last):
+    return changed(name, shape=(1, 8, 4, last))
+
+
+MOST, LEAST = "ReduceMax ({0}, ints) -> {0}", "ReduceMin ({0}, ints) -> {0}"
 ELU, LOG = "Elu ({0}) -> {0}", "LogSoftmax ({0}) -> {0}"
 # A case at the edge, where it is right, and where it is wrong.
 EDGES = {
@@ -41,6 +46,10 @@ EDGES = {
     "LogSoftmax of 16 bits, two more": (lambda size: rows(LOG.format("uint16"), size), 66, 65),
     "LogSoftmax of 8 bits, a number more": (lambda size: rows(LOG.format("uint8"), size), 128, 129),
     "LogSoftmax of 8 bits, two more": (lambda size: rows(LOG.format("uint8"), size), 130, 129),
+    "ReduceMax of 16 bits": (lambda size: reduced(MOST.format("uint16"), size), 2, 1),
+    "ReduceMax of 8 bits": (lambda size: reduced(MOST.format("uint8"), size), 2, 1),
+    "ReduceMin of 16 bits": (lambda size: reduced(LEAST.format("uint16"), size), 2, 1),
+    "ReduceMin of 8 bits": (lambda size: reduced(LEAST.format("uint8"), size), 2, 1),
 }
 
 
