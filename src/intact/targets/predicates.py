@@ -325,3 +325,26 @@ def last_reduced_has_several(node: ir.Node, *, axes: int, types: list[str]) -> s
     reduced = sorted(axis % len(shape) for axis in listed) or list(range(len(shape)))
     alone = len(reduced) >= axes and shape[reduced[-1]] == 1
     return f"axis {reduced[-1]} of those that are reduced has one number" if alone else None
+
+
+@predicate
+def no_counted_pads(node: ir.Node, *, rank: int) -> str | None:
+    """No pad counts, where input 0 has {rank} dimensions."""
+    pads = query.ints(node, "pads")
+    counted = any(pads) and query.int_(node, "count_include_pad", 0) and _rank(node, 0) == rank
+    return f"pads that count are {list(pads)}" if counted else None
+
+
+@predicate
+def padded_windows_reach_end(node: ir.Node, *, rank: int) -> str | None:
+    """Windows that begin in padding reach the last number, where input 0 has {rank} dimensions."""
+    shape = None if node.inputs[0] is None else query.static_shape(node.inputs[0])
+    pads, kernel, strides = (query.ints(node, name) for name in ("pads", "kernel_shape", "strides"))
+    if shape is None or len(shape) != rank or not any(pads) or not strides:
+        return None
+    for i, size in enumerate(shape[2:]):
+        begin, end = pads[i], pads[i + rank - 2]
+        rest = (size + begin + end - kernel[i]) % strides[i]
+        if begin and rest > end:
+            return f"the last of the {size} numbers along axis {i + 2} is in no window, and pads are {list(pads)}"
+    return None

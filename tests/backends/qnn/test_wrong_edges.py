@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from intact.backends import probing
-from intact.backends.probing import asking
+from intact.backends.probing import asking, subjects
 from intact.backends.probing.asking import Question
 from intact.backends.probing.fitting import fitted, with_operand
 from intact.backends.probing.judging import is_wrong
@@ -36,6 +36,28 @@ def reduced(name, last):
     return changed(name, shape=(1, 8, 4, last))
 
 
+@functools.cache
+def pools():
+    return {case.name: case for case in subjects.alone(["AveragePool"])}
+
+
+def pooled(name, shape, **attributes):
+    case = pools()[name]
+    sized = with_operand(case, 0, replace(case.template.operands[0], shape=shape))
+    given = {**case.template.attributes, **attributes}
+    return fitted(replace(sized, template=replace(sized.template, attributes=given)))
+
+
+def short(dtype, size):
+    """Windows of two numbers, of which the first one begins in padding."""
+    return pooled(f"AveragePool: 1-D ({dtype}) -> {dtype}", (1, 8, size), pads=[1, 0])
+
+
+def solid(dtype, counts):
+    whole = {"kernel_shape": [3] * 3, "strides": [1] * 3, "pads": [1] * 6, "count_include_pad": counts}
+    return pooled(f"AveragePool: 3-D ({dtype}) -> {dtype}", (1, 8, 4, 4, 4), **whole)
+
+
 MOST, LEAST = "ReduceMax ({0}, ints) -> {0}", "ReduceMin ({0}, ints) -> {0}"
 ELU, LOG = "Elu ({0}) -> {0}", "LogSoftmax ({0}) -> {0}"
 # A case at the edge, where it is right, and where it is wrong.
@@ -46,6 +68,10 @@ EDGES = {
     "LogSoftmax of 16 bits, two more": (lambda size: rows(LOG.format("uint16"), size), 66, 65),
     "LogSoftmax of 8 bits, a number more": (lambda size: rows(LOG.format("uint8"), size), 128, 129),
     "LogSoftmax of 8 bits, two more": (lambda size: rows(LOG.format("uint8"), size), 130, 129),
+    "AveragePool of 16 bits over one axis": (lambda size: short("uint16", size), 9, 8),
+    "AveragePool of 8 bits over one axis": (lambda size: short("uint8", size), 7, 8),
+    "AveragePool of 16 bits over three axes": (lambda counts: solid("uint16", counts), 0, 1),
+    "AveragePool of 8 bits over three axes": (lambda counts: solid("uint8", counts), 0, 1),
     "ReduceMax of 16 bits": (lambda size: reduced(MOST.format("uint16"), size), 2, 1),
     "ReduceMax of 8 bits": (lambda size: reduced(MOST.format("uint8"), size), 2, 1),
     "ReduceMin of 16 bits": (lambda size: reduced(LEAST.format("uint16"), size), 2, 1),
