@@ -40,9 +40,14 @@ def wrong_page(name: str) -> Iterator[str]:
         "simulator's result against the CPU's, on the same quantized model. A build compares both in any case: where "
         "much is lost, it looks for the piece, tries other forms of it, and says what it did."
     )
-    about = "every operator" if shown.asked is None else f"{', '.join(shown.asked)} and what follows or precedes them"
     yield ""
-    yield f"Asked about: {about}. What is not listed is right as far as it was asked."
+    yield f"Asked about: {_about(shown.asked)}. What is not listed is right as far as it was asked."
+    yield ""
+    yield (
+        "Each operator was asked about between a float input and a float output. A move there (Concat, Reshape, Slice "
+        "and the like) is not cut off by its grid, and loses values beyond 65504, where half precision ends; moves "
+        "between layers were not asked about. Among equal numbers, ArgMax and ArgMin may take another than ONNX."
+    )
     yield from ("", "## Operators to fear", "")
     yield (
         "What is left of the signal at worst, for each kind of condition: for ordinary numbers and shapes, for some "
@@ -57,6 +62,15 @@ def wrong_page(name: str) -> Iterator[str]:
     yield from _avoided(load_target(name))
     yield from ("", "## What was found", "")
     yield from _found(groups, known_archs(name))
+
+
+def _about(asked: Sequence[str] | None) -> str:
+    if asked is None:
+        return "every operator"
+    every = [one.removeprefix("every (").rstrip(")") for one in asked if one.startswith("every (")]
+    if every:
+        return f"every operator on activations of {', '.join(every)}, and pairs and triples of operators"
+    return f"{', '.join(asked)} and what follows or precedes them"
 
 
 @dataclass(frozen=True, slots=True)

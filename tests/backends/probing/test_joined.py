@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from intact.backends import installed, probing
-from intact.backends.probing import asking, joined, subjects
+from intact.backends.probing import asking, joined, probe_job, subjects
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
-from intact.backends.probing.joined_names import owner_of
+from intact.backends.probing.joined_names import keep, owner_of
 from intact.backends.probing.judging import CLEAR_DB, LEAST_DB, is_clear, is_wrong
 from intact.backends.probing.models import inputs_of, joined_inputs, joined_model, model_of, step_of
 from intact.errors import ToolchainError
@@ -39,6 +39,37 @@ def test_a_joined_model_computes_what_its_parts_compute():
         assert [name.partition("/")[2] for name in own] == list(alone)
         assert all(np.array_equal(left, right) for left, right in zip(own.values(), alone.values(), strict=True))
     assert steps == [step_of(one) for one in asked]
+
+
+def test_a_part_of_a_joined_model_computes_the_same():
+    asked = [question.case for question in questions()]
+    model, _ = joined_model(asked)
+    whole = ort_cpu.Session(model).run(joined_inputs(asked))
+    keep(model, {1, 4})
+    session = ort_cpu.Session(model)
+    feeds = joined_inputs(asked)
+    part = session.run({port.name: feeds[port.name] for port in session.inputs})
+    assert list(part) == [name for name in whole if owner_of(name) in (1, 4)] and len(part) == 2
+    assert all(np.array_equal(values, whole[name]) for name, values in part.items())
+    assert (
+        {owner_of(node.name) for node in model.graph} == {owner_of(name) for name in model.graph.initializers} == {1, 4}
+    )
+
+
+def test_halves_of_a_group_that_is_refused_are_asked_in_one_process(tmp_path):
+    cases = questions()
+    order = joined._write(tmp_path, 0, list(enumerate(cases)))
+    seen = []
+
+    def ask(group):
+        seen.append(group["numbers"])
+        session = ort_cpu.Session(Path(group["model"]))
+        assert {owner_of(port.name) for port in session.outputs} == set(group["numbers"])
+        return None if 4 in group["numbers"] else [f"answer {number}" for number in group["numbers"]]
+
+    found = probe_job._settled(ask, order)
+    assert seen == [[0, 1, 2, 3, 4, 5], [0, 1, 2], [3, 4, 5]]
+    assert found == ["answer 0", "answer 1", "answer 2", None, None, None]
 
 
 class Fake:

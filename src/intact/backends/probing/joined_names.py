@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import onnx
+import onnx_ir as ir
 
 _PREFIX = "q{}/"
 _OF_A_QUESTION = re.compile(r"q(\d+)/")
@@ -21,12 +21,13 @@ def owner_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def part_of(model: onnx.ModelProto, numbers: set[int]) -> onnx.ModelProto:
-    """Some of the questions of a model that joins them."""
-    part = onnx.ModelProto()
-    part.CopyFrom(model)
-    for field in ("node", "initializer", "input", "output", "value_info"):
-        own = [item for item in getattr(model.graph, field) if owner_of(item.name) in numbers]
-        part.graph.ClearField(field)
-        getattr(part.graph, field).extend(own)
-    return part
+def keep(model: ir.Model, numbers: set[int]) -> None:
+    """Leave some of the questions in a model that joins them."""
+    graph = model.graph
+    for values in (graph.inputs, graph.outputs):
+        own = [value for value in values if owner_of(value.name or "") in numbers]
+        values.clear()
+        values.extend(own)
+    graph.remove([node for node in graph if owner_of(node.name or "") not in numbers])
+    for name in [name for name in graph.initializers if owner_of(name) not in numbers]:
+        del graph.initializers[name]

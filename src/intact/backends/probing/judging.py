@@ -1,4 +1,4 @@
-"""When the result of a question is wrong, and when it is clearly right."""
+"""The limits between right and wrong results of questions."""
 
 from __future__ import annotations
 

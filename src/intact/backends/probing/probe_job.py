@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
-import onnx
 
-from intact.backends.probing.joined_names import part_of
+from intact.backends.probing.joined_names import keep
+from intact.model import io
 from intact.numbers.decibels import sqnr_of
 from intact.runtime import ort_cpu
 
@@ -126,7 +126,9 @@ def _part(group: JoinedQuestions, part: slice) -> JoinedQuestions:
     """Some of the questions of a group, in a model of their own."""
     numbers = group["numbers"][part]
     path = Path(group["model"]).with_suffix(f".{numbers[0]}-{numbers[-1]}.onnx")
-    onnx.save(part_of(onnx.load(group["model"]), set(numbers)), path)
+    model = io.load(group["model"])
+    keep(model, set(numbers))
+    io.save(model, path)
     return {**group, "model": str(path), "numbers": numbers, "steps": group["steps"][part]}
 
 
