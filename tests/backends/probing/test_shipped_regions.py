@@ -65,9 +65,10 @@ def asked_about(op):
 
 def factor_of(region):
     """The factor of a region with an edge; None where it is one around a corner."""
-    op = region.case.partition(" (")[0].partition(":")[0].split()
-    named = [name for name in op if name[0].isupper()] or ["Conv"]
-    asked = asked_about(named[0])[region.case]
+    # The step that cuts is a Slice.
+    last = region.case.split(", then ")[-1].partition(" (")[0].partition(":")[0].replace("Concat and cut", "Slice")
+    (op,) = [name for name in last.split() if name[0].isupper()] or ["Conv"]
+    asked = asked_about(op)[region.case]
     factors = [*factors_of(asked), *paired(asked, lambda _: [])] if isinstance(asked, Case) else factors_between(asked)
     return next((factor for factor in factors if factor.name == region.factor), None)
 
