@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "targets"
 @pytest.mark.parametrize("name", sorted(pages()))
 def test_a_page_is_up_to_date(name):
     found = (FOLDER / name).read_text(encoding="utf-8")
-    assert found == pages()[name], "run: python docs/target_pages.py docs/targets"
+    assert found == pages()[name], "run: python -m docs.target_pages docs/targets"
 
 
 def test_pages_are_written(tmp_path):

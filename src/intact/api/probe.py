@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,15 +99,36 @@ def _probe(asks: ProbeRequest, events: Events) -> ProbeReport:
 
 @contextmanager
 def _questions(place: Path, events: Events) -> Iterator[Callable[[int, int, Probed], None]]:
-    """Write the answers so far after each batch, and tell how many of the questions have one."""
+    """Write the answers so far after batches, and tell how many of the questions have one."""
     with counting(events, "probe") as count:
+        pause = _Pause()
 
         def progress(done: int, total: int, so_far: Probed) -> None:
-            so_far.write(place)
+            if pause.over or done == total:
+                with pause.after():
+                    so_far.write(place)
             count(done, total)
             events.note(f"{done} of {total} questions answered")
 
         yield progress
+
+
+class _Pause:
+    """Time between writes of a file that grows: twenty times what the last one took."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    @contextmanager
+    def after(self) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        ended = time.monotonic()
+        self._until = ended + 20 * (ended - started)
 
 
 @dataclass(frozen=True, slots=True)

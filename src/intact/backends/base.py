@@ -110,13 +110,15 @@ class Library:
     """A vendor's library that tells what it takes, for `probe`: nothing of it is loaded in this process.
 
     `module` is imported in a child process, where its `ask(question)` gives a verdict (see `probing.probe_job`);
-    `reasons` reads from the log of that process why questions were refused, by their number.
+    `reasons` reads from the log of that process why questions were refused, by their number. Where it `joins`, the
+    module's `ask_together(group)` answers many questions in one model.
     """
 
     package: str
     version: Callable[[], str]
     module: str
     reasons: Callable[[str], Mapping[int, str]]
+    joins: bool = False
 
     def __str__(self) -> str:
         return f"{self.package} {self.version()}"

@@ -299,3 +299,52 @@ def rows_not_of(node: ir.Node, *, lengths: list[int], indices: int, types: list[
     height, width = table.shape.numpy()
     wrong = width in lengths and height > 1 and math.prod(count) >= indices
     return f"{math.prod(count)} of {height} rows of {width} are read" if wrong else None
+
+
+@predicate
+def no_single_rest(node: ir.Node, *, multiple: int, types: list[str]) -> str | None:
+    """The numbers of a {types} input along its axis are not one more than a multiple of {multiple}."""
+    found, value = use_of(node, frozenset()).inputs[0], node.inputs[0]
+    shape = None if value is None else query.static_shape(value)
+    if shape is None or found is None or found.type not in types:
+        return None
+    axis = query.int_(node, "axis", -1)
+    size = shape[axis] if -len(shape) <= axis < len(shape) else 0
+    return f"axis {axis} has {size} numbers" if size > 1 and size % multiple == 1 else None
+
+
+@predicate
+def last_reduced_has_several(node: ir.Node, *, axes: int, types: list[str]) -> str | None:
+    """The last axis that a {types} input is reduced along has more than one number, where there are {axes} or more."""
+    found, value = use_of(node, frozenset()).inputs[0], node.inputs[0]
+    shape = None if value is None else query.static_shape(value)
+    given = query.constant(query.input_(node, 1))
+    listed = query.ints(node, "axes") if given is None else [int(axis) for axis in given.ravel()]
+    if shape is None or found is None or found.type not in types:
+        return None
+    reduced = sorted(axis % len(shape) for axis in listed) or list(range(len(shape)))
+    alone = len(reduced) >= axes and shape[reduced[-1]] == 1
+    return f"axis {reduced[-1]} of those that are reduced has one number" if alone else None
+
+
+@predicate
+def no_counted_pads(node: ir.Node, *, rank: int) -> str | None:
+    """No pad counts, where input 0 has {rank} dimensions."""
+    pads = query.ints(node, "pads")
+    counted = any(pads) and query.int_(node, "count_include_pad", 0) and _rank(node, 0) == rank
+    return f"pads that count are {list(pads)}" if counted else None
+
+
+@predicate
+def padded_windows_reach_end(node: ir.Node, *, rank: int) -> str | None:
+    """Windows that begin in padding reach the last number, where input 0 has {rank} dimensions."""
+    shape = None if node.inputs[0] is None else query.static_shape(node.inputs[0])
+    pads, kernel, strides = (query.ints(node, name) for name in ("pads", "kernel_shape", "strides"))
+    if shape is None or len(shape) != rank or not any(pads) or not strides:
+        return None
+    for i, size in enumerate(shape[2:]):
+        begin, end = pads[i], pads[i + rank - 2]
+        rest = (size + begin + end - kernel[i]) % strides[i]
+        if begin and rest > end:
+            return f"the last of the {size} numbers along axis {i + 2} is in no window, and pads are {list(pads)}"
+    return None

@@ -146,7 +146,7 @@ class OpSpec:
 
     def least_scale(self, index: int, dtype: str) -> float:
         """The least scale that an input of this type may have; 0 where any is right."""
-        found = [rule for rule in self.require if _is_about(rule, "input_scale_at_least", dtype)]
+        found = [rule for rule in (*self.require, *self.right) if _is_about(rule, "input_scale_at_least", dtype)]
         scales = (rule["scale"] for rule in found if rule["index"] == index)
         return max((scale for scale in scales if isinstance(scale, float)), default=0.0)
 

@@ -262,3 +262,23 @@ def test_a_part_of_an_atlas_has_activations_of_some_types_only():
     assert cases and {case.output for case in cases} <= {"uint16", "index"}
     assert all("uint8" not in slot or "constant" in slot for case in cases for slot in case.slots)
     assert {chain.steps[0].output for chain in subjects.chains(["Clip"], ["uint16"])} == {"uint16"}
+
+
+def test_the_number_of_samples_is_no_part_of_a_pair():
+    pairs = [factor.name for factor in paired(case_of("Conv ("), lambda factor: [])]
+    assert "size 1 of input 0 and size 2 of input 0" in pairs
+    assert "size 1 of input 0 and size 0 of input 1" in pairs
+    assert not [name for name in pairs if "size 0 of input 0" in name or "leading dimensions" in name]
+    # A table of two dimensions has none.
+    gather = next(c for c in taken("Gather") if c.name.startswith("Gather: table, indices of 64 bits (uint8"))
+    assert "size 0 of input 0 and size 1 of input 0" in [factor.name for factor in paired(gather, lambda factor: [])]
+
+
+def test_what_only_moves_integers_is_asked_about_two_scales():
+    moved = next(c for c in taken("Transpose") if c.name == "Transpose (uint8) -> uint8, same grid")
+    assert list(factor_of(moved, "scale of input 0").values) == [1e-7, 1e3]
+    assert not [f.name for f in factors_of(moved, ()) if "multiple" in f.name or "part of the grid" in f.name]
+    # The bounds of a Clip are numbers that its steps are compared with; another grid behind it is one to go over to.
+    clipped = next(c for c in taken("Clip") if c.name == "Clip (uint8, numbers, numbers) -> uint8, same grid")
+    regridded = next(c for c in taken("Transpose") if c.name == "Transpose (uint8) -> uint8")
+    assert all(len(factor_of(case, "scale of input 0").values) == 11 for case in (clipped, regridded))

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-
-from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Library
+from intact.backends.probing import asking, joined
 from intact.backends.probing.answers import NO_ARCH, Answer, Probed
-from intact.backends.probing.cases import Case, Chain
-from intact.backends.probing.models import inputs_of, model_of, step_of
-from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
-from intact.errors import IntactError, SettingsError, ToolchainError
-from intact.model import io
-from intact.runtime import cluster, process, worker_terms
+from intact.backends.probing.asking import Question
+from intact.backends.probing.cases import Case
+from intact.errors import SettingsError, ToolchainError
+from intact.runtime import cluster, worker_terms
 from intact.targets.registry import known_archs, load_target
 
 # One child answers this many questions: enough to make its start cheap, few enough to lose little with it.
 BATCH = 200
-SECONDS_A_QUESTION = 10.0
 WORKERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A case, or a chain of them, for one architecture; `numeric` asks for the error in steps too."""
-
-    case: Case | Chain
-    arch: int
-    soc_id: int | None
-    numeric: bool = False
 
 
 def library_of(backend: str) -> Library:
@@ -89,13 +72,17 @@ class ProbeBatch:
 
 
 def ask_batches(
-    library: Library, batches: Sequence[Sequence[Question]], workers: int
+    library: Library, batches: Iterable[Sequence[Question]], workers: int
 ) -> Iterator[tuple[int, list[tuple[Question, Answer]]]]:
-    """The answers to each batch with its number, as they come, from a cluster or from `workers` children here."""
-    jobs = [ProbeBatch(library, str(library), batch) for batch in batches]
+    """The answers to each batch with its number, as they come, from a cluster or from `workers` children here.
+
+    Here a batch is made when a child is free for it.
+    """
+    version = str(library)
+    jobs = (ProbeBatch(library, version, batch) for batch in batches)
     elsewhere = cluster.current()
     if elsewhere is not None:
-        yield from elsewhere.as_done(ask_batch, jobs)
+        yield from elsewhere.as_done(ask_batch, list(jobs))
         return
     # Loaded where it is needed, since builds ask nothing.
     import joblib
@@ -114,66 +101,12 @@ def ask_batch(job: ProbeBatch) -> list[tuple[Question, Answer]]:
         raise ToolchainError(
             "E193", f"worker {worker_terms.name()} has {job.library}, here is {job.asked}", fix="install the same there"
         )
-    return ask(job.library, job.questions)
-
-
-def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
-    """The answers to some questions. Where the library dies of one, the rest is asked in a new process."""
-    with scratch.folder("probe") as folder:
-        orders = [_write(folder, number, question) for number, question in enumerate(questions)]
-        answers: dict[int, Answer] = {}
-        while len(answers) < len(orders):
-            answers |= dict(_ask(library, folder, [order for order in orders if order["id"] not in answers]))
-    return [(question, answers[number]) for number, question in enumerate(questions)]
+    if job.library.joins and all(question.numeric for question in job.questions):
+        return joined.ask_joined(job.library, job.questions)
+    return asking.ask(job.library, job.questions)
 
 
 def soc_of(backend: str, arch: int) -> int | None:
     """The number of the chip that stands for an architecture."""
     soc = load_target(backend, arch=arch).soc if arch != NO_ARCH else None
     return soc.id if soc is not None else None
-
-
-def _write(folder: Path, number: int, question: Question) -> ProbeQuestion:
-    model, inputs = folder / f"{number}.onnx", folder / f"{number}.npz"
-    io.save(model_of(question.case), model)
-    # mypy takes the keyword arguments of numpy's stub for its flags.
-    np.savez(inputs, **inputs_of(question.case))  # type: ignore[arg-type]
-    return {
-        "id": number,
-        "model": str(model),
-        "inputs": str(inputs),
-        "step": step_of(question.case) if question.numeric else None,
-        "arch": question.arch,
-        "soc_id": question.soc_id,
-    }
-
-
-def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:
-    """Answers as far as the child got; the question that it died of is answered too."""
-    file = folder / "answers.jsonl"
-    file.unlink(missing_ok=True)
-    request: ProbeOrder = {"library": library.module, "questions": orders, "answers": str(file)}
-    log, death = "", None
-    try:
-        timeout = 60 + SECONDS_A_QUESTION * len(orders)
-        limit = process.default_memory_limit()
-        job = "intact.backends.probing.probe_job:ask_all"
-        log = process.call(job, request, timeout=timeout, memory_limit=limit).log
-    except ToolchainError as error:
-        death = error
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    replies: list[ProbeAnswer] = [json.loads(line) for line in lines]
-    reasons = library.reasons(log)
-    yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
-    if death is not None:
-        yield orders[len(replies)]["id"], Answer("died", _first_line(death))
-
-
-def _answer(reply: ProbeAnswer, reasons: Mapping[int, str]) -> Answer:
-    if reply["verdict"] == "refused":
-        return Answer("refused", reasons.get(reply["id"]) or reply["error"])
-    return Answer(reply["verdict"], "", reply["sqnr_db"], reply.get("steps"))
-
-
-def _first_line(error: IntactError) -> str:
-    return error.message.splitlines()[0].partition(": ")[2]

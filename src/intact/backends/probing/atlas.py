@@ -10,33 +10,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from intact.backends import probing
-from intact.backends.probing import Question, subjects
+from intact.backends.probing import subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
+from intact.backends.probing.asking import Question
 from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import Factor
-from intact.backends.probing.probe_job import IDENTICAL
-from intact.backends.probing.shape_factors import around, paired, shape_factors
+from intact.backends.probing.judging import is_wrong
+from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired, shape_factors
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 
-# A result below so many dB is wrong, unless it has 8 bits and is nowhere further off than so many steps of its grid.
-LEAST_DB, MOST_STEPS = 33.0, 3.0
-# One comparison in ten comes out otherwise: rounding alone may exchange the order of two numbers nearly equal. Where it
-# does not as the case stands, one in a hundred is too many.
-LEAST_DB_OF_COMPARISONS, LEAST_DB_OF_EXACT_ONES = 10.0, 20.0
-# How much worse than the case as it stands a result has to be.
-LOSS_DB = 6.0
 # Pairs of factors of one case whose surroundings are looked at.
 MOST_CORNERS = 3
 LEAST_RIGHT = 0.25
 # Halvings of the ratio between a right and a wrong value.
 HALVINGS = 5
 # Questions of one child process.
-BATCH = 60
+BATCH = 480
 
 Progress = Callable[[int, int, Probed], None]
 
@@ -77,8 +71,8 @@ class Spot:
 class Region:
     """Values of a factor at which a device is wrong about a case, and the nearest ones at which it is right.
 
-    Of the neighbours below and above, None stands for one that was not asked. The figures are of the worst value, and
-    of the case as it stands.
+    Of the neighbours below and above, None stands for one that was not asked. `right` is the value nearest to the last
+    wrong one that is right, whatever the order means. The figures are of the worst value, and of the case as it stands.
     """
 
     wrong: tuple[Spot, ...]
@@ -86,11 +80,18 @@ class Region:
     above: Spot | None
     worst: Answer
     usual: Answer
+    right: Spot | None = None
 
     @property
     def edges(self) -> tuple[Spot, ...]:
-        """The values on both sides of each edge; the first and the last where there is no edge between two."""
-        return tuple(spot for spot in (self.wrong[0], self.wrong[-1], self.below, self.above) if spot is not None)
+        """The values on both sides of each edge; the last that is wrong where there is none."""
+        return tuple(spot for spot in (*self.last_wrong, self.below, self.above) if spot is not None)
+
+    @property
+    def last_wrong(self) -> tuple[Spot, ...]:
+        """The wrong values at its edges."""
+        first = () if self.below is None else self.wrong[:1]
+        return first if first and self.above is None else (*first, self.wrong[-1])
 
     @property
     def where(self) -> str:
@@ -102,6 +103,8 @@ class Region:
             return f"{factor.name} below {self.above.value:.3g}"
         if factor.ordered and self.above is None and self.below is not None:
             return f"{factor.name} above {self.below.value:.3g}"
+        if factor.ordered and self.below is not None and self.above is not None:
+            return f"{factor.name} between {self.below.value:.3g} and {self.above.value:.3g}"
         return factor.told([spot.value for spot in self.wrong])
 
     def __str__(self) -> str:
@@ -129,11 +132,10 @@ class Atlas:
         plain = [*map(Spot, cases), *map(Spot, chains)]
         self._ask(plain, progress)
         self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
-        taken = [case for case in cases if self._taken(Spot(case)) is not None]
-        # Shapes are asked in one case for each type of the result: they matter alike for all weights.
-        last = {(case.template.name, case.output): case for case in reversed(taken)}
-        shaped = {case.name: case for case in last.values()}
-        rows = [_row(case, factor) for case in taken for factor in factors_of(case, shapes=case.name in shaped)]
+        taken = [case for case in cases if self._taken(Spot(case)) and not self._wrong(Spot(case))]
+        shown, others = _shaped(taken)
+        sizes = {case.name: SIZES for case in shown} | {case.name: PAIRED for case in others}
+        rows = [_row(case, factor) for case in taken for factor in factors_of(case, sizes.get(case.name, ()))]
         rows += [
             _row(chain, factor)
             for chain in chains
@@ -141,16 +143,27 @@ class Atlas:
             for factor in factors_between(chain)
         ]
         self._narrow(rows, progress)
-        # Two at a time, in one case for each width of numbers.
-        wide = {(case.template.name, _is_wide(case)): case for case in reversed(last.values())}.values()
-        two = [_row(case, factor) for case in wide for factor in paired(case, self._wrong_alone(case))]
+        self._follow(rows, shown, progress)
+        two = [_row(case, factor) for case in shown for factor in paired(case, self._wrong_alone(case))]
         self._narrow(two, progress)
-        shapes = {(case.name, factor.name) for case in wide for factor in shape_factors(case)}
+        shapes = {(case.name, factor.name) for case in shown for factor in shape_factors(case)}
         single = [row for row in rows if row and (row[0].asked.name, row[0].kind) in shapes]
         corners = [row for found in self._corners((*single, *two)) for row in found]
         self._narrow(corners, progress)
         telling = [row for row in corners if self._matters(row)]
         self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
+
+    def _follow(self, rows: Sequence[list[Spot]], shown: Sequence[Case], progress: Progress) -> None:
+        """Ask about sizes that are wrong in a case that was asked about all in those of other types beside it too."""
+        names = {case.name for case in shown}
+        sizes = [row for row in rows if row and row[0].kind.startswith("size ")]
+        wrong: dict[tuple[object, ...], set[float]] = {}
+        for row in (row for row in sizes if row[0].asked.name in names):
+            wrong[_kind(row[0].asked), row[0].kind] = {spot.value for spot, _, is_so in self._judged(row) if is_so}
+        for row in (row for row in sizes if row[0].asked.name not in names):
+            new = sorted(wrong.get((_kind(row[0].asked), row[0].kind), set()) - {spot.value for spot in row})
+            row += [replace(row[0], value=value) for value in new]
+        self._ask([spot for row in sizes for spot in row], progress)
 
     def _narrow(self, rows: Sequence[list[Spot]], progress: Progress) -> None:
         """Ask about every spot, then between those that are right and those that are wrong."""
@@ -189,20 +202,24 @@ class Atlas:
         """Those of the regions of another architecture in which this one is wrong too; only edges are asked."""
         edges = [spot for region in regions for spot in (Spot(region.wrong[0].asked), *region.edges)]
         self._ask(list({spot.name: spot for spot in edges}.values()), progress)
-        return [region for region in regions if self._wrong(region.wrong[0]) or self._wrong(region.wrong[-1])]
+        return [region for region in regions if any(map(self._wrong, region.last_wrong))]
 
     def _ask(self, spots: Sequence[Spot], progress: Progress) -> None:
-        new = [spot for spot in spots if self._answer(spot) is None]
-        built = ((spot, item) for spot in new if (item := spot.built()) is not None)
-        asked = [(spot.name, Question(item, self.arch, self.soc_id, numeric=True)) for spot, item in built]
-        batches = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
-        questions = [[question for _, question in batch] for batch in batches]
+        new = list({spot.name: spot for spot in spots if self._answer(spot) is None}.values())
+        names: list[list[str]] = []
+
+        def batches() -> Iterator[list[Question]]:
+            for start in range(0, len(new), BATCH):
+                built = [(spot.name, item) for spot in new[start : start + BATCH] if (item := spot.built()) is not None]
+                names.append([name for name, _ in built])
+                yield [Question(item, self.arch, self.soc_id, numeric=True) for _, item in built]
+
         done = 0
-        for number, found in probing.ask_batches(self.library, questions, self.workers):
-            for (name, _), (_, answer) in zip(batches[number], found, strict=True):
+        for number, found in probing.ask_batches(self.library, batches(), self.workers):
+            for name, (_, answer) in zip(names[number], found, strict=True):
                 self.answers.setdefault(name, {})[self.arch] = answer
-            done += len(found)
-            progress(done, len(asked), self.probed)
+            done += min(BATCH, len(new) - number * BATCH)
+            progress(done, len(new), self.probed)
 
     def _answer(self, spot: Spot) -> Answer | None:
         return self.answers.get(spot.name, {}).get(self.arch)
@@ -241,6 +258,7 @@ class Atlas:
 
     def _regions(self, row: Sequence[Spot]) -> Iterator[Region]:
         judged = self._judged(row)
+        right = [spot for spot, _, is_so in judged if not is_so]
         usual = self._answer(Spot(row[0].asked))
         assert usual is not None, "only what the library computes is varied"
         factor = row[0].factor
@@ -254,29 +272,41 @@ class Atlas:
             below = judged[before][0] if before >= 0 else None
             above = judged[after][0] if after < len(judged) else None
             worst = min((answer for _, (_, answer, _) in part), key=lambda answer: answer.sqnr_db or 0.0)
-            yield Region(tuple(spot for _, (spot, _, _) in part), below, above, worst, usual)
+            spots = tuple(spot for _, (spot, _, _) in part)
+            nearest = min(right, key=lambda spot: _distance(spot, spots), default=None)
+            yield Region(spots, below, above, worst, usual, nearest)
 
 
-def _is_wide(case: Case) -> bool:
-    return any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+def _shaped(taken: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """Cases whose shapes are asked about: one for each operator and width of numbers, and one for each other type.
+
+    Shapes matter alike for all weights; among the first are those of one type without signs, where there is one.
+    """
+    shown: dict[tuple[str, bool], Case] = {}
+    for case in sorted(taken, key=_oddness):
+        shown.setdefault(_kind(case), case)
+    first = {case.name for case in shown.values()}
+    known = {(case.template.name, case.output) for case in shown.values()}
+    others: dict[tuple[str, str], Case] = {}
+    for case in (one for one in taken if (one.template.name, one.output) not in known):
+        others.setdefault((case.template.name, case.output), case)
+    return [case for case in taken if case.name in first], list(others.values())
+
+
+def _kind(case: Case | Chain) -> tuple[str, bool]:
+    """The operator, and if any number has 16 bits."""
+    assert isinstance(case, Case), "a chain has no sizes"
+    return case.template.name, any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+
+
+def _oddness(case: Case) -> tuple[int, bool]:
+    pairs = zip(case.template.operands, case.slots, strict=True)
+    types = {slot.split()[0] for operand, slot in pairs if operand.role in ("x", "y", "table")} | {case.output}
+    return len(types), any(word.startswith("int") for word in types)
 
 
 def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
     return [Spot(asked, factor, value) for value in factor.values]
-
-
-def is_wrong(answer: Answer, usual: Answer | None = None, *, output: str) -> bool:
-    """True if a result, of the type `output`, is wrong, and clearly more so than the usual one of its case."""
-    if answer.sqnr_db is None:
-        return False
-    if output in ("uint8", "int8") and answer.steps is not None and answer.steps <= MOST_STEPS:
-        return False
-    worse = usual is None or usual.sqnr_db is None or answer.sqnr_db < usual.sqnr_db - LOSS_DB
-    least = LEAST_DB
-    if output == "bool":
-        exact = usual is not None and usual.sqnr_db is not None and usual.sqnr_db >= IDENTICAL
-        least = LEAST_DB_OF_EXACT_ONES if exact else LEAST_DB_OF_COMPARISONS
-    return answer.sqnr_db < least and worse
 
 
 def _figures(answer: Answer) -> str:
@@ -306,6 +336,7 @@ def made(
     first = Atlas(backend, archs[0], known, workers)
     part = (asked.ops, asked.types)
     cases = [*subjects.taken(taken_by, archs[0], *part), *subjects.alone(*part)]
+    cases += subjects.taken_wrongly(taken_by, archs[0], *part)
     first.explore(cases, subjects.chains(*part), progress)
     probed, wrong = first.probed, [[archs[0]] for _ in first.regions]
     for arch in archs[1:]:
@@ -320,4 +351,13 @@ def made(
 
 def _told(region: Region, archs: tuple[int, ...]) -> WrongRegion:
     worst, usual = region.worst.sqnr_db or 0.0, region.usual.sqnr_db or 0.0
-    return WrongRegion(region.wrong[0].asked.name, region.where, worst, usual, archs)
+    first, right = region.wrong[0], region.right
+    if first.factor is None:
+        return WrongRegion(first.asked.name, region.where, worst, usual, archs)
+    at = first if right is None else min(region.wrong, key=lambda spot: abs(spot.value - right.value))
+    edge = at.value, None if right is None else right.value
+    return WrongRegion(first.asked.name, region.where, worst, usual, archs, first.factor.name, *edge)
+
+
+def _distance(spot: Spot, others: Sequence[Spot]) -> float:
+    return min(abs(spot.value - other.value) for other in others)

@@ -6,17 +6,19 @@ it is rounded, unless that grid is the factor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from intact.backends.probing.cases import ABSENT, LITERALS, Case, CaseOperand, Chain
 from intact.backends.probing.fitting import ON_GRIDS, Factor, chained, fitted, numbered, with_operand
-from intact.backends.probing.shape_factors import shape_factors
+from intact.backends.probing.shape_factors import SIZES, shape_factors
 from intact.numbers.integer_types import limits
 
 SCALES = tuple(10.0**power for power in range(-7, 4))
+# Of a move that leaves its only input on its grid: integers go through it as they are, whatever a step is worth.
+ENDS_OF_SCALES = (SCALES[0], SCALES[-1])
 FILLS = (1 / 64, 1 / 16, 1 / 4, 1.0, 2.0)
 # Widths of a grid as multiples of what its values need: a tensor that was all zeros may have any scale.
 ROOMS = tuple(4.0**power for power in (2, 4, 5, 6, 7, 8))
@@ -34,8 +36,8 @@ RESULTS = (
 CHAINED = 2
 
 
-def factors_of(case: Case, *, shapes: bool = True) -> Iterator[Factor]:
-    """All factors of a case, or without `shapes` only those of its grids and values."""
+def factors_of(case: Case, sizes: Sequence[int] = SIZES) -> Iterator[Factor]:
+    """All factors of a case, or without `sizes` only those of its grids and values."""
     for index, (operand, slot) in enumerate(zip(case.template.operands, case.slots, strict=True)):
         if slot == ABSENT or operand.role in LITERALS or not operand.shape:
             continue
@@ -43,8 +45,8 @@ def factors_of(case: Case, *, shapes: bool = True) -> Iterator[Factor]:
             yield from _of_grids(case, index, operand)
     if case.grid == "own" and not case.template.keeps_range and case.output.split()[0] in ON_GRIDS:
         yield numbered("grid of the result", [word for word, _ in RESULTS], _Regridded(case))
-    if shapes:
-        yield from shape_factors(case)
+    if sizes:
+        yield from shape_factors(case, sizes)
 
 
 def _of_grids(case: Case, index: int, operand: CaseOperand) -> Iterator[Factor]:
@@ -65,14 +67,23 @@ def _of_grids(case: Case, index: int, operand: CaseOperand) -> Iterator[Factor]:
     def roomy(value: float) -> Case | None:
         return fitted(with_operand(case, index, _roomier(operand, value)))
 
-    yield Factor(f"scale of input {index}", SCALES, scaled, ordered=True)
-    if operand.role in ROOMY:
+    moved = _only_moves(case)
+    yield Factor(f"scale of input {index}", ENDS_OF_SCALES if moved else SCALES, scaled, ordered=True)
+    if operand.role in ROOMY and not moved:
         name = f"grid of input {index} as a multiple of what its values need"
         yield Factor(name, ROOMS, roomy, ordered=True)
     if operand.low < 0 and "symmetric" not in case.slots[index]:
         yield numbered(f"range of input {index}", [word for word, _ in ENDS], ended)
-    if "constant" not in case.slots[index]:
+    if "constant" not in case.slots[index] and not moved:
         yield Factor(f"part of the grid of input {index} that values cover", FILLS, filled, ordered=True)
+
+
+def _only_moves(case: Case) -> bool:
+    """True if the result is on the grid of the only input that is on one, and no number meets its values."""
+    operands = zip(case.template.operands, case.slots, strict=True)
+    on_grids = [operand for operand, slot in operands if slot.split()[0] in ON_GRIDS]
+    numbers = any(operand.role == "numbers" for operand in case.template.operands)
+    return case.grid == "same" and len(on_grids) == 1 and not numbers
 
 
 def _roomier(operand: CaseOperand, value: float) -> CaseOperand:

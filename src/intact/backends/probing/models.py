@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.backends.probing.cases import ABSENT, HALF, LITERALS, PLAIN, Case, CaseOperand, Chain, Template, block_axis
+from intact.backends.probing.joined_names import prefix_of
 from intact.model import upgrade
 from intact.numbers.encoding import to_levels
 from intact.numbers.integer_types import limits as bounds
@@ -35,13 +36,18 @@ _OUTPUTS = {"float": ir.DataType.FLOAT, HALF: ir.DataType.FLOAT16, **_INTEGER_IN
 
 def model_of(asked: Case | Chain) -> ir.Model:
     """The operators of a question between Q/DQ pairs, with float inputs and outputs."""
-    if isinstance(asked, Case):
-        return _CaseWriter(asked).model()
+    writers = _writers(asked)
+    return _model(writers, writers[-1].results)
+
+
+def _writers(asked: Case | Chain, prefix: str = "") -> list[_CaseWriter]:
+    """The operators of a question, written one after the other."""
+    steps = [(prefix, asked)] if isinstance(asked, Case) else [(f"{prefix}{i}/", s) for i, s in enumerate(asked.steps)]
     writers: list[_CaseWriter] = []
-    for number, step in enumerate(asked.steps):
-        writers.append(_CaseWriter(step, f"{number}/", writers[-1] if writers else None))
+    for start, step in steps:
+        writers.append(_CaseWriter(step, start, writers[-1] if writers else None))
         writers[-1].write()
-    return _model(writers)
+    return writers
 
 
 def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
@@ -56,14 +62,36 @@ def inputs_of(asked: Case | Chain) -> dict[str, np.ndarray]:
     return feeds
 
 
+def joined_model(asked: Sequence[Case | Chain]) -> tuple[ir.Model, list[float | None]]:
+    """The models of questions side by side in one, and the step of each result as in `step_of`.
+
+    All have to be of one version of ONNX.
+    """
+    each = [_writers(one, prefix_of(number)) for number, one in enumerate(asked)]
+    model = _model([writer for own in each for writer in own], [value for own in each for value in own[-1].results])
+    return model, [own[-1].step for own in each]
+
+
+def joined_inputs(asked: Sequence[Case | Chain]) -> dict[str, np.ndarray]:
+    """The inputs of all questions of a model that joins them."""
+    each = ((prefix_of(number), inputs_of(one)) for number, one in enumerate(asked))
+    return {f"{prefix}{name}": values for prefix, feeds in each for name, values in feeds.items()}
+
+
+def versions_of(asked: Case | Chain) -> tuple[int, int]:
+    """The opset and the IR version of the model of a question."""
+    steps = (asked,) if isinstance(asked, Case) else asked.steps
+    if any(slot.startswith("int2 ") for step in steps for slot in step.slots):
+        return OPSET_OF_2_BITS, IR_VERSION_OF_2_BITS
+    return max(_opset(step.template) for step in steps), IR_VERSION
+
+
 def step_of(asked: Case | Chain) -> float | None:
     """The step of the grid that the result of a question is on; None where it is on none."""
     last = asked if isinstance(asked, Case) else asked.steps[-1]
-    if last.output in _OUTPUTS:
-        return None
     writer = _CaseWriter(last)
     writer.write()
-    return float(writer.result_grids[0].steps)
+    return writer.step
 
 
 def _inputs(case: Case, prefix: str) -> dict[str, np.ndarray]:
@@ -88,19 +116,18 @@ def _reach(template: Template) -> int:
     return template.operands[0].shape[axis]
 
 
-def _model(writers: Sequence[_CaseWriter]) -> ir.Model:
-    """The graph of operators that follow each other, up to the results of the last."""
-    templates = [writer.case.template for writer in writers]
-    narrow = any(slot.startswith("int2 ") for writer in writers for slot in writer.case.slots)
+def _model(writers: Sequence[_CaseWriter], results: Sequence[ir.Value]) -> ir.Model:
+    """The graph of all operators with these results."""
+    versions = {versions_of(writer.case) for writer in writers}
     graph = ir.Graph(
         [value for writer in writers for value in writer.inputs],
-        writers[-1].results,
+        results,
         nodes=[node for writer in writers for node in writer.nodes],
         initializers=[value for writer in writers for value in writer.constants],
-        opset_imports={"": OPSET_OF_2_BITS if narrow else max(map(_opset, templates)), "com.microsoft": 1},
+        opset_imports={"": max(opset for opset, _ in versions), "com.microsoft": 1},
         name="probe",
     )
-    return ir.Model(graph, ir_version=IR_VERSION_OF_2_BITS if narrow else IR_VERSION)
+    return ir.Model(graph, ir_version=max(version for _, version in versions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +160,10 @@ class _CaseWriter:
         self.results: list[ir.Value] = []
         self.result_grids: list[_Grid] = []
 
-    def model(self) -> ir.Model:
-        self.write()
-        return _model([self])
+    @property
+    def step(self) -> float | None:
+        """The step of the grid of the first result; None where it is on none."""
+        return float(self.result_grids[0].steps) if self.case.output not in _OUTPUTS else None
 
     def write(self) -> None:
         """Write the operator, with the grids of its operands and results."""

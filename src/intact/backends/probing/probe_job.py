@@ -5,23 +5,28 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
 
+from intact.backends.probing.joined_names import keep
+from intact.model import io
 from intact.numbers.decibels import sqnr_of
 from intact.runtime import ort_cpu
 
 # Reported where a library and the CPU agree bit for bit, and where nothing of the signal is left.
-IDENTICAL, _NOTHING_RIGHT = 999.0, -300.0
+IDENTICAL, NOTHING_RIGHT = 999.0, -300.0
+
+# Halves of so few questions are not asked about any more where the library takes no model of all: each is alone then.
+FEW = 3
 
 
 class ProbeQuestion(TypedDict):
     """A question as the worker gets it: a model and inputs for it, as paths, and the chip that is asked about.
 
-    `step` is that of the grid of the result, if it is on one.
+    `step` is that of the grid of the result, if it is on one. `explain` asks for the reason of a refusal.
     """
 
     id: int
@@ -30,6 +35,7 @@ class ProbeQuestion(TypedDict):
     step: float | None
     arch: int
     soc_id: int | None
+    explain: bool
 
 
 class ProbeOrder(TypedDict):
@@ -37,6 +43,28 @@ class ProbeOrder(TypedDict):
 
     library: str
     questions: list[ProbeQuestion]
+    answers: str
+
+
+class JoinedQuestions(TypedDict):
+    """Several questions as one model, and inputs for it; names begin with the number of theirs (`models.owner_of`).
+
+    `numbers` are those of the questions in the model, and `steps` those of their results, in the same order.
+    """
+
+    model: str
+    inputs: str
+    numbers: list[int]
+    steps: list[float | None]
+    arch: int
+    soc_id: int | None
+
+
+class JoinedOrder(TypedDict):
+    """Groups of joined questions to the module `library`, and the file that takes the answers, one line a group."""
+
+    library: str
+    groups: list[JoinedQuestions]
     answers: str
 
 
@@ -67,18 +95,56 @@ def ask_all(request: ProbeOrder) -> dict[str, object]:
     return {}
 
 
-def expected(question: ProbeQuestion) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def ask_groups(request: JoinedOrder) -> dict[str, object]:
+    """Answer each group of joined questions, and append its answers to the file `answers` at once.
+
+    The library's `ask_together(group)` gives an answer for each question, None where it takes a model of its own, or
+    None alone where it takes no model of all: then it is asked about each half.
+    """
+    library = importlib.import_module(request["library"])
+    with open(request["answers"], "a", encoding="utf-8") as answers:
+        for group in request["groups"]:
+            answers.write(json.dumps(_settled(library.ask_together, group)) + "\n")
+            answers.flush()
+    return {}
+
+
+def _settled(
+    ask: Callable[[JoinedQuestions], list[ProbeAnswer | None] | None], group: JoinedQuestions
+) -> list[ProbeAnswer | None]:
+    found = ask(group)
+    if found is not None:
+        return found
+    middle = len(group["numbers"]) // 2
+    if middle < FEW:
+        return [None] * len(group["numbers"])
+    halves = [_part(group, slice(0, middle)), _part(group, slice(middle, None))]
+    return [answer for half in halves for answer in _settled(ask, half)]
+
+
+def _part(group: JoinedQuestions, part: slice) -> JoinedQuestions:
+    """Some of the questions of a group, in a model of their own."""
+    numbers = group["numbers"][part]
+    path = Path(group["model"]).with_suffix(f".{numbers[0]}-{numbers[-1]}.onnx")
+    model = io.load(group["model"])
+    keep(model, set(numbers))
+    io.save(model, path)
+    return {**group, "model": str(path), "numbers": numbers, "steps": group["steps"][part]}
+
+
+def expected(question: ProbeQuestion | JoinedQuestions) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The inputs of a question, and what ONNX Runtime's CPU provider makes of them."""
+    session = ort_cpu.Session(Path(question["model"]), threads=1)
     with np.load(question["inputs"], allow_pickle=False) as arrays:
-        feeds = dict(arrays)
-    return feeds, ort_cpu.Session(Path(question["model"]), threads=1).run(feeds)
+        feeds = {port.name: arrays[port.name] for port in session.inputs}
+    return feeds, session.run(feeds)
 
 
 def sqnr(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
     """The SQNR of a result in dB, with one decimal."""
     right, given = (np.concatenate([value.ravel() for value in values]) for values in (wanted, found))
     distance = sqnr_of(right, given)
-    return IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, _NOTHING_RIGHT), 1)
+    return IDENTICAL if math.isinf(distance) and distance > 0 else round(max(distance, NOTHING_RIGHT), 1)
 
 
 def greatest_error(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray], step: float | None) -> float | None:

@@ -14,12 +14,13 @@ from intact.backends.probing.cases import ABSENT, LITERALS, Case, Chain
 from intact.backends.probing.fitting import Factor, fitted, numbered
 
 SIZES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 64, 65)
-# Sizes that are asked about two at a time: none, one that registers hold, and one that they do not.
+# Sizes for two at a time, and for further types: none, one that registers hold, and one that they do not.
 PAIRED = (1, 16, 33)
+RANKS = "leading dimensions of 1, added or left out"
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 
 
-def shape_factors(case: Case, *, whole: bool = False) -> Iterator[Factor]:
+def shape_factors(case: Case, sizes: Sequence[int] = SIZES, *, whole: bool = False) -> Iterator[Factor]:
     """The sizes of each input, the rank, and pads, strides and the like of operators with windows.
 
     Unless `whole`, the sizes that the case has are left out: they are no other question.
@@ -28,14 +29,20 @@ def shape_factors(case: Case, *, whole: bool = False) -> Iterator[Factor]:
         if slot == ABSENT or operand.role in LITERALS:
             continue
         for axis in range(len(operand.shape)):
-            yield Factor(f"size {axis} of input {index}", SIZES, _Resized(case, index, axis, whole))
-    yield Factor("leading dimensions of 1, added or left out", (-1, 1), lambda value: _ranked(case, int(value)))
+            yield Factor(f"size {axis} of input {index}", sizes, _Resized(case, index, axis, whole))
+    yield Factor(RANKS, (-1, 1), lambda value: _ranked(case, int(value)))
     yield from _of_windows(case)
 
 
 def paired(case: Case, wrong: Callable[[Factor], Sequence[float]]) -> Iterator[Factor]:
-    """Two of the shape factors of a case together, without values that are `wrong` alone."""
-    for first, second in itertools.combinations(shape_factors(case), 2):
+    """Two of the shape factors of a case together, without values that are `wrong` alone.
+
+    The number of samples is none of them: each is computed for itself.
+    """
+    places = [(i, o) for i, o in enumerate(case.template.operands) if o.role in ("x", "y") and len(o.shape) > 2]
+    leading = {f"size 0 of input {i}" for i, _ in places}
+    several = (factor for factor in shape_factors(case) if factor.name not in leading and factor.name != RANKS)
+    for first, second in itertools.combinations(several, 2):
         every = list(itertools.product(_of_pairs(first), _of_pairs(second)))
         alone = [set(wrong(factor)) for factor in (first, second)]
         asked = [i for i, pair in enumerate(every) if not any(v in bad for v, bad in zip(pair, alone, strict=True))]

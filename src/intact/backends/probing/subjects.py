@@ -57,6 +57,15 @@ def taken(
     return [case for case in with_ranges if case is not None]
 
 
+def taken_wrongly(
+    probed: Probed, arch: int, ops: Sequence[str] | None = None, types: Sequence[str] | None = None
+) -> list[Case]:
+    """The cases that the library takes as they are and gets wrong."""
+    asked = [case for case in cases(ops) if _is_of(case, types)]
+    answers = ((case, probed.answers.get(case.name, {}).get(arch)) for case in asked)
+    return [case for case, answer in answers if answer and answer.verdict == "integer" and not answer.right]
+
+
 def alone(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Case]:
     """The cases that only an atlas asks about, with their ranges."""
     steps = (_step(name, entry, dtype) for name, entry in _file()["alone"].items() for dtype in TYPES)

@@ -16,7 +16,8 @@ from intact.backends import installed
 class WrongRegion:
     """A condition under which a library takes operators and computes something else.
 
-    `worst_db` is what is left of the signal there, `usual_db` what is left of it otherwise.
+    `worst_db` is what is left of the signal there, `usual_db` what is left of it otherwise. At its edge a value of the
+    factor is wrong, `wrong_at`, and another right, `right_at`; None where none is, or there is no factor.
     """
 
     case: str
@@ -24,6 +25,9 @@ class WrongRegion:
     worst_db: float
     usual_db: float
     archs: tuple[int, ...]
+    factor: str = ""
+    wrong_at: float | None = None
+    right_at: float | None = None
 
     def __str__(self) -> str:
         archs = ", ".join(f"v{arch}" for arch in self.archs if arch)

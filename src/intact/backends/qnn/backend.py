@@ -61,7 +61,7 @@ class QnnBackend(Backend):
     # Documented: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider, and addQnn of its Java API.
     native = NativeProvider("QNN", {"backend_type": "htp"}, "addQnn", _SYSTEMS)
     untimed = "the time of the simulator is not latency"
-    library = Library(qnn_client.PACKAGE, qnn_client.version, "intact.backends.qnn.ask", _probe_reasons)
+    library = Library(qnn_client.PACKAGE, qnn_client.version, "intact.backends.qnn.ask", _probe_reasons, joins=True)
 
     def __init__(self) -> None:
         self.simulator = QnnSimulator()
