@@ -21,7 +21,7 @@ from intact.search.builds import build_any
 from intact.search.debug.device import worst_rows
 from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
-from intact.search.mending.other_forms import FaultSite
+from intact.search.mending.fault_site import FaultSite
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.registry import load_target
 
@@ -59,6 +59,11 @@ MODELS = {
         "h = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)\n",
         "",
     ),
+    "count_pads": (
+        "(float[1,2,2,6] x) => (float[1,2,2,3] y)",
+        "h = AveragePool <kernel_shape = [3,3], pads = [1,2,1,0], strides = [1,2]> (b)\n",
+        "",
+    ),
     "pad_rows": (
         "(int64[3] x) => (float[3,4] y)",
         "c = DequantizeLinear(table, s, z)\n h = Gather(c, x)\n",
@@ -80,9 +85,8 @@ def model_of(name: str) -> ir.Model:
 def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
-    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), "shrink_window": (1, 2, 1, 3)}.get(
-        name, (1, 4)
-    )
+    pools = {"shrink_window": (1, 2, 1, 3), "count_pads": (1, 2, 2, 6)}
+    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), **pools}.get(name, (1, 4))
     rng = np.random.default_rng(0)
     return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
 
@@ -171,6 +175,33 @@ def test_a_unit_that_is_wrong_alone_and_right_where_it_stands_is_left_alone(monk
 
 def test_where_nothing_helps_nothing_is_taken(monkeypatch):
     assert found("widen_inputs", has("Sigmoid"), monkeypatch) is None
+
+
+def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
+    """In half precision there is no grid: every node is a unit, and only the wrong one gets another form."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[1,2,2,6] x) => (float[1,2,2,6] y) {
+        a = Cast <to = 10> (x)
+        b = AveragePool <kernel_shape = [1,3], pads = [0,1,0,1], count_include_pad = 1> (a)
+        c = Relu(b)
+        d = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (c)
+        e = Add(d, a)
+        y = Cast <to = 1> (e)
+    }"""
+    model = ir.from_onnx_text(text)
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+
+    def leaves_pads_out(tried: ir.Model) -> bool:
+        return any(n.op_type == "AveragePool" and "count_include_pad" not in n.attributes for n in tried.graph)
+
+    monkeypatch.setattr(mending, "simulator_of", lambda target: WrongAt(leaves_pads_out))
+    rows = rows_of("count_pads")
+    mended = mending.mend(model, rows, load_target("qnn"), CompileConfig(device="qnn"))
+    assert mended is not None
+    assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
+    for before, after in zip(execution.run(model, rows), execution.run(mended.model, rows), strict=True):
+        np.testing.assert_allclose(after["y"], before["y"], atol=4e-3)
 
 
 def row(form: str, db: float | None, output: str = "y") -> Accuracy:

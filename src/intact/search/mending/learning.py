@@ -16,8 +16,9 @@ from intact.model import edit, shapes
 from intact.pipeline.mending import Mended, TakenForm
 from intact.search.debug.units import Units
 from intact.search.mending import mender
+from intact.search.mending.fault_site import FaultSite
 from intact.search.mending.foreseen import foresee
-from intact.search.mending.other_forms import REMEDIES, FaultSite
+from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 

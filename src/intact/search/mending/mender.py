@@ -14,7 +14,8 @@ from intact.pipeline import execution
 from intact.pipeline.mending import Mended, TakenForm
 from intact.search.debug.device import DeviceComparison, UnitError, simulator_of, worst_rows
 from intact.search.debug.units import Units
-from intact.search.mending.other_forms import REMEDIES, FaultSite
+from intact.search.mending.fault_site import FaultSite
+from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 
