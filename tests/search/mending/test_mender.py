@@ -14,7 +14,7 @@ from intact.backends import lessons
 from intact.model import io, normalize, shapes
 from intact.model.node_encodings import encoding_of
 from intact.pipeline import execution, stages
-from intact.pipeline.mending import shortfall
+from intact.pipeline.mending import goal, shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
@@ -41,6 +41,12 @@ MODELS = {
     "separate": ("(float[1,4] x) => (float[1,4] y)", "h = Tanh(b)\n", ""),
     "widen_more": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
     "other_width": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "split_operand": (
+        "(float[1,3,4] x) => (float[1,3,3] y)",
+        "c = Transpose<perm = [0,2,1]>(b)\n e = QuantizeLinear(c, t, u)\n f = DequantizeLinear(e, t, u)\n"
+        "h = MatMul(b, f)\n",
+        "",
+    ),
     "crop_outside": (
         "(float[1,2,5,6] x) => (float[1,3,10,9] y)",
         "h = ConvTranspose <strides = [2,2], pads = [1,0,0,4]> (b, w)\n",
@@ -86,7 +92,9 @@ def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
     pools = {"shrink_window": (1, 2, 1, 3), "count_pads": (1, 2, 2, 6)}
-    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), **pools}.get(name, (1, 4))
+    shape = {"split_operand": (1, 3, 4), "crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), **pools}.get(
+        name, (1, 4)
+    )
     rng = np.random.default_rng(0)
     return [{"x": rng.uniform(-3, 3, shape).astype(np.float32)} for _ in range(2)]
 
@@ -113,6 +121,8 @@ class TestRemedies:
         assert done is not None
         site.model.graph.sort()
         step = {"widen_inputs": 0.016, "widen_more": 0.256, "other_width": 0.002 * 65535 / 255}.get(name, 0.004)
+        # Four products by up to 3, each by half a step of what is left, 2 ** -7 of a step of 8 bits.
+        step = 4 * 3 * 0.002 * 257 / 2**7 / 2 if name == "split_operand" else step
         for before, after in zip(execution.run(model, rows), execution.run(site.model, rows), strict=True):
             np.testing.assert_allclose(after["y"], before["y"], atol=step)
 
@@ -202,6 +212,44 @@ def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
     assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
     for before, after in zip(execution.run(model, rows), execution.run(mended.model, rows), strict=True):
         np.testing.assert_allclose(after["y"], before["y"], atol=4e-3)
+
+
+class Halves:
+    """A simulator with noise 30 dB below each result of a MatMul, unless a Sub before it makes two halves."""
+
+    def run(self, path, samples, device):
+        model, rng = io.load(path), np.random.default_rng(3)
+
+        def noise(name: str, value: np.ndarray) -> np.ndarray:
+            piece = name.split("/")[0] + "/"
+            ops = {node.op_type for node in model.graph if (node.outputs[0].name or "").startswith(piece)}
+            loud = "MatMul" in ops and "Sub" not in ops
+            level = np.sqrt(np.mean(value**2) / 1000) if loud else 0.0
+            return np.float32(level) * rng.standard_normal(value.shape, np.float32)
+
+        return [{n: v + noise(n, v) for n, v in found.items()} for found in execution.run(model, samples)]
+
+
+@pytest.mark.parametrize(
+    ("goal_db", "most_cost", "taken"),
+    [(33.0, 9.0, ["split_operand"]), (20.0, 9.0, []), (33.0, 1.05, [])],
+    ids=["a goal that is missed", "a goal that is met", "a form that costs too much"],
+)
+def test_where_nothing_is_wrong_the_weakest_place_gets_a_better_form(goal_db, most_cost, taken, monkeypatch):
+    monkeypatch.setattr(mending, "MOST_COST", most_cost)
+    monkeypatch.setattr(mending, "simulator_of", lambda target: Halves())
+    name = "split_operand"
+    mended = mending.mend(model_of(name), rows_of(name), load_target("qnn"), CompileConfig(device="qnn"), goal_db)
+    assert [one.remedy for one in (mended.taken if mended else ())] == taken
+
+
+@pytest.mark.parametrize(
+    ("quantized", "expected"),
+    # By hand: 40 dB may become 33, so that 10 ** -3.3 - 10 ** -4 is left to the device; 20 dB may become 17.
+    [(40.0, -10 * np.log10(10**-3.3 - 10**-4)), (20.0, -10 * np.log10(10**-1.7 - 10**-2)), (None, 33.0)],
+)
+def test_the_goal_leaves_the_device_the_noise_that_is_allowed(quantized, expected):
+    assert goal([row("quantized", quantized), row("compiled", 9.0)]) == pytest.approx(expected + 3.0)
 
 
 def row(form: str, db: float | None, output: str = "y") -> Accuracy:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import onnx_ir as ir
 
+from intact.model import edit
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import limits, middle
@@ -19,6 +21,8 @@ WIDE = ("int16", "uint16")
 OTHER_STEP = 1.0 + 2.0**-7
 # Values that were not seen may be so many times as large as those that were.
 ROOM = 4.0
+# The part of a product's range that what is left of an operand's 8 upper bits can fill.
+REST_OF_A_PRODUCT = 1.0 / 32
 
 
 def widen_inputs(site: FaultSite, factor: float = 16.0) -> str | None:
@@ -68,6 +72,59 @@ def other_width(site: FaultSite) -> str | None:
     writer.replace_input_with(0, pair[-1].outputs[0])
     node = site.nodes[0]
     return f"{node.name} ({node.op_type}) is computed with {8 if OTHER[written.dtype] == 'uint8' else 16} bits"
+
+
+def split_operand(site: FaultSite) -> str | None:
+    """Multiply by 16 computed bits as by two operands of 8: a device may drop the lower half of a second operand."""
+    node = next((n for n in site.nodes if n.op_type == "MatMul" and n.outputs[0].name == site.tensor), None)
+    second = None if node is None else node.inputs[1]
+    read = next((d for n, index, d in site.reads() if n is node and index == 1), None)
+    writer = None if node is None else next((n for n in node.outputs[0].consumers() if n.op_type == QUANTIZE), None)
+    grid, result = (None if one is None else encoding_of(one) for one in (read, writer))
+    if node is None or second is None or grid is None or result is None:
+        return None
+    if grid.dtype != "uint16" or grid.scale.size != 1 or result.dtype != "uint16" or result.scale.size != 1:
+        return None
+    coarse = _other(grid)
+    # What is left differs from the coarse grid by half a step of it; by a whole one where its ends are other ones.
+    left = replace(grid, scale=np.asarray(coarse.scale / middle("uint16")), zero_point=np.asarray(middle("uint16")))
+    draft = _Draft(site, node)
+    upper = draft.on(second, coarse)
+    rest = draft.on(draft.add("Sub", second, draft.on(upper, grid)), left, _other(left))
+    products = [
+        draft.on(draft.add("MatMul", node.inputs[0], upper, like=node.outputs[0]), result),
+        draft.on(draft.add("MatMul", node.inputs[0], rest, like=node.outputs[0]), _scaled(result, REST_OF_A_PRODUCT)),
+    ]
+    for index, value in enumerate(products):
+        node.replace_input_with(index, value)
+    node.op_type = "Add"
+    return f"{node.name} (MatMul) multiplies by 16 bits in two halves of 8"
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """Nodes that are put in front of one."""
+
+    site: FaultSite
+    before: ir.Node
+
+    def add(self, op: str, *inputs: ir.Value | None, like: ir.Value | None = None) -> ir.Value:
+        """A node of an operator, and its result, of the type and shape of another value."""
+        names, like = edit.Names(self.site.model), like or inputs[0]
+        node = ir.Node("", op, list(inputs), name=names.take(f"{self.before.name}/{op}"))
+        value = node.outputs[0]
+        value.name = names.take(f"{self.site.tensor}/{op}")
+        value.type, value.shape = (None, None) if like is None else (like.type, like.shape)
+        self.site.model.graph.insert_before(self.before, node)
+        return value
+
+    def on(self, value: ir.Value, *grids: Encoding) -> ir.Value:
+        """A value on one grid after the other."""
+        for grid in grids:
+            pair = grid_pair(self.site.model, value, grid)
+            self.site.model.graph.insert_before(self.before, pair)
+            value = pair[-1].outputs[0]
+        return value
 
 
 def _regrid_reads(site: FaultSite, choose: Callable[[Encoding, str], Encoding | None]) -> list[str]:

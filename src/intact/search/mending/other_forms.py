@@ -14,7 +14,14 @@ from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.rules.quantized import folding
 from intact.search.mending.fault_site import FaultSite, Remedy, cut_behind
-from intact.search.mending.grid_forms import other_width, separate, tighten_inputs, widen_inputs, widen_more
+from intact.search.mending.grid_forms import (
+    other_width,
+    separate,
+    split_operand,
+    tighten_inputs,
+    widen_inputs,
+    widen_more,
+)
 from intact.search.mending.window_forms import count_pads, crop_outside, shrink_window, turn_axes
 from intact.targets.operands import DEQUANTIZE
 
@@ -64,5 +71,5 @@ def pad_rows(site: FaultSite, least: int = 32) -> str | None:
 
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
-    *(crop_outside, turn_axes, shrink_window, count_pads, pad_rows, widen_more, other_width),
+    *(crop_outside, turn_axes, shrink_window, count_pads, pad_rows, widen_more, other_width, split_operand),
 )
