@@ -2,8 +2,8 @@
 
 The bar: a compiled form keeps at least min(quantized - 3, 33) dB at its worst output, and all of it is on the NPU, or
 each node that is not is one that the vendor's library refuses. Models of every folder are built for the first
-architecture, every fourth also for each of the others. A run that was stopped goes on where it was, and a part of the cells can
-be asked for.
+architecture, every fourth also for each of the others. A run that was stopped goes on where it was, and a part of the
+cells can be asked for.
 
 python bench/right_on_device.py FOLDER… [--precisions w8a16,uint8] [--archs v73,v69,v75,v79] [--like PATTERN]
     [--cells N] [-o results.jsonl]
