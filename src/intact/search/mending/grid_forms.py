@@ -88,7 +88,7 @@ def split_operand(site: FaultSite) -> str | None:
     coarse = _other(grid)
     # What is left differs from the coarse grid by half a step of it; by a whole one where its ends are other ones.
     left = replace(grid, scale=np.asarray(coarse.scale / middle("uint16")), zero_point=np.asarray(middle("uint16")))
-    draft = _Draft(site, node)
+    draft = _NodesBefore(site, node)
     upper = draft.on(second, coarse)
     rest = draft.on(draft.add("Sub", second, draft.on(upper, grid)), left, _other(left))
     products = [
@@ -102,7 +102,7 @@ def split_operand(site: FaultSite) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _NodesBefore:
     """Nodes that are put in front of one."""
 
     site: FaultSite

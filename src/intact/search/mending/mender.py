@@ -46,7 +46,7 @@ class _Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _UntriedForm:
     """Another form of a unit, which the device has not confirmed yet."""
 
     model: ir.Model
@@ -159,7 +159,7 @@ def reach(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str, floa
     return most
 
 
-def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_Draft]:
+def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_UntriedForm]:
     """The other forms that there are for a unit, in the order of what they cost."""
     model = comparison.units.cutter.model
     seen = reach(model, unit.reads, rows)
@@ -169,7 +169,7 @@ def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_D
         if done is not None:
             edit.prune(site.model)
             site.model.graph.sort()
-            yield _Draft(site.model, remedy.__name__, done)
+            yield _UntriedForm(site.model, remedy.__name__, done)
 
 
 def _right_form(comparison: DeviceComparison, wrong: UnitError, rows: Rows) -> _Form | None:
@@ -200,7 +200,7 @@ def _better_forms(
             yield error, _confirmed(first[0], error, first[1])
 
 
-def _by_themselves(comparison: DeviceComparison, unit: Unit, drafts: Sequence[_Draft]) -> list[UnitError | None]:
+def _by_themselves(comparison: DeviceComparison, unit: Unit, drafts: Sequence[_UntriedForm]) -> list[UnitError | None]:
     """The error of each form of a unit, all of them asked about at once; None for one that the compiler refuses."""
     forms = [(unit, Units(draft.model)) for draft in drafts]
     try:
@@ -214,7 +214,7 @@ def _gains(before: UnitError, after: UnitError) -> bool:
     return after.own_db is None or after.own_db >= before.own_db + LEAST_GAIN
 
 
-def _confirmed(draft: _Draft, before: UnitError, after: UnitError) -> _Form:
+def _confirmed(draft: _UntriedForm, before: UnitError, after: UnitError) -> _Form:
     told = f"{draft.done}: {_db(before.own_db)} became {_db(after.own_db)} at {before.unit.tensor}"
     return _Form(draft.model, after, draft.remedy, told)
 
