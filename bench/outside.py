@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -48,10 +49,11 @@ def _build(path: Path, asked: argparse.Namespace, precision: list[str]) -> Recor
         start = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, start_new_session=True)
-        status, peak = _wait(process, asked.timeout)
+        status, usage = _wait(process, asked.timeout)
         text = log.read_text(encoding="utf-8", errors="replace")
         found: Record = {"model": path.name, "status": status, "seconds": round(time.monotonic() - start, 1)}
-        found |= {"peak_mb": peak // 1024, "code": (CODE.findall(text) or [None])[-1]}
+        found |= {"cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1), "peak_mb": usage.ru_maxrss // 1024}
+        found["code"] = (CODE.findall(text) or [None])[-1]
         found["error"] = _error(text)
         if (out / "manifest.json").is_file():
             found |= _built(json.loads((out / "manifest.json").read_text(encoding="utf-8")))
@@ -66,19 +68,19 @@ def _error(text: str) -> str:
     return "\n".join(lines[first:])[:600]
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int | None, int]:
-    """The exit status, None for one that had to be ended, and the peak memory of the process in KB."""
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int | None, resource.struct_rusage]:
+    """The exit status, None for one that had to be ended, and what the process and its children used."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
-            return process.returncode, usage.ru_maxrss
+            return process.returncode, usage
         time.sleep(0.05)
     process.kill()
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = -9
-    return None, usage.ru_maxrss
+    return None, usage
 
 
 def _built(manifest: Record) -> Record:

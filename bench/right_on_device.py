@@ -2,8 +2,8 @@
 
 The bar: a compiled form keeps at least min(quantized - 3, 33) dB at its worst output, and all of it is on the NPU, or
 each node that is not is one that the vendor's library refuses. Models of every folder are built for the first
-architecture, every fourth also for the others. A run that was stopped goes on where it was, and a part of the cells can
-be asked for.
+architecture, every fourth also for each of the others. A run that was stopped goes on where it was, and a part of the
+cells can be asked for.
 
 python bench/right_on_device.py FOLDER… [--precisions w8a16,uint8] [--archs v73,v69,v75,v79] [--like PATTERN]
     [--cells N] [-o results.jsonl]
@@ -14,11 +14,10 @@ models of the tests' zoo.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import random
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,15 +46,25 @@ class Cell:
         return f"{self.path.parent.name}/{self.path.stem} {self.precision} {self.arch}"
 
 
-def cells(asked: argparse.Namespace) -> Iterator[Cell]:
-    """Every model at every precision on the first architecture; then every fourth on the others, each in turn."""
-    found = [path for folder in asked.folders for path in sorted(Path(folder).rglob("*.onnx"))]
-    paths = [path for path in found if re.search(asked.like, str(path))]
+def cells(asked: argparse.Namespace) -> list[Cell]:
+    """Every model at every precision on the first architecture, and every fourth on each of the others.
+
+    In an order of chance, always the same, so that a part of them holds something of every kind.
+    """
+    paths = models(asked)
     first, *others = asked.archs.split(",")
     every = [(path, precision) for precision in asked.precisions.split(",") for path in paths]
-    yield from (Cell(path, precision, first) for path, precision in every)
-    for (path, precision), arch in zip(every[::EVERY], itertools.cycle(others)):
-        yield Cell(path, precision, arch)
+    found = [Cell(path, precision, first) for path, precision in every]
+    for start, arch in enumerate(others):
+        found += [Cell(path, precision, arch) for path, precision in every[start % EVERY :: EVERY]]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def models(asked: argparse.Namespace) -> list[Path]:
+    """The models of all folders that are asked for."""
+    found = [path for folder in asked.folders for path in sorted(Path(folder).rglob("*.onnx"))]
+    return [path for path in found if re.search(asked.like, str(path))]
 
 
 def build(cell: Cell, asked: argparse.Namespace) -> Record:
@@ -95,8 +104,8 @@ def show(rows: list[Record]) -> int:
         print(f"{row['cell']}: {row['outcome']} {row.get('verdict') or row['code']} {figures} {why}")
     unsaid = [row["cell"] for row in below if not is_said(row)]
     print(f"{len(rows)} cells: {len(below)} below the bar, {len(unsaid)} of them not said; {len(unbuilt)} not built")
-    seconds = sum(row["seconds"] for row in rows)
-    print(f"{seconds:.0f} s of builds; mended: {sum(bool(row.get('mended')) for row in rows)}")
+    seconds = sum(row["cpu_seconds"] for row in rows)
+    print(f"{seconds:.0f} CPU s of builds; mended: {sum(bool(row.get('mended')) for row in rows)}")
     return len(below) + len(unbuilt)
 
 
@@ -126,7 +135,7 @@ def main() -> int:
         write_zoo(asked.zoo)
         return 0
     done = {row["cell"]: row for row in outside.read(asked.output)} if asked.output.is_file() else {}
-    wanted = list(cells(asked))
+    wanted = cells(asked)
     todo = [cell for cell in wanted if cell.key not in done][: asked.cells]
     with open(asked.output, "a", encoding="utf-8") as file:
         for cell in todo:

@@ -98,6 +98,8 @@ def test_answers_are_kept_and_only_new_nodes_are_asked_about(model, library, tmp
     first = judged(model)
     again = judged(model)
     assert library.asked == 1 and again.violations == first.violations
+    assert first.notes[0].endswith("it was asked about 2 of 2 nodes")
+    assert again.notes[0].endswith("it was asked about 0 of 2 nodes, the others are in the user's cache")
     (path,) = tmp_path.rglob("*.json")
     assert "9.9.0-73" in path.name and "no such Relu" in json.loads(path.read_text()).values()
     path.write_text("{ torn")

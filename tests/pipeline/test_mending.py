@@ -31,7 +31,7 @@ def given(tmp_path_factory):
     return folder / "m.onnx", BuildConfig.from_dict({"precision": "uint8", "quant": quant})
 
 
-def renamed(model, rows, target, config):
+def renamed(model, rows, target, config, goal_db=0.0):
     """The same model under another name, which is seen in the files."""
     found = model.clone()
     found.graph.name = "mended"

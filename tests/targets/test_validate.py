@@ -56,6 +56,21 @@ def violations(name, arch):
     return validate(model(name)[0], load_target("qnn", arch=arch), strict=False)
 
 
+@pytest.mark.parametrize(("weight", "filters", "codes"), [("int4", 2, []), ("int4", 1, ["T109"]), ("int8", 1, [])])
+def test_a_convolution_of_int4_has_more_than_one_filter(weight, filters, codes):
+    grid = f"{weight}[{filters},4,1,1] w = {{{', '.join(['1'] * 4 * filters)}}}"
+    steps, zeros = ", ".join(["0.1"] * filters), ", ".join(["0"] * filters)
+    text = f"""<ir_version: 10, opset_import: ["": 21]> agraph (float[1,4,3,3] x) => (float[1,{filters},3,3] y)
+    <float s = {{0.01}}, uint16 z = {{0}}, {grid}, float[{filters}] k = {{{steps}}},
+     {weight}[{filters}] m = {{{zeros}}}> {{
+        a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) v = DequantizeLinear<axis = 0>(w, k, m)
+        c = Conv(b, v) d = QuantizeLinear(c, s, z) y = DequantizeLinear(d, s, z)
+    }}"""
+    given = ir.from_onnx_text(text)
+    normalize.name_nodes(given)
+    assert [found.code for found in validate(given, load_target("qnn", arch=73), strict=False)] == codes
+
+
 @pytest.mark.parametrize(("code", "limit", "past"), LIMITS)
 def test_a_requirement_is_met_at_its_limit_and_violated_past_it(code, limit, past):
     assert violations(*limit) == ()

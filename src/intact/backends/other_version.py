@@ -114,7 +114,8 @@ def of_this_version(
     refused = {name: reason for name, key in keys.items() if (reason := answers.rows[key]) is not None}
     found = _corrected(nodes, refused, violations, library)
     taken = {violation.node for violation in violations} - {violation.node for violation in found}
-    asked = f"{told}: it was asked about {len(unanswered)} of {len(nodes)} nodes, the others are in the user's cache"
+    known = ", the others are in the user's cache" if len(unanswered) < len(nodes) else ""
+    asked = f"{told}: it was asked about {len(unanswered)} of {len(nodes)} nodes{known}"
     more = [f"{library} takes {', '.join(sorted(taken))}, which the table refuses"] if taken else []
     return VersionFacts(found, (asked, *more, *([kept] if kept else [])))
 

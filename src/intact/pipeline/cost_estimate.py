@@ -16,14 +16,17 @@ from intact.targets.spec import Costs, Level
 
 def estimate(model: ir.Model, costs: Costs, off: Collection[str]) -> CostEstimate | None:
     """The estimate for a model in the form that is compiled, of all nodes but those that are `off` the device."""
+    cost, in_float = prices(model, costs, off)
+    return CostEstimate(cost / in_float, 8 * int(costs.levels[-1].bytes[0]), costs.source) if in_float else None
+
+
+def prices(model: ir.Model, costs: Costs, off: Collection[str]) -> tuple[float, float]:
+    """The cost of a model as it stands, and in float, as multiples of one multiply-add of the smallest types."""
     shaped = _shaped(model)
     types = {found.node: found for found in census.types_of(shaped) if found.node not in off}
     placed = [(node, types[node.name]) for node in shaped.graph if node.name in types]
     in_float = sum(_priced(node, None, costs) for node, _ in placed)
-    if not in_float:
-        return None
-    cost = sum(_priced(node, found, costs) for node, found in placed)
-    return CostEstimate(cost / in_float, 8 * int(costs.levels[-1].bytes[0]), costs.source)
+    return sum(_priced(node, found, costs) for node, found in placed), in_float
 
 
 def _priced(node: ir.Node, types: NodeTypes | None, costs: Costs) -> float:

@@ -22,6 +22,8 @@ from intact.targets.spec import Target
 
 # A compiled form that keeps this much, or loses no more than that, is as right as a device with rounding of its own is.
 ENOUGH_DB, ALLOWED_LOSS_DB = 33.0, 3.0
+# Forms are looked for on a few rows, and judged on others.
+MARGIN_DB = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,11 @@ class Mended:
     taken: tuple[TakenForm, ...] = ()
 
 
-# Looks for a form of a rewritten model that a device computes rightly, on some rows; None where it finds none.
-Mender = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], Mended | None]
+# Gives a rewritten model the form that is known to be right on a device; None where nothing is known about it.
+Recaller = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], Mended | None]
+# Looks for a form that a device computes rightly, on some rows, or at least so that it keeps so many dB of what the CPU
+# computes; None where it finds none.
+Mender = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig, float], Mended | None]
 # Validates, compiles and verifies one form of a model.
 Deploy = Callable[[RewrittenModel], tuple[CompiledModel, Verified]]
 
@@ -62,6 +67,19 @@ def shortfall(accuracy: Sequence[Accuracy]) -> float:
         if row.form == "compiled" and row.output in quantized and row.equal is None and not row.silent
     ]
     return max([0.0, *missed])
+
+
+def goal(accuracy: Sequence[Accuracy]) -> float:
+    """The dB that a device has to keep of the quantized form, at each output, for the compiled one to miss nothing.
+
+    The noise of both adds up: where the quantized form keeps 30 dB, the device may add as much noise again.
+    """
+    wanted = [0.0]
+    for row in (row for row in accuracy if row.form == "quantized" and row.equal is None and not row.silent):
+        kept = _db(row.sqnr_db)
+        allowed = 10 ** (-min(kept - ALLOWED_LOSS_DB, ENOUGH_DB) / 10)
+        wanted.append(-10 * math.log10(allowed - 10 ** (-kept / 10)) + MARGIN_DB)
+    return max(wanted)
 
 
 def shortcoming(accuracy: Sequence[Accuracy]) -> tuple[str, ...]:
@@ -81,7 +99,7 @@ class MendedBuild:
     done: tuple[str, ...]
 
 
-def recall(rewritten: RewrittenModel, recaller: Mender, log: Log) -> MendedBuild | None:
+def recall(rewritten: RewrittenModel, recaller: Recaller, log: Log) -> MendedBuild | None:
     """The form that earlier builds found for what is in a model; None where they learnt nothing about it."""
     prepared = rewritten.prepared
     rows = deployment.validation_rows(prepared.inputs)
@@ -89,13 +107,13 @@ def recall(rewritten: RewrittenModel, recaller: Mender, log: Log) -> MendedBuild
     return None if found is None else MendedBuild(deployment.in_other_form(rewritten, found.model, log), found.done)
 
 
-def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
-    """Ask for another form of a model that was compiled; None where there is none."""
+def mend(built: CompiledModel, mender: Mender, goal_db: float, log: Log) -> MendedBuild | None:
+    """Ask for another form of a model that was compiled, of which a device keeps so much; None where there is none."""
     prepared = built.prepared
     with log.stage("mend") as (_, details):
         rows = deployment.validation_rows(prepared.inputs)
         try:
-            found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile)
+            found = mender(built.before.rewritten.model, rows, prepared.target, prepared.config.compile, goal_db)
         except IntactError as error:
             found = None
             log.warn(f"a form that the device computes better could not be looked for: {error}")
@@ -103,7 +121,7 @@ def mend(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
     return None if found is None else MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done)
 
 
-def mend_once(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | None:
+def mend_once(built: CompiledModel, mender: Mender, goal_db: float, log: Log) -> MendedBuild | None:
     """`mend`, unless it has been looked for already."""
 
     def pack(found: MendedBuild | None, folder: Path) -> tuple[str, ...] | None:
@@ -117,17 +135,18 @@ def mend_once(built: CompiledModel, mender: Mender, log: Log) -> MendedBuild | N
             return None
         return MendedBuild(deployment.in_other_form(built.before, io.load(folder / KEPT), Log()), done)
 
-    return built.prepared.checkpoints.stage("mend", lambda: mend(built, mender, log), pack, unpack)
+    return built.prepared.checkpoints.stage("mend", lambda: mend(built, mender, goal_db, log), pack, unpack)
 
 
 def deploy_best(
-    rewritten: RewrittenModel, deploy: Deploy, mender: Mender | None, recaller: Mender | None, log: Log
+    rewritten: RewrittenModel, deploy: Deploy, mender: Mender | None, recaller: Recaller | None, log: Log
 ) -> tuple[CompiledModel, Verified]:
     """Deploy a model in the form that earlier builds found, or as it is; where that loses much, in a mended one."""
     before = log.mark()
     rewritten, compiled, verified = _deploy_recalled(rewritten, deploy, recaller, log)
     missed = shortfall(verified.accuracy)
-    found = mend_once(compiled, mender, log) if missed and mender is not None else None
+    wanted = goal(verified.accuracy)
+    found = mend_once(compiled, mender, wanted, log) if missed and mender is not None else None
     if found is not None:
         told = log.stages.pop()
         log.back_to(before)
@@ -147,7 +166,7 @@ def deploy_best(
 
 
 def _deploy_recalled(
-    rewritten: RewrittenModel, deploy: Deploy, recaller: Mender | None, log: Log
+    rewritten: RewrittenModel, deploy: Deploy, recaller: Recaller | None, log: Log
 ) -> tuple[RewrittenModel, CompiledModel, Verified]:
     """Deploy the form that earlier builds found, if its target takes it, or else the one that is given."""
     before = log.mark()

@@ -37,7 +37,7 @@ from intact.pipeline import (
     verifying,
 )
 from intact.pipeline.deployment import CompiledModel, RewrittenModel
-from intact.pipeline.mending import Mender
+from intact.pipeline.mending import Mender, Recaller
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.verifying import Finder, Verified
 from intact.reports import publish
@@ -58,7 +58,7 @@ class BuildOptions:
     verify: bool = True
     finder: Finder | None = None
     mender: Mender | None = None
-    recaller: Mender | None = None
+    recaller: Recaller | None = None
     resume: bool = False
     """Keep finished stages beside the output until the build ends well, and go on from those that are there."""
 

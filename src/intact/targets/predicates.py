@@ -187,6 +187,13 @@ def not_depthwise(node: ir.Node) -> str | None:
 
 
 @predicate
+def several_filters(node: ir.Node) -> str | None:
+    """The convolution has more than one filter."""
+    weight = _constant_behind(node, 1)
+    return "it has one filter" if weight is not None and weight.shape[0] == 1 else None
+
+
+@predicate
 def padding_is_given(node: ir.Node) -> str | None:
     """The number to pad with is an input, or no number is needed."""
     needed = query.string(node, "mode", "constant") == "constant"

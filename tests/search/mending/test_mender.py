@@ -14,14 +14,14 @@ from intact.backends import lessons
 from intact.model import io, normalize, shapes
 from intact.model.node_encodings import encoding_of
 from intact.pipeline import execution, stages
-from intact.pipeline.mending import shortfall
+from intact.pipeline.mending import goal, shortfall
 from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
 from intact.search.builds import build_any
 from intact.search.debug.device import worst_rows
 from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
-from intact.search.mending.other_forms import FaultSite
+from intact.search.mending.fault_site import FaultSite
 from intact.settings.config import BuildConfig, CompileConfig
 from intact.targets.registry import load_target
 
@@ -41,6 +41,12 @@ MODELS = {
     "separate": ("(float[1,4] x) => (float[1,4] y)", "h = Tanh(b)\n", ""),
     "widen_more": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
     "other_width": ("(float[1,4] x) => (float[1,4] y)", "h = Sigmoid(b)\n", ""),
+    "split_operand": (
+        "(float[1,3,4] x) => (float[1,3,3] y)",
+        "c = Transpose<perm = [0,2,1]>(b)\n e = QuantizeLinear(c, t, u)\n f = DequantizeLinear(e, t, u)\n"
+        "h = MatMul(b, f)\n",
+        "",
+    ),
     "crop_outside": (
         "(float[1,2,5,6] x) => (float[1,3,10,9] y)",
         "h = ConvTranspose <strides = [2,2], pads = [1,0,0,4]> (b, w)\n",
@@ -57,6 +63,11 @@ MODELS = {
     "shrink_window": (
         "(float[1,2,1,3] x) => (float[1,2,1,3] y)",
         "h = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)\n",
+        "",
+    ),
+    "count_pads": (
+        "(float[1,2,2,6] x) => (float[1,2,2,3] y)",
+        "h = AveragePool <kernel_shape = [3,3], pads = [1,2,1,0], strides = [1,2]> (b)\n",
         "",
     ),
     "pad_rows": (
@@ -80,7 +91,8 @@ def model_of(name: str) -> ir.Model:
 def rows_of(name: str) -> list[dict[str, np.ndarray]]:
     if name == "pad_rows":
         return [{"x": np.array([4, 0, 3])}]
-    shape = {"crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), "shrink_window": (1, 2, 1, 3)}.get(
+    pools = {"shrink_window": (1, 2, 1, 3), "count_pads": (1, 2, 2, 6)}
+    shape = {"split_operand": (1, 3, 4), "crop_outside": (1, 2, 5, 6), "turn_axes": (1, 2, 2, 3, 4), **pools}.get(
         name, (1, 4)
     )
     rng = np.random.default_rng(0)
@@ -109,6 +121,8 @@ class TestRemedies:
         assert done is not None
         site.model.graph.sort()
         step = {"widen_inputs": 0.016, "widen_more": 0.256, "other_width": 0.002 * 65535 / 255}.get(name, 0.004)
+        # Four products by up to 3, each by half a step of what is left, 2 ** -7 of a step of 8 bits.
+        step = 4 * 3 * 0.002 * 257 / 2**7 / 2 if name == "split_operand" else step
         for before, after in zip(execution.run(model, rows), execution.run(site.model, rows), strict=True):
             np.testing.assert_allclose(after["y"], before["y"], atol=step)
 
@@ -171,6 +185,71 @@ def test_a_unit_that_is_wrong_alone_and_right_where_it_stands_is_left_alone(monk
 
 def test_where_nothing_helps_nothing_is_taken(monkeypatch):
     assert found("widen_inputs", has("Sigmoid"), monkeypatch) is None
+
+
+def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
+    """In half precision there is no grid: every node is a unit, and only the wrong one gets another form."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[1,2,2,6] x) => (float[1,2,2,6] y) {
+        a = Cast <to = 10> (x)
+        b = AveragePool <kernel_shape = [1,3], pads = [0,1,0,1], count_include_pad = 1> (a)
+        c = Relu(b)
+        d = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (c)
+        e = Add(d, a)
+        y = Cast <to = 1> (e)
+    }"""
+    model = ir.from_onnx_text(text)
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+
+    def leaves_pads_out(tried: ir.Model) -> bool:
+        return any(n.op_type == "AveragePool" and "count_include_pad" not in n.attributes for n in tried.graph)
+
+    monkeypatch.setattr(mending, "simulator_of", lambda target: WrongAt(leaves_pads_out))
+    rows = rows_of("count_pads")
+    mended = mending.mend(model, rows, load_target("qnn"), CompileConfig(device="qnn"))
+    assert mended is not None
+    assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
+    for before, after in zip(execution.run(model, rows), execution.run(mended.model, rows), strict=True):
+        np.testing.assert_allclose(after["y"], before["y"], atol=4e-3)
+
+
+class Halves:
+    """A simulator with noise 30 dB below each result of a MatMul, unless a Sub before it makes two halves."""
+
+    def run(self, path, samples, device):
+        model, rng = io.load(path), np.random.default_rng(3)
+
+        def noise(name: str, value: np.ndarray) -> np.ndarray:
+            piece = name.split("/")[0] + "/"
+            ops = {node.op_type for node in model.graph if (node.outputs[0].name or "").startswith(piece)}
+            loud = "MatMul" in ops and "Sub" not in ops
+            level = np.sqrt(np.mean(value**2) / 1000) if loud else 0.0
+            return np.float32(level) * rng.standard_normal(value.shape, np.float32)
+
+        return [{n: v + noise(n, v) for n, v in found.items()} for found in execution.run(model, samples)]
+
+
+@pytest.mark.parametrize(
+    ("goal_db", "most_cost", "taken"),
+    [(33.0, 9.0, ["split_operand"]), (20.0, 9.0, []), (33.0, 1.05, [])],
+    ids=["a goal that is missed", "a goal that is met", "a form that costs too much"],
+)
+def test_where_nothing_is_wrong_the_weakest_place_gets_a_better_form(goal_db, most_cost, taken, monkeypatch):
+    monkeypatch.setattr(mending, "MOST_COST", most_cost)
+    monkeypatch.setattr(mending, "simulator_of", lambda target: Halves())
+    name = "split_operand"
+    mended = mending.mend(model_of(name), rows_of(name), load_target("qnn"), CompileConfig(device="qnn"), goal_db)
+    assert [one.remedy for one in (mended.taken if mended else ())] == taken
+
+
+@pytest.mark.parametrize(
+    ("quantized", "expected"),
+    # By hand: 40 dB may become 33, so that 10 ** -3.3 - 10 ** -4 is left to the device; 20 dB may become 17.
+    [(40.0, -10 * np.log10(10**-3.3 - 10**-4)), (20.0, -10 * np.log10(10**-1.7 - 10**-2)), (None, 33.0)],
+)
+def test_the_goal_leaves_the_device_the_noise_that_is_allowed(quantized, expected):
+    assert goal([row("quantized", quantized), row("compiled", 9.0)]) == pytest.approx(expected + 3.0)
 
 
 def row(form: str, db: float | None, output: str = "y") -> Accuracy:

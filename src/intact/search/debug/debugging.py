@@ -91,9 +91,10 @@ def _compare(
     reference: ir.Model, candidate: ir.Model, rows: list[data.Feeds], save: Destination | None, log: Log
 ) -> ModelBisection:
     models = PairedModels(reference, candidate)
-    with log.stage("debug", len(models.pairs)) as (advance, _):
+    with log.stage("debug", len(models.pairs)) as (advance, details):
         layers = compare_layers(models, rows, advance)
-    first, by_error = first_parted(layers), ranked(layers)
+        first, by_error = first_parted(layers), ranked(layers)
+        details["parted"] = None if first is None else f"{first.node} ({first.op})"
     worst = first or next(iter(by_error), None)
     if save is not None and worst is not None:
         _save_difference(save, models, worst, rows)
@@ -156,8 +157,9 @@ def _on_device(
     with log.stage("compile"):
         error = fails(model)
     if error is not None:
-        with log.stage("debug"):
+        with log.stage("debug") as (_, details):
             found = failing.smallest_failing(model, fails)
+            details["parted"] = None if found is None else ", ".join(unit.node for unit in found.units)
         if found is None:
             raise TargetError("T190", f"{target.name}: the model fails to compile as a whole, but not cut up: {error}")
         return _failing(found, target, device, save, log)
@@ -186,12 +188,13 @@ def _failing(
 def _against_cpu(
     comparison: DeviceComparison, target: Target, rows: int, save: Destination | None, log: Log
 ) -> DeviceBisection:
-    with log.stage("debug", len(comparison.units.units)) as (advance, _):
+    with log.stage("debug", len(comparison.units.units)) as (advance, details):
         errors = comparison.errors(advance)
         alone = next((error for error in errors if error.parted), None)
         joined = comparison.together() if alone is None else None
+        first = alone or joined
+        details["parted"] = None if first is None else f"{first.unit.node} ({first.unit.op})"
     by_error = sorted((e for e in errors if e.own_db is not None), key=lambda e: e.own_db or 0.0)
-    first = alone or joined
     worst = first or next(iter(by_error), None)
     if save is not None and worst is not None:
         _save_unit(save, comparison, worst, target, together=joined is not None)

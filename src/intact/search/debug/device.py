@@ -133,12 +133,16 @@ class DeviceComparison:
 
         None if every output is identical.
         """
-        ends = [self.behind_all(unit) for unit in self.units.units if unit.tensor in self.units.ends]
-        worst = min((error.own_db for error in ends if error.own_db is not None), default=None)
+        worst = self.kept_db()
         if worst is None:
             return None
         self._parted_db = worst + MOST_OF_IT_DB
         return self.together()
+
+    def kept_db(self, form: Units | None = None) -> float | None:
+        """The SQNR of the worst output on the NPU, in another `form` if one is given; None if all are identical."""
+        ends = [self.behind_all(unit, form) for unit in self.units.units if unit.tensor in self.units.ends]
+        return min((error.own_db for error in ends if error.own_db is not None), default=None)
 
     def _line(self, last: Unit) -> list[Unit]:
         """The units that one depends on, and itself, in the order of the model."""
@@ -156,6 +160,18 @@ class DeviceComparison:
         names = [value.name or "" for value in piece.graph.inputs]
         feeds = {name: [np.asarray(row[name]) for row in self._rows] for name in names}
         return self._on_npu([_Waiting(own, piece, feeds, self._expected(unit))])[0]
+
+    def by_themselves(self, forms: Sequence[tuple[Unit, Units]]) -> list[UnitError]:
+        """Units in other forms of the model, side by side, each fed with the tensors that it reads on the CPU."""
+        return self._on_npu([self._by_itself(unit, form) for unit, form in forms])
+
+    def _by_itself(self, unit: Unit, form: Units) -> _Waiting:
+        own = next(one for one in form.units if one.tensor == unit.tensor)
+        fed = [self._inputs_of(unit, row) for row in self._rows]
+        session = execution.session(self._alone(unit, fed[0]))
+        piece = form.cutter.piece([own.output], set(unit.reads), fed[0])
+        feeds = {name: [row[name] for row in fed] for name in unit.reads}
+        return _Waiting(own, piece, feeds, [session.run(row)[unit.output] for row in fed])
 
     def _up_to(self, units: Units, unit: Unit) -> ir.Model:
         inputs = {value.name or "" for value in units.cutter.model.graph.inputs}
@@ -178,18 +194,19 @@ class DeviceComparison:
 
     def alone(self, unit: Unit) -> tuple[ir.Model, dict[str, np.ndarray]]:
         """A unit by itself, as it ran, and the tensors that it reads in the first row."""
-        inputs = self._inputs_of(unit)
+        inputs = self._inputs_of(unit, self._rows[0])
         return self._alone(unit, inputs), inputs
 
     def _alone(self, unit: Unit, like: Mapping[str, np.ndarray]) -> ir.Model:
         # With the tensor in front of its grid as an output too, the compiler would compute something else.
         return self.units.cutter.piece([unit.output], self.units.stops - {unit.tensor}, like)
 
-    def _inputs_of(self, unit: Unit) -> dict[str, np.ndarray]:
+    def _inputs_of(self, unit: Unit, row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The tensors that a unit reads on the CPU, for one row."""
         behind = self.units.cutter.piece(list(unit.reads), {v.name or "" for v in self.units.cutter.model.graph.inputs})
         if not len(behind.graph):
-            return {name: np.asarray(self._rows[0][name]) for name in unit.reads}
-        feeds = {value.name or "": np.asarray(self._rows[0][value.name or ""]) for value in behind.graph.inputs}
+            return {name: np.asarray(row[name]) for name in unit.reads}
+        feeds = {value.name or "": np.asarray(row[value.name or ""]) for value in behind.graph.inputs}
         return dict(execution.session(behind).run(feeds))
 
     def _on_cpu(self, unit: Unit) -> _Waiting:

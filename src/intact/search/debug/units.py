@@ -1,4 +1,7 @@
-"""A quantized model as the compiler sees it: units from grid to grid, each with the nodes that compute between them."""
+"""A model as the compiler sees it: units from grid to grid, each with the nodes that compute between them.
+
+In a model without grids, one in half precision, every node that computes floats is a unit.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import onnx_ir as ir
 from intact.model import activation_grids, query
 from intact.model.cutting import Cutter
 from intact.targets.provider_placement import CONVERSIONS
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,18 @@ class Units:
         inputs = {value.name or "" for value in model.graph.inputs}
         self.ends = {activation_grids.base_of(value).name or "" for value in model.graph.outputs}
         computed = {v.name or "": None for node in model.graph for v in node.outputs}
-        self.tensors = [name for name in computed if name in self.grids or name in self.ends]
+        whole = not self.grids
+        self.tensors = [name for name in computed if self._is_end_of_unit(name, whole=whole)]
         self.stops = {*self.tensors, *inputs}
         self._seen = self._readable()
         self.units = [self._unit(name) for name in self.tensors if name not in inputs]
+
+    def _is_end_of_unit(self, name: str, *, whole: bool) -> bool:
+        """True for a tensor on a grid, an output, and where the `whole` model has no grids, each tensor of floats."""
+        if name in self.grids or name in self.ends:
+            return True
+        value = self.cutter.values.get(name)
+        return whole and value is not None and value.dtype in FLOATS and bool(self.cutter.behind([name], ()))
 
     def model_of(self, chosen: Collection[int], like: Mapping[str, np.ndarray] | None = None) -> ir.Model:
         """The units at these positions as a model; what they read from elsewhere becomes an input."""

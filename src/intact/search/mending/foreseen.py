@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from intact.model import edit, shapes
 from intact.pipeline.mending import Mended
-from intact.search.mending.other_forms import REMEDIES, FaultSite
+from intact.search.mending.fault_site import FaultSite
+from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
 from intact.targets import predicates
 from intact.targets.spec import Requirement, Target

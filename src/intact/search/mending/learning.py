@@ -13,11 +13,12 @@ from intact.backends import lessons
 from intact.backends.lessons import Lesson
 from intact.backends.other_version import installed_library, seen_as
 from intact.model import edit, shapes
-from intact.pipeline.mending import Mended, TakenForm
+from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
 from intact.search.debug.units import Units
 from intact.search.mending import mender
+from intact.search.mending.fault_site import FaultSite
 from intact.search.mending.foreseen import foresee
-from intact.search.mending.other_forms import REMEDIES, FaultSite
+from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 
@@ -30,9 +31,11 @@ class Learner:
 
     place: Path
 
-    def mend(self, model: ir.Model, rows: Rows, target: Target, config: CompileConfig) -> Mended | None:
+    def mend(
+        self, model: ir.Model, rows: Rows, target: Target, config: CompileConfig, goal_db: float = ENOUGH_DB
+    ) -> Mended | None:
         """Look for right forms, and keep what the simulator confirmed."""
-        found = mender.mend(model, rows, target, config)
+        found = mender.mend(model, rows, target, config, goal_db)
         if found is not None:
             library = installed_library(target.backend, config.toolchain) or ""
             lessons.keep([_lesson(model, taken, target, library) for taken in found.taken], self.place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,23 @@ import onnx_ir as ir
 
 from intact.errors import IntactError
 from intact.model import edit
-from intact.pipeline import execution
-from intact.pipeline.mending import Mended, TakenForm
+from intact.pipeline import cost_estimate, execution
+from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
 from intact.search.debug.device import DeviceComparison, UnitError, simulator_of, worst_rows
-from intact.search.debug.units import Units
-from intact.search.mending.other_forms import REMEDIES, FaultSite
+from intact.search.debug.units import Unit, Units
+from intact.search.mending.fault_site import FaultSite
+from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
-from intact.targets.spec import Target
+from intact.targets.spec import Costs, Target
 
 # Places that are looked for one after the other, and the gain in dB that makes a form worth taking.
 MOST_PLACES = 6
 LEAST_GAIN = 6.0
+# Where no place is wrong, so many of the weakest are looked at, if the device keeps less than this of each; what they
+# get may cost so many times as much.
+WEAKEST, WEAK_DB, MOST_COST = 4, 45.0, 1.05
+
+Rows = Sequence[Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +45,99 @@ class _Fault:
     alone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _UntriedForm:
+    """Another form of a unit, which the device has not confirmed yet."""
+
+    model: ir.Model
+    remedy: str
+    done: str
+
+
 def mend(
-    model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], target: Target, config: CompileConfig
+    model: ir.Model, rows: Rows, target: Target, config: CompileConfig, goal_db: float = ENOUGH_DB
 ) -> Mended | None:
-    """Take the first right form of each piece that the compiler gets wrong; None where nothing helped."""
+    """Take the first right form of each piece that the compiler gets wrong; None where nothing helped.
+
+    Where none is wrong and the device still keeps less than `goal_db` of what the CPU computes, its weakest pieces get
+    a form that it computes better, one after the other.
+    """
     simulator = simulator_of(target)
     if simulator is None:
         return None
-    device, done, taken = execution.device_of(target, config), [], []
+    device, taken = execution.device_of(target, config), list[tuple[TakenForm, str]]()
+    aim = _Aim(rows, goal_db, {unit.tensor for unit in Units(model).units}, _within(MOST_COST, model, target.costs))
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
-        wrong = _first_wrong(comparison)
-        if wrong is None:
+        found = _next_form(comparison, aim)
+        if found is None:
             break
-        error = wrong.error
-        form = _right_form(comparison, error, reach(model, error.unit.reads, rows))
-        if form is None:
-            break
+        wrong, form = found
         model = form.model
-        done.append(form.done)
-        taken.append(TakenForm(error.unit.tensor, form.remedy, error.own_db, form.error.own_db, wrong.alone))
-    return Mended(model, tuple(done), tuple(taken)) if done else None
+        place = TakenForm(wrong.error.unit.tensor, form.remedy, wrong.error.own_db, form.error.own_db, wrong.alone)
+        taken.append((place, form.done))
+    return Mended(model, tuple(done for _, done in taken), tuple(place for place, _ in taken)) if taken else None
 
 
-def _first_wrong(comparison: DeviceComparison) -> _Fault | None:
-    """The first unit that is wrong alone and where it stands, or else only behind all that is before it."""
+@dataclass(frozen=True, slots=True)
+class _Aim:
+    """The dB that are enough, the places where forms may change, and the cost that better ones may have.
+
+    Only tensors of the first form are places: what a form has inside may differ and not matter, as halves do that are
+    added up again.
+    """
+
+    rows: Rows
+    goal_db: float
+    places: set[str]
+    is_affordable: Callable[[ir.Model], bool]
+
+
+def _within(share: float, model: ir.Model, costs: Costs | None) -> Callable[[ir.Model], bool]:
+    """Tell forms that cost at most so many times as much as a model, by the rule of a table if it has one."""
+    if costs is None:
+        return lambda form: True
+    most = share * cost_estimate.prices(model, costs, ())[0]
+    return lambda form: cost_estimate.prices(form, costs, ())[0] <= most
+
+
+def _next_form(comparison: DeviceComparison, aim: _Aim) -> tuple[_Fault, _Form] | None:
+    """The next place with the form that it gets: the first that is wrong, or of the weak ones that which gains most."""
+    errors = [error for error in _errors(comparison) if error.unit.tensor in aim.places]
+    wrong = _first_wrong(comparison, errors)
+    if wrong is not None:
+        form = _right_form(comparison, wrong.error, aim.rows)
+        return None if form is None else (wrong, form)
+    kept = comparison.kept_db()
+    if kept is None or kept >= aim.goal_db:
+        return None
+    best = None
+    for error, form in _better_forms(comparison, _weakest(errors), aim):
+        whole = _kept_by_whole(comparison, form)
+        if whole > kept:
+            best, kept = (_Fault(error, alone=True), form), whole
+    return best
+
+
+def _kept_by_whole(comparison: DeviceComparison, form: _Form) -> float:
     try:
-        alone = [error.unit for error in comparison.errors() if error.parted]
+        found = comparison.kept_db(Units(form.model))
     except IntactError:
-        alone = []  # the compiler takes the model, but not all of its units side by side
+        return -np.inf  # the compiler refuses this form of the whole
+    return np.inf if found is None else found
+
+
+def _errors(comparison: DeviceComparison) -> list[UnitError]:
+    """The error of each unit by itself; none where the compiler does not take all units of a model side by side."""
+    try:
+        return comparison.errors()
+    except IntactError:
+        return []
+
+
+def _first_wrong(comparison: DeviceComparison, errors: Sequence[UnitError]) -> _Fault | None:
+    """The first unit that is wrong alone and where it stands, or else only behind all that is before it."""
+    alone = [error.unit for error in errors if error.parted]
     there = next((error for error in map(comparison.behind_all, alone) if error.parted), None)
     if there is not None:
         return _Fault(there, alone=True)
@@ -75,7 +145,13 @@ def _first_wrong(comparison: DeviceComparison) -> _Fault | None:
     return None if joined is None else _Fault(joined, alone=False)
 
 
-def reach(model: ir.Model, tensors: Sequence[str], rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+def _weakest(errors: Sequence[UnitError]) -> list[UnitError]:
+    """The units of which the device keeps least, the weakest first."""
+    weak = [error for error in errors if error.own_db is not None and error.own_db < WEAK_DB]
+    return sorted(weak, key=lambda error: error.own_db or 0.0)[:WEAKEST]
+
+
+def reach(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str, float]:
     """The greatest absolute value of each of some tensors, over all rows."""
     most = dict.fromkeys(tensors, 0.0)
     for seen in execution.inside(model, list(most), map(dict, rows)):
@@ -83,27 +159,64 @@ def reach(model: ir.Model, tensors: Sequence[str], rows: Sequence[Mapping[str, n
     return most
 
 
-def _right_form(comparison: DeviceComparison, wrong: UnitError, seen: Mapping[str, float]) -> _Form | None:
-    """The first form of a unit that is right where it stands; else the best, if it gains enough."""
-    assert wrong.own_db is not None, "a unit that is wrong has an error"
-    forms: list[_Form] = []
+def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_UntriedForm]:
+    """The other forms that there are for a unit, in the order of what they cost."""
+    model = comparison.units.cutter.model
+    seen = reach(model, unit.reads, rows)
     for remedy in REMEDIES:
-        site = FaultSite(comparison.units.cutter.model.clone(), wrong.unit.tensor, seen)
+        site = FaultSite(model.clone(), unit.tensor, seen)
         done = remedy(site)
-        if done is None:
-            continue
-        edit.prune(site.model)
-        site.model.graph.sort()
+        if done is not None:
+            edit.prune(site.model)
+            site.model.graph.sort()
+            yield _UntriedForm(site.model, remedy.__name__, done)
+
+
+def _right_form(comparison: DeviceComparison, wrong: UnitError, rows: Rows) -> _Form | None:
+    """The first form of a unit that is right where it stands; else the best, if it gains enough."""
+    forms: list[_Form] = []
+    for draft in _drafts(comparison, wrong.unit, rows):
         try:
-            error = comparison.behind_all(wrong.unit, Units(site.model))
+            error = comparison.behind_all(wrong.unit, Units(draft.model))
         except IntactError:
             continue  # the compiler refuses this form
-        if error.own_db is None or error.own_db >= wrong.own_db + LEAST_GAIN:
-            told = f"{done}: {_db(wrong.own_db)} became {_db(error.own_db)} at {wrong.unit.tensor}"
-            forms.append(_Form(site.model, error, remedy.__name__, told))
+        if _gains(wrong, error):
+            forms.append(_confirmed(draft, wrong, error))
             if not error.parted:
                 return forms[-1]
     return max(forms, key=lambda form: np.inf if form.error.own_db is None else form.error.own_db, default=None)
+
+
+def _better_forms(
+    comparison: DeviceComparison, weak: Sequence[UnitError], aim: _Aim
+) -> Iterator[tuple[UnitError, _Form]]:
+    """For each weak unit, the first form that it can be given and that the device computes better by itself."""
+    for error in weak:
+        drafts = [draft for draft in _drafts(comparison, error.unit, aim.rows) if aim.is_affordable(draft.model)]
+        found = zip(drafts, _by_themselves(comparison, error.unit, drafts), strict=True)
+        better = ((draft, after) for draft, after in found if after is not None and _gains(error, after))
+        first = next(better, None)
+        if first is not None:
+            yield error, _confirmed(first[0], error, first[1])
+
+
+def _by_themselves(comparison: DeviceComparison, unit: Unit, drafts: Sequence[_UntriedForm]) -> list[UnitError | None]:
+    """The error of each form of a unit, all of them asked about at once; None for one that the compiler refuses."""
+    forms = [(unit, Units(draft.model)) for draft in drafts]
+    try:
+        return [*comparison.by_themselves(forms)] if forms else []
+    except IntactError:
+        return [None] if len(drafts) == 1 else [_by_themselves(comparison, unit, [one])[0] for one in drafts]
+
+
+def _gains(before: UnitError, after: UnitError) -> bool:
+    assert before.own_db is not None, "a unit that gets another form has an error"
+    return after.own_db is None or after.own_db >= before.own_db + LEAST_GAIN
+
+
+def _confirmed(draft: _UntriedForm, before: UnitError, after: UnitError) -> _Form:
+    told = f"{draft.done}: {_db(before.own_db)} became {_db(after.own_db)} at {before.unit.tensor}"
+    return _Form(draft.model, after, draft.remedy, told)
 
 
 def _db(found: float | None) -> str:
