@@ -19,7 +19,12 @@ def said(program: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "package", ["sympy.core", "joblib", "jinja2", "rich", "threadpoolctl", "intact.reports.manifest"]
+    "package",
+    [
+        *("sympy.core", "joblib", "jinja2", "rich", "threadpoolctl", "intact.reports.manifest"),
+        *("intact.pipeline.deployment", "intact.pipeline.verifying", "intact.rules.quantized.families"),
+        *("intact.quantization.improve", "intact.quantization.float16", "intact.profiling.measure"),
+    ],
 )
 def test_quantize_loads_without_what_it_does_not_use(package):
     assert said(f"import intact; intact.quantize; print({package!r} in sys.modules)") == "False"
