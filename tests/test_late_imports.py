@@ -36,6 +36,12 @@ def test_loading_leaves_the_collector_as_it_was(before):
     assert said(program) == f"{before == 'enable'} 0"
 
 
+def test_a_command_ends_without_a_look_for_cycles_in_all_that_it_imported():
+    told = "atexit.register(lambda: print(gc.get_freeze_count() > 1000))"
+    program = f"import atexit, gc; from intact.cli.main import main; {told}; sys.argv = ['intact', '--version']; main()"
+    assert said(program).splitlines()[-1] == "True"
+
+
 def test_formulas_of_dimensions_are_there_when_they_are_asked_for():
     program = "import intact; intact.load; import onnx_ir as ir; print((ir.SymbolicDim('N') + 2) * 3)"
     assert said(program) == said(program.replace("import intact; intact.load; ", "")) == "3*N + 6"
