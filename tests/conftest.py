@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,9 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
         numbers.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
-def _load_here(*paths: Path, timeout: float = loads.TIMEOUT, optimize: bool = True) -> dict[Path, str]:
+def _load_here(
+    *paths: Path, timeout: float = loads.TIMEOUT, optimize: bool = True, loader: loads.Loader | None = None
+) -> dict[Path, str]:
     """The job of `loads.problems` without its process."""
     found = loads.load({"models": [str(path) for path in paths], "optimize": optimize})["refused"]
     return {path: found[str(path)] for path in paths if str(path) in found}
@@ -62,16 +65,18 @@ def _written_models_are_loaded_here() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loads, "problems", _load_here)
+        patch.setattr(loads, "loader", nullcontext)
         yield
 
 
-_IN_A_CHILD = loads.problems
+_IN_A_CHILD, _CHILD = loads.problems, loads.loader
 
 
 @pytest.fixture
 def loads_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written models are loaded in a process of their own, as users' are."""
     monkeypatch.setattr(loads, "problems", _IN_A_CHILD)
+    monkeypatch.setattr(loads, "loader", _CHILD)
 
 
 class SavedZoo:

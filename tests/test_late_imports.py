@@ -19,7 +19,12 @@ def said(program: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "package", ["sympy.core", "joblib", "jinja2", "rich", "threadpoolctl", "intact.reports.manifest"]
+    "package",
+    [
+        *("sympy.core", "joblib", "jinja2", "rich", "threadpoolctl", "intact.reports.manifest"),
+        *("intact.pipeline.deployment", "intact.pipeline.verifying", "intact.rules.quantized.families"),
+        *("intact.quantization.improve", "intact.quantization.float16", "intact.profiling.measure"),
+    ],
 )
 def test_quantize_loads_without_what_it_does_not_use(package):
     assert said(f"import intact; intact.quantize; print({package!r} in sys.modules)") == "False"
@@ -29,6 +34,12 @@ def test_quantize_loads_without_what_it_does_not_use(package):
 def test_loading_leaves_the_collector_as_it_was(before):
     program = f"import gc; gc.{before}(); import intact; intact.quantize; print(gc.isenabled(), gc.get_freeze_count())"
     assert said(program) == f"{before == 'enable'} 0"
+
+
+def test_a_command_ends_without_a_look_for_cycles_in_all_that_it_imported():
+    told = "atexit.register(lambda: print(gc.get_freeze_count() > 1000))"
+    program = f"import atexit, gc; from intact.cli.main import main; {told}; sys.argv = ['intact', '--version']; main()"
+    assert said(program).splitlines()[-1] == "True"
 
 
 def test_formulas_of_dimensions_are_there_when_they_are_asked_for():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
@@ -16,8 +15,11 @@ from types import ModuleType
 _LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
 
 
-class LateFinder(MetaPathFinder):
-    """Finds some modules where they are, and has them run on first use."""
+class LateFinder:
+    """Finds some modules where they are, and has them run on first use.
+
+    It is a finder by its method alone: the class of all finders comes with modules for the resources of packages.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

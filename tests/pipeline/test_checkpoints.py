@@ -211,6 +211,31 @@ def test_a_stage_that_was_kept_half_is_run_again(tmp_path):
     assert (stage("a"), stage("a"), len(runs)) == (1, 3, 3)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only there an open file tells its path")
+def test_a_stage_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    """A machine that loses its power must not leave a stage that looks whole."""
+    settled: set[str] = set()
+    unsettled: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def fsync(file: int) -> None:
+        settled.add(os.readlink(f"/proc/self/fd/{file}"))
+        sync(file)
+
+    def appear(source: Path, place: Path) -> None:
+        unsettled.extend(str(path) for path in Path(source).rglob("*") if str(path) not in settled)
+        replace(source, place)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    kept = Checkpoints(tmp_path)
+    kept.under(lambda: {"data": 1})
+    assert settled == {str(tmp_path), str(tmp_path / "key.json")}
+    monkeypatch.setattr(os, "replace", appear)
+    kept.stage("a", lambda: 1, lambda one, folder: (folder / "model.onnx").write_text("m") and one, lambda one, _: one)
+    assert unsettled == [] and {Path(path).name for path in settled} >= {"model.onnx", "value"}
+    assert sorted(path.name for path in (tmp_path / "a-1").iterdir()) == ["model.onnx", "value"]
+
+
 def test_a_folder_of_others_is_not_read_and_a_search_is_not_resumed(zoo, tmp_path):
     folder = tmp_path / ".out.intact-resume"
     folder.mkdir()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from intact.errors import ModelError
 from intact.model import io
 from intact.runtime import ort_cpu
+from tests.builder import from_text
 
 X = np.array([[-1, 2, 3]], np.float32)
 W = np.array([10, 20, 30], np.float32)
@@ -143,3 +146,23 @@ def test_what_ort_refuses_is_an_error_of_ours_and_nothing_is_printed(act, code, 
     assert (caught.value.code, caught.value.status) == (code, 3)
     assert words in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there memory is counted so")
+def test_a_session_of_a_large_model_asks_for_no_more_memory_than_one_copy_of_its_weights(tmp_path):
+    """A limit on memory counts what was asked for, touched or not."""
+    width = 2048
+    weights = {name: np.ones((width, width), np.float32) for name in "abcd"}
+    body = "p = MatMul(x, a) q = MatMul(p, b) r = MatMul(q, c) y = MatMul(r, d)"
+    given = from_text(f"(float[1, {width}] x) => (float[1, {width}] y)", body, weights=weights)
+    ir.save(given, tmp_path / "m.onnx", external_data="m.data")
+    outside = io.load(tmp_path / "m.onnx")
+
+    def asked_for() -> int:
+        status = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+
+    before = asked_for()
+    session = ort_cpu.Session(outside, optimize=True, outputs=["p", "y"], threads=1, prepack=False)
+    assert asked_for() - before < 1.5 * sum(array.nbytes for array in weights.values())
+    assert session.run({"x": np.ones((1, width), np.float32)})["y"][0, 0] == np.float32(width) ** 4

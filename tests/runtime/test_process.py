@@ -206,6 +206,13 @@ def test_a_process_that_stays_carries_out_one_job_after_another():
     assert first["pid"] == second["pid"] != os.getpid()
 
 
+@pytest.mark.parametrize(("module", "is_there"), [("colorsys", True), ("no_such_module", False), (None, False)])
+def test_a_process_that_stays_imports_beforehand_what_its_jobs_need(module, is_there):
+    with process.staying(timeout=30, imports=module) as call_next:
+        modules = call_next(f"{JOBS}:whereabouts", {}).result["modules"]
+    assert (module in modules) == is_there and "intact.errors" in modules
+
+
 def test_the_death_of_a_process_that_stays_is_told_now_and_later():
     with process.staying(timeout=30) as call_next:
         for job in ("abort", "echo"):

@@ -15,6 +15,7 @@ from intact.glimpse import Glimpse, Sight
 from intact.pipeline import checkpoints, model_files, stages
 from intact.results import QuantizeFigures
 from intact.runtime import cluster as clusters
+from intact.runtime import loads
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords
 
@@ -64,7 +65,7 @@ def quantize(
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
-        with checkpoints.kept(place if resume else None, log) as kept:
+        with loads.loader() as loader, checkpoints.kept(place if resume else None, log) as kept:
             prepared = stages.prepare(given.path, given.config, log, kept)
             if prepared.config.quantization is None:
                 reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"
@@ -73,7 +74,7 @@ def quantize(
                 )
             if prepared.unquantized is not None:
                 raise prepared.unquantized
-            model_files.write_model(prepared.model, place, given.path, log)
+            model_files.write_model(prepared.model, place, given.path, log, loader=loader)
     figures = next(stage for stage in log.stages if stage.name == "quantize").details
     count = cast("QuantizeFigures", figures)["nodes_quantized"]
     return QuantizedFile(place, prepared.target.name, prepared.config, count, tuple(log.warnings), figures)

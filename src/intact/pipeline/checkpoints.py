@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,7 @@ class Checkpoints:
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         scratch.write_text(self.folder / _KEY, json.dumps(wanted, indent=2) + "\n")
+        _reach_the_disk(self.folder)
 
     def stage(
         self, name: str, run: Callable[[], T], pack: Callable[[T, Path], object], unpack: Callable[[Any, Path], T]
@@ -83,6 +85,7 @@ class Checkpoints:
                 pack(result, draft), tuple(self.log.stages[stages:]), tuple(self.log.warnings[warnings:])
             )
             (draft / _VALUE).write_bytes(pickle.dumps(record))
+            _reach_the_disk(draft)
             os.replace(draft, place)  # it appears whole
         return result
 
@@ -125,6 +128,19 @@ def kept(output: Path | None, log: Log) -> Iterator[Checkpoints]:
             log.events.note(f"finished stages are kept in {folder}: --resume goes on from there")
             raise
         shutil.rmtree(folder)
+
+
+def _reach_the_disk(folder: Path) -> None:
+    """Wait until the files in a folder and their names are on the disk: a machine that dies keeps no half of them."""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    if sys.platform != "win32":
+        names = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(names)
+        finally:
+            os.close(names)
 
 
 def _folder(output: Path) -> Path:

@@ -104,6 +104,10 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
         details["rewrites"] = len(rewritten.applications)
+    if ort_cpu.is_large(quantized.source.model):
+        # Files are written next, each in one message: verification opens these again.
+        before.close()
+        after.close()
     return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log), before, after)
 
 

@@ -17,16 +17,24 @@ from intact.runtime import loads
 from intact.settings.config import BuildConfig, QuantConfig
 
 
-def write_model(model: ir.Model, output: Path, given: Path, log: Log, *, foreign: bool = False) -> None:
+def write_model(
+    model: ir.Model,
+    output: Path,
+    given: Path,
+    log: Log,
+    *,
+    foreign: bool = False,
+    loader: loads.Loader | None = None,
+) -> None:
     """Write a model to its place, once ONNX Runtime has loaded it in another process as an application would.
 
-    Only a warning is due where it does not load the model that was given, either, or refuses one that is for a
-    `foreign` version of it.
+    That process may be a `loader` that is ready. Only a warning is due where ONNX Runtime does not load the model that
+    was given, either, or refuses one that is for a `foreign` version of it.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with scratch.folder("model", output.parent) as folder:
         written = io.save(stamped(model), Path(folder, output.name))
-        problem = loads.problems(written[0]).get(written[0])
+        problem = loads.problems(written[0], loader=loader).get(written[0])
         if problem is not None and not foreign and not loads.problems(given):
             raise loads.refusal(output, problem)
         if problem is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -20,11 +21,11 @@ from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
 from intact.model.census import census
-from intact.pipeline import drift, fed_rows, input_files, loading, memory, presets
+from intact.pipeline import fed_rows, input_files, loading, memory, presets
 from intact.pipeline.checkpoints import Checkpoints, Key
 from intact.pipeline.fed_rows import StatefulRows
 from intact.pipeline.loading import LoadedModel, UpgradeCheck
-from intact.quantization import float16, quantizing
+from intact.quantization import quantizing
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.calibration.spread import Spread
 from intact.results import Application
@@ -35,6 +36,9 @@ from intact.settings import contradictions
 from intact.settings.config import BuildConfig, CompileConfig, QuantConfig
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
+
+if TYPE_CHECKING:
+    from intact.quantization import float16
 
 # The step of a Softmax output on a grid of this type: what is below half of it does not count.
 SOFTMAX_STEPS = {"uint8": 2.0**-8, "int8": 2.0**-8, "uint16": 2.0**-16, "int16": 2.0**-15}
@@ -331,6 +335,9 @@ def _quantized(
 
     if not stateful.states or not config.has_grids:
         return quantize(config, stateful.rows, events)
+    # Loaded where it is needed, since few models have state.
+    from intact.pipeline import drift
+
     config = drift.roomy(config)
     if not config.rescue:
         return quantize(config, stateful.rows, events)

@@ -11,7 +11,8 @@
                recording.finish             Build, with its verdict, manifest and report
 
 `prepare` runs the first three, `deploy` the last three. A compiled form that lost much is deployed once more in a form
-that somebody knows to be better (`mending.deploy_best`).
+that somebody knows to be better (`mending.deploy_best`). What follows `prepare` is imported by the functions that run
+it: `quantize` does without, and starts in half the time.
 """
 
 from __future__ import annotations
@@ -19,31 +20,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intact.backends import compiling
 from intact.backends.installed import versions
 from intact.events import Events, Log, Silence
 from intact.model.garbage_pause import collected_by_stage, tidy
-from intact.pipeline import (
-    acceptance,
-    checkpoints,
-    deployment,
-    input_files,
-    memory,
-    mending,
-    preparation,
-    presets,
-    recording,
-    verifying,
-)
-from intact.pipeline.deployment import CompiledModel, RewrittenModel
-from intact.pipeline.mending import Mender, Recaller
+from intact.pipeline import checkpoints, input_files, memory, preparation, presets
 from intact.pipeline.preparation import PreparedModel
-from intact.pipeline.verifying import Finder, Verified
 from intact.reports import publish
 from intact.results import Build
 from intact.settings import contradictions
 from intact.settings.config import BuildConfig
+
+if TYPE_CHECKING:
+    from intact.pipeline.deployment import CompiledModel, RewrittenModel
+    from intact.pipeline.mending import Mender, Recaller
+    from intact.pipeline.verifying import Finder, Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +99,8 @@ def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log:
 def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     if compiling.is_compiled(quantized.source.model):
         return _adopt(quantized, output, options, log)
+    from intact.pipeline import deployment, mending, recording, verifying
+
     rewritten = deployment.rewrite_once(quantized, log)
     tidy(rewritten.rewritten.model)
     with publish.staged(output, overwrite=options.overwrite, tell=log.events.note) as folder:
@@ -118,6 +113,8 @@ def _complete(quantized: PreparedModel, output: Path, options: BuildOptions, log
 
 def deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: Log) -> tuple[CompiledModel, Verified]:
     """Validate, compile and verify one form of a model."""
+    from intact.pipeline import deployment, verifying
+
     validated = deployment.validate_once(rewritten, log)
     compiled = deployment.compile_once(validated, folder, log)
     deployment.check_loads(compiled, folder, log, runs_later=options.verify)
@@ -130,6 +127,8 @@ def deploy(rewritten: RewrittenModel, folder: Path, options: BuildOptions, log: 
 
 def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, what cannot be built: its place, its gates, and what is not installed or not there."""
+    from intact.pipeline import acceptance
+
     publish.check_folder(output, overwrite=overwrite)
     input_files.protect(output, config, path)
     target = presets.available(config)
@@ -140,6 +139,8 @@ def check(path: Path, config: BuildConfig, output: Path, *, overwrite: bool) -> 
 
 def _adopt(given: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:
     """Copy a model that a vendor has compiled already into the output folder, if its device loads it."""
+    from intact.pipeline import deployment, recording, verifying
+
     why = "the model is compiled already"
     for name in ("rewrite", "compile"):
         log.skip(name, why)

@@ -20,6 +20,7 @@ from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel
 from intact.reports.figures import count
 from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
+from intact.runtime import ort_cpu
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 from intact.verification import clipped as clipping
@@ -167,14 +168,18 @@ def _look_inside(
     errors = [layer_errors.GridErrors(grid) for grid in grids.values()]
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
     with log.events.stage("compare the layers", len(rows)) as advance:
-        right = _right_tensors(prepared, errors, rows, log)
+        right = _right_tensors(prepared, quantized, errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
     return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
 
 
 def _right_tensors(
-    prepared: PreparedModel, errors: Sequence[layer_errors.GridErrors], rows: Sequence[data.Feeds], log: Log
+    prepared: PreparedModel,
+    quantized: WatchedModel,
+    errors: Sequence[layer_errors.GridErrors],
+    rows: Sequence[data.Feeds],
+    log: Log,
 ) -> Iterator[Outputs]:
     """The tensors of the float model for the first rows; the layers of the quantized one are compared with them."""
     if prepared.twin is None:
@@ -183,14 +188,19 @@ def _right_tensors(
     apart = layers_apart(prepared.model, tensors & {one.grid.base for one in errors})
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
     names = list(dict.fromkeys([*apart.feeds.values(), *compared]))
+    first = rows[: layer_errors.ROWS]
+    rights: Iterable[Outputs] = execution.inside(prepared.twin.model, names, first)
+    if ort_cpu.is_large(prepared.twin.model):
+        # Its session holds a copy of the weights: it is gone before another one is there.
+        quantized.close()
+        rights = [{name: value.copy() for name, value in right.items()} for right in rights]
     try:
         opened = execution.session(apart.model)
     except ModelError as error:
         # Branches that nothing computes in are beyond ONNX Runtime, though the whole model is not.
         log.events.note(f"the layers are not compared one by one: {error}")
         return
-    first = rows[: layer_errors.ROWS]
-    for row, right in zip(first, execution.inside(prepared.twin.model, names, first), strict=True):
+    for row, right in zip(first, rights, strict=True):
         alone = opened.run({**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}})
         layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
         yield right

@@ -8,31 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from intact.events import Events, Silence
 from intact.model import query
-from intact.quantization import blocks, encodings, float16
+from intact.quantization import blocks, encodings
 from intact.quantization.calibration.observe import Observation, Rows, idle_nodes, observe, observe_beside
 from intact.quantization.calibration.resolve import Resolved, candidates, check_constants, resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.calibration.spread import Spread, spreads
-from intact.quantization.improve import improve
-from intact.quantization.improve.effort import DEPTHS, Effort
-from intact.quantization.improve.migrate import Migrated, Migration
-from intact.quantization.improve.study import Study, by_tensor, expect, studies
 from intact.quantization.insert import insert
 from intact.quantization.planning import plan_file, unquantizable
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
-from intact.quantization.weight_only import packed_products
 from intact.results import QuantPlan, Range
 from intact.runtime import algebra
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target
+
+# What a fast effort does without is imported by the functions that use it.
+if TYPE_CHECKING:
+    from intact.quantization import float16
+    from intact.quantization.improve.migrate import Migrated
+    from intact.quantization.improve.study import Study
 
 # Errors that say that nothing of a model can have the precision that was asked for: no grids, no weights to pack,
 # already or never in half precision. A target that runs float can do without.
@@ -199,6 +201,8 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
             seen = observe(model, given.plan, task.rows, watched=task.watched(model, given.plan), progress=advance)
         stopwatch.lap("calibration")
         return _Observed(model, (), given, seen, stopwatch.seconds["calibration"])
+    from intact.quantization.improve.migrate import Migration
+
     migration = Migration(model, first, by_nodes=not task.target.npu)
     stopwatch.lap("smoothing")
     begun = Observation(model, given.plan, watched=task.watched(model, given.plan))
@@ -214,6 +218,9 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
 
 def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[str, str]) -> _Observed:
     """Observe a model whose channels are moved: the tensors that changed, and in the same run its layers."""
+    from intact.quantization.improve.effort import DEPTHS
+    from intact.quantization.improve.study import by_tensor, expect, studies
+
     model, given = migrated.model, task.planned(migrated.model, types)
     same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
     begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)
@@ -251,6 +258,9 @@ def _resolved(task: _Task, found: _Calibrated, blocked: blocks.Blocked) -> tuple
     """The grids of all tensors, and the model that they are for: improved, where there is time for it."""
     model = found.model
     if task.improves:
+        from intact.quantization.improve import improve
+        from intact.quantization.improve.effort import DEPTHS, Effort
+
         effort = Effort(DEPTHS[task.config.effort], found.observed.run_seconds, task.events, task.stopwatch)
         with algebra.one_thread():
             return improve(model, blocked, found.seen, task.rows, effort=effort, studied=found.observed.studied)
@@ -273,11 +283,15 @@ def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: R
     stopwatch = Stopwatch()
     kept: tuple[float16.Kept, ...] = ()
     if config.activation_type == "float16":
+        from intact.quantization import float16
+
         with events.stage("observe", len(rows)) as advance:
             half = float16.convert(model, config, rows, progress=advance)
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
         stopwatch.lap("calibration")
     else:
+        from intact.quantization.weight_only import packed_products
+
         with algebra.one_thread():
             packed = packed_products.pack(model, target, config, rows, events)
         result, nodes, notes = packed.model, packed.nodes, packed.notes

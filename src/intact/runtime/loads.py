@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -10,6 +13,9 @@ from intact.runtime import process
 
 # A session of the largest models that people build takes a minute; one that takes this long does not end.
 TIMEOUT = 900.0
+
+# A child process that loads models, as `loader` gives it.
+Loader = process.Call
 
 
 class TrialLoad(TypedDict):
@@ -34,15 +40,28 @@ def refusal(path: Path, problem: str) -> ModelError:
     )
 
 
-def problems(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> dict[Path, str]:
-    """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out."""
+@contextmanager
+def loader(timeout: float = TIMEOUT) -> Iterator[Loader]:
+    """A child process that gets ready to load models while this one makes them."""
+    with process.staying(timeout=timeout, imports="onnxruntime") as call:
+        yield call
+
+
+def problems(
+    *paths: Path, timeout: float = TIMEOUT, optimize: bool = True, loader: Loader | None = None
+) -> dict[Path, str]:
+    """The reasons for which ONNX Runtime does not load models, by path; those that it loads are left out.
+
+    They are loaded by a `loader` that is ready, or by a child process of their own.
+    """
     if not paths:
         return {}
     # The child has another working directory.
     places = {str(path.absolute()): path for path in paths}
     try:
         order: TrialLoad = {"models": list(places), "optimize": optimize}
-        reply = process.call("intact.runtime.loads:load", order, timeout=timeout)
+        call = loader or partial(process.call, timeout=timeout)
+        reply = call("intact.runtime.loads:load", order)
     except IntactError as error:
         if len(paths) == 1:
             return {paths[0]: error.message}

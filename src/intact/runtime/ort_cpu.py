@@ -71,6 +71,9 @@ class Session:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
+            # Both ask for memory that is never touched, which a limit counts all the same: the arena for twice as much
+            # each time it grows, the pattern for a second place of every weight.
+            options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         if profile is not None:
             options.enable_profiling, options.profile_file_prefix = True, str(profile)
         if not isinstance(model, ir.Model) and outputs is not None:

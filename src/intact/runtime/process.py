@@ -140,10 +140,20 @@ def started(
 
 
 @contextmanager
-def staying(*, timeout: float, memory_limit: int | None = None, python: Interpreter | None = None) -> Iterator[Call]:
-    """A child process that stays for one job after another, each as in `call`, and keeps what they have cached."""
+def staying(
+    *,
+    timeout: float,
+    memory_limit: int | None = None,
+    python: Interpreter | None = None,
+    imports: str | None = None,
+) -> Iterator[Call]:
+    """A child process that stays for one job after another, each as in `call`, and keeps what they have cached.
+
+    A module that it `imports` is there for the first job already: this process need not wait for it.
+    """
     with scratch.folder("jobs") as home:
-        process = _start(home, python, stdin=subprocess.PIPE)
+        early = () if imports is None else ("--import", imports)
+        process = _start(home, python, *early, stdin=subprocess.PIPE)
 
         def call_next(job: str, request: Mapping[str, object]) -> Reply:
             with scratch.folder("job") as folder:

@@ -1,13 +1,15 @@
-"""The child side of `runtime.process`: `python worker.py [FOLDER]`.
+"""The child side of `runtime.process`: `python worker.py [FOLDER]`, or `python worker.py --import MODULE`.
 
 FOLDER holds `order.json`; the worker calls the job that it names and leaves `answer.json` beside it. Without FOLDER it
-stays for one order after another: each line of standard input names such a folder. Nobody reads standard output: the
-vendor may print what it likes. This file imports nothing of ours, so that the interpreter of a toolchain, which need
-not be as new as ours and has none of our packages, can run it as it stands.
+stays for one order after another: each line of standard input names such a folder. It may import the MODULE that they
+will need before the first of them comes. Nobody reads standard output: the vendor may print what it likes. This file
+imports nothing of ours, so that the interpreter of a toolchain, which need not be as new as ours and has none of our
+packages, can run it as it stands.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -21,10 +23,14 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folders: Iterable[str]) -> None:
-    """Carry out the orders in these folders."""
+def main(folders: Iterable[str], module: str | None = None) -> None:
+    """Carry out the orders in these folders; import a module first."""
     _die_with_parent()
     _forget_own_folder()
+    if module is not None:
+        # The order that needs it tells why it cannot be imported.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
     for folder in folders:
         _carry_out(Path(folder))
     # The answers are safe; the vendor's destructors, which are known to abort, need not run.
@@ -94,4 +100,6 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--import"]:
+        main((line.rstrip("\n") for line in sys.stdin), sys.argv[2])
     main(sys.argv[1:] or (line.rstrip("\n") for line in sys.stdin))
