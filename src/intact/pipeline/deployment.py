@@ -81,10 +81,11 @@ class CompiledModel:
 
 @dataclass(frozen=True, slots=True)
 class KnownRewriting:
-    """The record of rewriting a model, and the outputs of both forms for each row."""
+    """The record of rewriting a model, the outputs of both forms for each row, and the float model of before."""
 
     seen: Witness | None = None
     outputs: Iterable[tuple[Outputs, Outputs]] | None = None
+    twin: ir.Model | None = None
 
 
 def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
@@ -99,7 +100,7 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         outputs = (
             zip(before.stream(rows), after.stream(rows), strict=True) if repaired.model is quantized.model else None
         )
-        known = KnownRewriting(seen, outputs)
+        known = KnownRewriting(seen, outputs, None if quantized.twin is None else quantized.twin.model)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
@@ -297,7 +298,7 @@ def check_rewriting(
 ) -> RewriteCheck:
     """Run the model before and after rewriting, as far as that was not done, and tell what that showed."""
     known = known or KnownRewriting()
-    found = exactness.validate(before, rewritten, rules, rows, known.seen, known.outputs)
+    found = exactness.validate(before, rewritten, rules, rows, known.seen, known.outputs, known.twin)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,
