@@ -64,6 +64,10 @@ class RknnOrder(PlatformOrder):
     rknn: str | None
 
 
+class QuantizeOrder(RknnOrder, SamplesOrder):
+    """An order to compile what the toolkit's own quantizer makes of a float model and samples."""
+
+
 class SimulateOrder(PlatformOrder, SamplesOrder):
     """An order to run a model on samples."""
 
@@ -100,7 +104,20 @@ def parsed(options: Mapping[str, str]) -> dict[str, object]:
 def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout: float) -> CompiledRknn:
     """Compile the ONNX model at `model` and write the result to `rknn`; without `rknn` nothing is written."""
     order: RknnOrder = {**_order(model, platform), "rknn": None if rknn is None else str(rknn.resolve())}
-    with _started("compile_model", order, platform, timeout) as answer:
+    return _compiled("compile_model", order, platform, timeout)
+
+
+def compile_quantized(
+    model: Path, sample: Mapping[str, np.ndarray], platform: Platform, *, timeout: float
+) -> CompiledRknn:
+    """Compile the float ONNX model at `model` in the integers of the toolkit's own quantizer; nothing is written."""
+    with sample_files.sent([sample]) as files:
+        order: QuantizeOrder = {**_order(model, platform), **files, "rknn": None}
+        return _compiled("compile_quantized", order, platform, timeout)
+
+
+def _compiled(job: str, order: RknnOrder, platform: Platform, timeout: float) -> CompiledRknn:
+    with _started(job, order, platform, timeout) as answer:
         reply = answer()
     report = rknn_log.report(reply.log)
     error = None if reply.result["compiled"] else reply.result["error"] or rknn_log.reason(reply.log)

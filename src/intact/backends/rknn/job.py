@@ -6,6 +6,7 @@ by the numbers of the sample and of the array (see `backends.sample_files`).
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,30 @@ def compile_model(request: dict[str, Any]) -> dict[str, Any]:
 
     The toolkit tells in its log alone what it did, and often why it fails.
     """
+    return _compiled(request, None)
+
+
+def compile_quantized(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile the float model `model` as `compile_model`, after the toolkit's own quantizer has seen `inputs`."""
+    with np.load(request["inputs"], allow_pickle=False) as arrays:
+        rows = [
+            [_saved(f"{row}.{index}.npy", arrays[f"{row}.{index}"]) for index in range(len(request["names"]))]
+            for row in range(request["samples"])
+        ]
+    with open("dataset.txt", "w", encoding="utf-8") as file:
+        file.writelines(" ".join(row) + "\n" for row in rows)
+    return _compiled(request, "dataset.txt")
+
+
+def _saved(name: str, array: np.ndarray) -> str:
+    np.save(name, array)
+    return os.path.abspath(name)
+
+
+def _compiled(request: dict[str, Any], dataset: str | None) -> dict[str, Any]:
     toolkit = RKNN(verbose=True)
     try:
-        built = _build(toolkit, request)
+        built = _build(toolkit, request, dataset)
         written = built and (request["rknn"] is None or toolkit.export_rknn(request["rknn"]) == 0)
     except ValueError as error:
         return {"compiled": False, "error": _last_line(error)}
@@ -47,11 +69,11 @@ def run_samples(request: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": count}
 
 
-def _build(toolkit: RKNN, request: dict[str, Any]) -> bool:
-    """True if the model was read and compiled, with the Q/DQ nodes that it has."""
+def _build(toolkit: RKNN, request: dict[str, Any], dataset: str | None = None) -> bool:
+    """True if the model was read and compiled: with the Q/DQ nodes that it has, or quantized on `dataset`."""
     toolkit.config(target_platform=request["platform"], **request["options"])
     opened: int = toolkit.load_onnx(model=request["model"])
-    return opened == 0 and toolkit.build(do_quantization=False) == 0
+    return opened == 0 and toolkit.build(do_quantization=dataset is not None, dataset=dataset) == 0
 
 
 def _last_line(error: ValueError) -> str:

@@ -75,8 +75,11 @@ class Curve:
         return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
 
 
-def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
-    """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
+def curve_of(begun: PreparedModel, events: Events | None = None, named: int = sensitivity.NAMED) -> Curve:
+    """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least.
+
+    So many groups as are to be `named` as the worst are measured more closely.
+    """
     target, quant = begun.target, quant_of(begun.config)
     assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
     settled = preparation.settle(begun.model, quant, begun.inputs)
@@ -87,7 +90,7 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
         model = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu).model
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
     rounding = sensitivity.Rounding(target.halves, careful)
-    noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
+    noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence(), named)
     shaped = model.clone()
     shapes.infer_shapes(shaped)
     ladder = Ladder(Prices(found, work(shaped, found, target.channels_at_once or 1), target.costs), noises)
