@@ -46,7 +46,7 @@ def _listed(path: str, order: list[str]) -> str:
     lines = []
     for number, row in enumerate(_rows(path, order)):
         names = [os.path.abspath(f"row.{number}.{index}.npy") for index in range(len(row))]
-        for name, array in zip(names, row):
+        for name, array in zip(names, row, strict=True):
             np.save(name, array)
         lines.append(" ".join(names))
     with open("list.txt", "w", encoding="utf-8") as file:

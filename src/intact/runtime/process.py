@@ -85,9 +85,7 @@ class Interpreter:
 class Call(Protocol):
     """Run `job` on `request` and return its answer, as `call` does; now and then `look`."""
 
-    def __call__(
-        self, job: str, request: Mapping[str, object], look: Callable[[], None] | None = None
-    ) -> Reply: ...
+    def __call__(self, job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply: ...
 
 
 class Awaited(Protocol):

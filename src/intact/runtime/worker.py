@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 # Modules by their files: a worker that stays keeps what they hold.
 _LOADED: dict[str, types.ModuleType] = {}
 

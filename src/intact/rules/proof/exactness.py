@@ -25,8 +25,8 @@ Feeds = Mapping[str, np.ndarray]
 # One step may grow on its way through a network; below this the rewritten model is another model. An output that moves
 # by a step of its own grid did not grow: on a coarse grid that is many dB.
 LEAST_SQNR = 20.0
-# Where quantizing has cost more than that, a network multiplies every rounding: another one as good moves its outputs by
-# the errors of both.
+# Where quantizing has cost more than that, a network multiplies every rounding: another one as good moves its outputs
+# by the errors of both.
 AS_GOOD = 3.0
 ONE_STEP = 1.001
 

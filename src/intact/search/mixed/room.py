@@ -1,8 +1,8 @@
-"""Room for accuracy in a build of 8 bits: what the vendor's own quantizer would spend, and our form of a model does not.
+"""Room for accuracy in a build of 8 bits: what the vendor's own quantizer would spend and our form of a model does not.
 
 A model in friendlier operators takes fewer cycles than the vendor's own build of it in integers. What it saves is spent
 where 8 bits cost the most: the noise of every group of nodes is measured, as for mixed precision, the compiler tells
-the cycles of each layer, and of the assignments on the curve the most accurate one that fits is taken.
+the cycles of each layer, and groups are raised to float, those that save the most noise for their cycles first.
 """
 
 from __future__ import annotations
@@ -24,17 +24,28 @@ from intact.quantization import quantizing
 from intact.quantization.planning import unquantizable
 from intact.results import PlacedLayer
 from intact.rules.quantized import families
-from intact.search.mixed.curve import Curve, curve_of, quant_of, settings
-from intact.search.mixed.groups import FLOAT
-from intact.search.mixed.ladder import Assignment
+from intact.search.mixed.cost import Prices, Workload, work
+from intact.search.mixed.curve import MeasuredNoise, measured_noise, quant_of, settings
+from intact.search.mixed.groups import FLOAT, Structure
+from intact.search.mixed.ladder import Assignment, Ladder
+from intact.settings.config import BuildConfig
+from intact.targets.spec import Costs
 
-# Cycles as a multiple of those of the vendor's own build: what is within its estimate's own error is no slower.
+# Cycles as a multiple of those of the vendor's own build: so much more nobody notices.
 MOST_CYCLES = 1.04
-# More than this nobody sees in the outputs: cycles beyond it are saved.
-ENOUGH_DB = 40.0
-# Mixes that are compiled; each that the compiler makes dearer than expected, or refuses, is followed by a cheaper one.
-MOST_TRIES = 3
-_REFUSED = 1.1
+# Noise as a share of the signal, 40 dB below it: cycles beyond that are saved.
+ENOUGH = 1e-4
+# Mixes that are compiled: each is followed by a cheaper or a dearer one, unless it is as close as this to the limit.
+MOST_TRIES, CLOSE = 3, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SpentRoom:
+    """The settings to go on with, words about them, and what the manifest keeps."""
+
+    config: BuildConfig
+    told: str
+    details: Mapping[str, object]
 
 
 def spend(optimized: PreparedModel, log: Log) -> PreparedModel:
@@ -44,13 +55,12 @@ def spend(optimized: PreparedModel, log: Log) -> PreparedModel:
         return optimized
     with log.stage("search") as (_, details):
         try:
-            found = _Room(optimized, backend, log).found()
+            found = _Spending(optimized, backend, log).found()
         except TargetError as nothing:  # there is nothing to quantize, which the next stage says
-            details["reason"] = nothing.message
-            return optimized
+            found = SpentRoom(optimized.config, f"room: none, {nothing.message}", {"reason": nothing.message})
         details.update(found.details)
     log.events.note(found.told)
-    return replace(optimized, config=settings(optimized, found.curve.found, found.chosen)) if found.chosen else optimized
+    return replace(optimized, config=found.config)
 
 
 def _may_spend(optimized: PreparedModel, backend: Backend) -> bool:
@@ -58,20 +68,11 @@ def _may_spend(optimized: PreparedModel, backend: Backend) -> bool:
     target, quant = optimized.target, optimized.config.quantization
     if quant is None or not quant.has_grids or optimized.source.quantized is not None or optimized.config.states:
         return False
-    levels = () if target.costs is None else target.costs.levels
-    both = bool(levels) and levels[0].activation == quant.activation_type and levels[-1].activation == FLOAT
-    free = quant.rescue and quant.effort != "fast" and not unquantizable.is_chosen(quant)
-    return both and free and backend.estimates and target.halves
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRoom:
-    """The curve, the assignment that was chosen on it, if any, words about it, and what the manifest keeps."""
-
-    curve: Curve
-    chosen: Assignment | None
-    told: str
-    details: Mapping[str, object]
+    costs = target.costs
+    if costs is None or costs.cycle is None or not (backend.estimates and target.halves):
+        return False
+    both = costs.levels[0].activation == quant.activation_type and costs.levels[-1].activation == FLOAT
+    return both and quant.rescue and quant.effort != "fast" and not unquantizable.is_chosen(quant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,10 @@ class LayerCycles:
     others: int
 
     @classmethod
-    def of(cls, layers: Sequence[PlacedLayer], curve: Curve) -> LayerCycles:
+    def of(cls, layers: Sequence[PlacedLayer], found: Structure) -> LayerCycles:
         """Share out the layers of a model that has every group at the first level."""
-        home = {name: index for index, group in enumerate(curve.found.groups) for name in group.nodes}
-        groups, others = [0] * len(curve.found.groups), 0
+        home = {name: index for index, group in enumerate(found.groups) for name in group.nodes}
+        groups, others = [0] * len(found.groups), 0
         for layer in layers:
             index = next((home[name] for name in layer.nodes if name in home), None)
             if index is None:
@@ -99,86 +100,88 @@ class LayerCycles:
         """All cycles."""
         return sum(self.groups) + self.others
 
-    def at(self, chosen: Assignment, curve: Curve) -> float:
-        """The cycles to expect of an assignment, by what a multiplication costs at each level."""
-        base = curve.levels[0].multiply
-        factors = (curve.levels[level].multiply / base for level in chosen.levels)
-        return self.others + sum(cycles * factor for cycles, factor in zip(self.groups, factors, strict=True))
+
+def ladder_of(measured: MeasuredNoise, cycles: LayerCycles, costs: Costs) -> Ladder:
+    """The steps between assignments at the compiler's prices: cycles of groups, and conversions between them."""
+    assert costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
+    products = tuple(round(count * costs.cycle) for count in cycles.groups)
+    values = work(measured.model, measured.found).values
+    priced = Workload(products, (0,) * len(products), values, included=True)
+    return Ladder(Prices(measured.found, priced, costs), measured.noises)
+
+
+def best_within(ladder: Ladder, cycles: LayerCycles, most: float) -> Assignment:
+    """The most accurate assignment found in at most so many cycles."""
+    assert ladder.prices.costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
+    plain = ladder.uniform(0)
+    return ladder.ascend(plain, (most - cycles.others) * ladder.prices.costs.cycle, ENOUGH)
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Spending:
     """A model on its way, with the compiler that tells what forms of it cost."""
 
     begun: PreparedModel
     backend: Backend
     log: Log
 
-    @property
-    def device(self) -> Device:
-        return execution.device_of(self.begun.target, self.begun.config.compile)
+    def found(self) -> SpentRoom:
+        """Measure, ask the compiler, and choose."""
+        config, costs = self.begun.config, self.begun.target.costs
+        assert costs is not None, "only targets with costs have room"
+        layers = self._layers(config)
+        if layers is None:
+            return SpentRoom(config, "room: none, the compiler tells no cycles of this model in 8 bits", {})
+        usual = self.backend.usual_cycles(self.begun.source.model, self._sample, self._device)
+        measured = measured_noise(self.begun, self.log.events, named=0)
+        cycles = LayerCycles.of(layers, measured.found)
+        most = MOST_CYCLES * (cycles.total if usual is None else usual)
+        most = most if config.max_cycles is None else min(most, config.max_cycles)
+        details = {"vendor_cycles": usual, "plain_cycles": cycles.total, "groups": len(measured.found.groups)}
+        chosen, spent = self._chosen(measured, ladder_of(measured, cycles, costs), cycles, most)
+        count = sum(level > 0 for level in chosen.levels)
+        beside = f"{spent} cycles" + ("" if usual is None else f", {usual} of the vendor's own quantizer")
+        if not count:
+            return SpentRoom(config, f"room: none, {beside}", details)
+        told = f"room: {count} of {len(chosen.levels)} groups of nodes, those that 8 bits cost the most, stay in half "
+        told += f"precision ({beside}); --no-rescue forbids it"
+        details |= {"cycles": spent, "groups_in_float": count}
+        return SpentRoom(settings(self.begun, measured.found, chosen), told, details)
+
+    def _chosen(
+        self, measured: MeasuredNoise, ladder: Ladder, cycles: LayerCycles, most: float
+    ) -> tuple[Assignment, int]:
+        """The most accurate assignment within so many cycles as the compiler makes it, and its cycles."""
+        limit, best = most, (ladder.uniform(0), cycles.total)
+        for _ in range(MOST_TRIES):
+            chosen = best_within(ladder, cycles, limit)
+            if chosen == best[0]:
+                break
+            layers = self._layers(settings(self.begun, measured.found, chosen))
+            if layers is None:
+                break
+            spent = sum(layer.cycles or 0 for layer in layers)
+            if spent <= most and chosen.noise < best[0].noise:
+                best = (chosen, spent)
+            # Conversions, which have a price, are often none in the compiler's cycles.
+            if abs(most - spent) < CLOSE * most or best[0].noise <= ENOUGH:
+                break
+            limit += most - spent
+        return best
+
+    def _layers(self, config: BuildConfig) -> tuple[PlacedLayer, ...] | None:
+        """The layers that the compiler makes of the model with these settings; None where it refuses it."""
+        # Types alone decide about cycles: one sample will do.
+        quant = quant_of(config).model_copy(update={"effort": "fast", "rescue": False})
+        written = quantizing.quantize(self.begun.model, self.begun.target, quant, [self._sample]).model
+        deployed = rewriter.apply(written, families.rules_for(self.begun.target)).model
+        normalize.name_nodes(deployed)
+        return self.backend.place(deployed, self._device).layers or None
 
     @property
     def _sample(self) -> Mapping[str, np.ndarray]:
         return next(iter(self.begun.inputs.calibration))
 
-    def found(self) -> FoundRoom:
-        """Measure, ask the compiler, and choose."""
-        curve = curve_of(self.begun, self.log.events, named=0)
-        plain = self._layers(None, curve)
-        if plain is None:
-            return FoundRoom(curve, None, "room: the compiler tells no cycles of the plain form", {})
-        cycles = LayerCycles.of(plain, curve)
-        usual = self.backend.usual_cycles(self.begun.source.model, self._sample, self.device)
-        budget = MOST_CYCLES * (usual or cycles.total)
-        if self.begun.config.max_cycles is not None:
-            budget = min(budget, self.begun.config.max_cycles)
-        chosen, spent = self._chosen(curve, cycles, budget)
-        details = {"vendor_cycles": usual, "plain_cycles": cycles.total, "groups": len(curve.found.groups)}
-        if chosen is None:
-            return FoundRoom(curve, None, f"room: none, {_beside(cycles.total, usual)}", details)
-        count = sum(level > 0 for level in chosen.levels)
-        told = f"room: {count} of {len(chosen.levels)} groups of nodes, whose 8 bits cost the most accuracy, stay in half precision: "
-        told += f"{_beside(spent, usual)}; --no-rescue forbids it"
-        return FoundRoom(curve, chosen, told, {**details, "cycles": spent, "groups_in_float": count})
-
-    def _chosen(self, curve: Curve, cycles: LayerCycles, budget: float) -> tuple[Assignment | None, int]:
-        """The most accurate assignment whose layers are within the budget as they are compiled, and their cycles."""
-        limit = budget
-        for _ in range(MOST_TRIES):
-            chosen = best_within(curve, cycles, limit)
-            if chosen is None:
-                break
-            layers = self._layers(chosen, curve)
-            expected = cycles.at(chosen, curve)
-            spent = None if layers is None else sum(layer.cycles or 0 for layer in layers)
-            if spent is not None and spent <= budget:
-                return chosen, spent
-            limit = expected / (_REFUSED if spent is None else max(spent / budget, 1.001))
-        return None, cycles.total
-
-    def _layers(self, chosen: Assignment | None, curve: Curve) -> tuple[PlacedLayer, ...] | None:
-        """The layers that the compiler makes of the model with an assignment, or plain; None where it refuses it."""
-        config = self.begun.config if chosen is None else settings(self.begun, curve.found, chosen)
-        quant = quant_of(config).model_copy(update={"effort": "fast", "rescue": False})
-        # Types alone decide about cycles: one sample will do.
-        written = quantizing.quantize(self.begun.model, self.begun.target, quant, [self._sample]).model
-        deployed = rewriter.apply(written, families.rules_for(self.begun.target)).model
-        normalize.name_nodes(deployed)
-        return self.backend.place(deployed, self.device).layers or None
-
-
-def best_within(curve: Curve, cycles: LayerCycles, most: float) -> Assignment | None:
-    """The assignment with the least noise whose cycles are at most so many; of those that are enough the cheapest.
-
-    None where none is better than the first level throughout.
-    """
-    mixes = [one for one in curve.front if any(one.levels) and cycles.at(one, curve) <= most]
-    enough = [one for one in mixes if one.predicted_db >= ENOUGH_DB]
-    if enough:
-        return min(enough, key=lambda one: cycles.at(one, curve))
-    return min(mixes, key=lambda one: one.noise, default=None)
-
-
-def _beside(cycles: int, usual: int | None) -> str:
-    return f"{cycles} cycles" + ("" if usual is None else f", {usual} of the vendor's own quantizer")
+    @property
+    def _device(self) -> Device:
+        return execution.device_of(self.begun.target, self.begun.config.compile)

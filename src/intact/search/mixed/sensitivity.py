@@ -94,7 +94,7 @@ def measure(
     events: Events,
     named: int = NAMED,
 ) -> tuple[Noises, list[Alone]]:
-    """The noise of every tensor and weight, rounded alone, and of every group, the worst first: `named` of them sure."""
+    """The noise of every tensor and weight, rounded alone, and of every group; the worst, as many as `named`, first."""
     seen = observe(model, found.plan, rows)
     resolved = resolve(model, found.plan, seen)
     unseen = look(model, found.plan, seen, resolved, held)
