@@ -37,6 +37,8 @@ MOST_CYCLES = 1.04
 ENOUGH = 1e-4
 # Mixes that are compiled: each is followed by a cheaper or a dearer one, unless it is as close as this to the limit.
 MOST_TRIES, CLOSE = 3, 0.01
+# The share of its room that is tried again after a mix that the compiler refuses, or that leaves nothing in integers.
+LESS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,12 @@ def best_within(ladder: Ladder, cycles: LayerCycles, most: float) -> Assignment:
     return ladder.ascend(plain, (most - cycles.others) * ladder.prices.costs.cycle, ENOUGH)
 
 
+def expected(chosen: Assignment, ladder: Ladder, cycles: LayerCycles) -> float:
+    """The cycles of an assignment, conversions among them."""
+    assert ladder.prices.costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
+    return cycles.others + chosen.cost / ladder.prices.costs.cycle
+
+
 @dataclass(frozen=True, slots=True)
 class _Spending:
     """A model on its way, with the compiler that tells what forms of it cost."""
@@ -159,7 +167,8 @@ class _Spending:
                 break
             layers = self._layers(settings(self.begun, measured.found, chosen))
             if layers is None:
-                break
+                limit = cycles.total + LESS * (expected(chosen, ladder, cycles) - cycles.total)
+                continue
             spent = sum(layer.cycles or 0 for layer in layers)
             if spent <= most and chosen.noise < best[0].noise:
                 best = (chosen, spent)
@@ -170,10 +179,13 @@ class _Spending:
         return best
 
     def _layers(self, config: BuildConfig) -> tuple[PlacedLayer, ...] | None:
-        """The layers that the compiler makes of the model with these settings; None where it refuses it."""
+        """The layers that the compiler makes of the model with these settings; None where it, or the table, refuses."""
         # Types alone decide about cycles: one sample will do.
         quant = quant_of(config).model_copy(update={"effort": "fast", "rescue": False})
-        written = quantizing.quantize(self.begun.model, self.begun.target, quant, [self._sample]).model
+        try:
+            written = quantizing.quantize(self.begun.model, self.begun.target, quant, [self._sample]).model
+        except TargetError:
+            return None
         deployed = rewriter.apply(written, families.rules_for(self.begun.target)).model
         normalize.name_nodes(deployed)
         return self.backend.place(deployed, self._device).layers or None
