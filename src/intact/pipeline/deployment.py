@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
 from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness, witness
-from intact.rules.proof.witness import Witness
+from intact.rules.proof.exactness import KnownRewriting
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads, ort_cpu
 from intact.targets import validate as validation
@@ -77,15 +77,6 @@ class CompiledModel:
     def device(self) -> compiling.Device:
         """The device that it was compiled for."""
         return execution.device_of(self.prepared.target, self.prepared.config.compile)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownRewriting:
-    """The record of rewriting a model, the outputs of both forms for each row, and the float model of before."""
-
-    seen: Witness | None = None
-    outputs: Iterable[tuple[Outputs, Outputs]] | None = None
-    twin: ir.Model | None = None
 
 
 def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
@@ -297,8 +288,7 @@ def check_rewriting(
     known: KnownRewriting | None = None,
 ) -> RewriteCheck:
     """Run the model before and after rewriting, as far as that was not done, and tell what that showed."""
-    known = known or KnownRewriting()
-    found = exactness.validate(before, rewritten, rules, rows, known.seen, known.outputs, known.twin)
+    found = exactness.validate(before, rewritten, rules, rows, known)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,

@@ -38,6 +38,15 @@ LARGEST_SHARE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
+class KnownRewriting:
+    """The record of rewriting a model, the outputs of both forms for each row, and the float model of before."""
+
+    seen: Witness | None = None
+    outputs: Iterable[tuple[Feeds, Feeds]] | None = None
+    twin: ir.Model | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
     """The finding: outputs identical, or their distance in dB, and the steps that each rule moved a tensor by."""
 
@@ -57,29 +66,27 @@ def validate(
     after: Rewritten,
     rules: Sequence[Rule],
     rows: Sequence[Feeds],
-    seen: Witness | None = None,
-    outputs: Iterable[tuple[Feeds, Feeds]] | None = None,
-    twin: ir.Model | None = None,
+    known: KnownRewriting | None = None,
 ) -> Validation:
     """Compare `before` with what `rules` made of it, application by application and then as a whole.
 
-    `seen` is what was recorded meanwhile; without it the rules are applied once more. `outputs` are those of both
-    models for each row, where somebody has sessions of them. `twin` is the float model that `before` was made from.
+    Without the record of it in what is `known`, the rules are applied once more.
     Raises GateFailed with the name of the rule that does not keep its claim.
     """
     if not after.applications:
         return Validation(len(rows), 0, True, None, {})
-    seen = witness.of(before, rules) if seen is None else seen
+    known = known or KnownRewriting()
+    seen = witness.of(before, rules) if known.seen is None else known.seen
     moved = _hold_to_claims(seen, rows)
     # Where random numbers are drawn no two runs are alike: each application is held to its claim, the whole is not.
     comparable = randomness.why_incomparable(before) is None
-    outputs = _outputs(before, after.model, rows) if outputs is None else outputs
+    outputs = _outputs(before, after.model, rows) if known.outputs is None else known.outputs
     changed = _changed(before, outputs) if comparable else []
     if changed and all(item.exactness == EXACT for item in after.applications):
         raise _broken(_first_to_change(before, rules, rows), "the outputs of the model change")
     sqnr = min((output.sqnr_db for output in changed), default=None)
     least = min((output.sqnr_db for output in changed if not output.steps <= ONE_STEP), default=np.inf)
-    allowed = LEAST_SQNR if least >= LEAST_SQNR else _allowed(before, twin, rows)
+    allowed = LEAST_SQNR if least >= LEAST_SQNR else _allowed(before, known.twin, rows)
     if least < allowed:
         worst = max(moved, key=lambda rule: moved[rule], default=after.applications[0].rule)
         raise GateFailed(

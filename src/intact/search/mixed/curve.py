@@ -96,8 +96,8 @@ def measured_noise(begun: PreparedModel, events: Events | None = None, named: in
     if careful:
         model = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu).model
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
-    rounding = sensitivity.Rounding(target.halves, careful)
-    noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence(), named)
+    rounding = sensitivity.Rounding(target.halves, careful, named)
+    noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
     shaped = model.clone()
     shapes.infer_shapes(shaped)
     return MeasuredNoise(shaped, found, noises, alone)

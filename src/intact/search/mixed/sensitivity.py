@@ -79,10 +79,14 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback."""
+    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback.
+
+    So many groups as are to be `named` as the worst are measured more closely.
+    """
 
     halves: bool
     feedback: bool
+    named: int = NAMED
 
 
 def measure(
@@ -92,16 +96,15 @@ def measure(
     held: Sequence[Feeds],
     rounding: Rounding,
     events: Events,
-    named: int = NAMED,
 ) -> tuple[Noises, list[Alone]]:
-    """The noise of every tensor and weight, rounded alone, and of every group; the worst, as many as `named`, first."""
+    """The noise of every tensor and weight, rounded alone, and of every group, the worst first."""
     seen = observe(model, found.plan, rows)
     resolved = resolve(model, found.plan, seen)
     unseen = look(model, found.plan, seen, resolved, held)
     switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if rounding.feedback else 1.0)
     runs = _Runs(switches.model, unseen, events)
     noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=rounding.halves)
-    return noises, _ranked(runs, switches, noises.summed(found), named)
+    return noises, _ranked(runs, switches, noises.summed(found), rounding.named)
 
 
 Combination = tuple[str, ...]
