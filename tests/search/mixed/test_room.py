@@ -112,6 +112,12 @@ def test_cycles_beyond_what_anybody_sees_are_saved(given, monkeypatch):
     assert sqnr_db(least) > 25
 
 
+def test_a_model_that_loses_next_to_nothing_stays_in_integers(given, monkeypatch):
+    monkeypatch.setattr(room, "ENOUGH", 1.0)
+    same, compiler, details = spent(given, monkeypatch, 10**6)
+    assert same.config == given.config and "cycles" not in details and len(compiler.placed) == 1
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -116,6 +116,8 @@ def best_within(ladder: Ladder, cycles: LayerCycles, most: float) -> Assignment:
     """The most accurate assignment found in at most so many cycles."""
     assert ladder.prices.costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
     plain = ladder.uniform(0)
+    if plain.noise <= ENOUGH:
+        return plain
     return ladder.ascend(plain, (most - cycles.others) * ladder.prices.costs.cycle, ENOUGH)
 
 
