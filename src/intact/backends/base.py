@@ -219,6 +219,10 @@ class Backend(Protocol):
         """Ask the vendor's library where the compute nodes of `model`, all of which have names, would run."""
         raise NotAvailable("E131", f"{device.backend} has no library to ask here", fix="leave out --live")
 
+    def usual_cycles(self, model: ir.Model, sample: Arrays, device: Device) -> int | None:
+        """The cycles of the float `model` as the vendor's own quantizer makes integers of it; None if nobody knows."""
+        return None
+
     def made(self, model: ir.Model) -> bool:
         """True if `model` holds what this backend's compiler made: an EPContext node of its own."""
         return False

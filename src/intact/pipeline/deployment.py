@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
 from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness, witness
-from intact.rules.proof.witness import Witness
+from intact.rules.proof.exactness import KnownRewriting
 from intact.rules.quantized import families, zero_point_notes
 from intact.runtime import loads, ort_cpu
 from intact.targets import validate as validation
@@ -79,14 +79,6 @@ class CompiledModel:
         return execution.device_of(self.prepared.target, self.prepared.config.compile)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRewriting:
-    """The record of rewriting a model, and the outputs of both forms for each row."""
-
-    seen: Witness | None = None
-    outputs: Iterable[tuple[Outputs, Outputs]] | None = None
-
-
 def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     """Bring a quantized model to the form that its target takes; a rule that breaks its claim stops the build."""
     with log.stage("rewrite") as (_, details):
@@ -99,7 +91,7 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         outputs = (
             zip(before.stream(rows), after.stream(rows), strict=True) if repaired.model is quantized.model else None
         )
-        known = KnownRewriting(seen, outputs)
+        known = KnownRewriting(seen, outputs, None if quantized.twin is None else quantized.twin.model)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
@@ -300,8 +292,7 @@ def check_rewriting(
     known: KnownRewriting | None = None,
 ) -> RewriteCheck:
     """Run the model before and after rewriting, as far as that was not done, and tell what that showed."""
-    known = known or KnownRewriting()
-    found = exactness.validate(before, rewritten, rules, rows, known.seen, known.outputs)
+    found = exactness.validate(before, rewritten, rules, rows, known)
     return {
         "validation_samples": found.samples,
         "validated_rewrites": found.checked,

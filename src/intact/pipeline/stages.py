@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from intact.backends import compiling
 from intact.backends.installed import versions
@@ -39,12 +39,19 @@ if TYPE_CHECKING:
     from intact.pipeline.verifying import Finder, Verified
 
 
+class Spender(Protocol):
+    """Completes the settings of an optimized model by nodes that stay in float."""
+
+    def __call__(self, optimized: PreparedModel, log: Log) -> PreparedModel: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """Options of one call of a build, which are no settings.
 
     Where the deployed form is much worse than the quantized one, `mender` looks for a better one, and `finder` names
     the place. Before that, `recaller` gives a form that is known to be right: from the table, or from earlier builds.
+    Before a model is quantized, `spender` says which nodes need not be, because the device has the time for it.
     """
 
     overwrite: bool = False
@@ -52,6 +59,7 @@ class BuildOptions:
     finder: Finder | None = None
     mender: Mender | None = None
     recaller: Recaller | None = None
+    spender: Spender | None = None
     resume: bool = False
     """Keep finished stages beside the output until the build ends well, and go on from those that are there."""
 
@@ -67,10 +75,16 @@ def build(
     check(path, config, output, overwrite=options.overwrite)
     log = Log(events or Silence())
     with collected_by_stage(), checkpoints.kept(output if options.resume else None, log) as kept:
-        return complete(prepare(path, config, log, kept), output, options, log)
+        return complete(prepare(path, config, log, kept, options.spender), output, options, log)
 
 
-def prepare(path: Path, asked: BuildConfig, log: Log, kept: checkpoints.Checkpoints | None = None) -> PreparedModel:
+def prepare(
+    path: Path,
+    asked: BuildConfig,
+    log: Log,
+    kept: checkpoints.Checkpoints | None = None,
+    spender: Spender | None = None,
+) -> PreparedModel:
     """Load, optimize and quantize: the stages that `quantize`, `compile` and `build` have in common.
 
     What is `kept` of a model, data and settings that are still the same is not done again.
@@ -83,6 +97,7 @@ def prepare(path: Path, asked: BuildConfig, log: Log, kept: checkpoints.Checkpoi
         with memory.kept_within(begun.config):
             optimized = preparation.optimize(begun, log)
             tidy(optimized.model)
+            optimized = optimized if spender is None else spender(optimized, log)
             result = preparation.quantize(optimized, log)
             tidy(result.model)
             return result

@@ -83,9 +83,9 @@ class Interpreter:
 
 
 class Call(Protocol):
-    """Run `job` on `request` and return its answer, as `call` does."""
+    """Run `job` on `request` and return its answer, as `call` does; now and then `look`."""
 
-    def __call__(self, job: str, request: Mapping[str, object]) -> Reply: ...
+    def __call__(self, job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply: ...
 
 
 class Awaited(Protocol):
@@ -155,10 +155,10 @@ def staying(
         early = () if imports is None else ("--import", imports)
         process = _start(home, python, *early, stdin=subprocess.PIPE)
 
-        def call_next(job: str, request: Mapping[str, object]) -> Reply:
+        def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
-                status = _carried_out(process, folder, time.monotonic() + timeout)
+                status = _carried_out(process, folder, time.monotonic() + timeout, look)
                 answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt")
             return _reply(job, status, answer, log, timeout, memory_limit)
 
@@ -241,7 +241,9 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, look: Callable[[], 
         _kill_group(process)
 
 
-def _carried_out(process: subprocess.Popen[bytes], folder: Path, deadline: float) -> int | None:
+def _carried_out(
+    process: subprocess.Popen[bytes], folder: Path, deadline: float, look: Callable[[], None] | None
+) -> int | None:
     """Hand an order to a worker that stays; 0 if it was carried out, otherwise a status as in `_wait`."""
     assert process.stdin is not None, "a worker that stays is told what to do next"
     with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
@@ -251,7 +253,9 @@ def _carried_out(process: subprocess.Popen[bytes], folder: Path, deadline: float
         status = process.poll()
         if status is not None or time.monotonic() > deadline:
             return status
-        time.sleep(_BETWEEN_LOOKS)
+        if look is not None:
+            look()
+        time.sleep(_BETWEEN_LOOKS if look is None else _BETWEEN_COUNTS)
     return 0
 
 

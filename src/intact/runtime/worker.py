@@ -18,9 +18,13 @@ import os
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+# Modules by their files: a worker that stays keeps what they hold.
+_LOADED: dict[str, types.ModuleType] = {}
 
 
 def main(folders: Iterable[str], module: str | None = None) -> None:
@@ -63,11 +67,12 @@ def _job(order: dict[str, Any]) -> Any:
     module, _, function = order["job"].partition(":")
     if order["file"] is None:
         return getattr(importlib.import_module(module), function)
-    spec = importlib.util.spec_from_file_location(module.rpartition(".")[2], order["file"])
-    assert spec is not None and spec.loader is not None, f"{order['file']} is no Python file"
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return getattr(loaded, function)
+    if order["file"] not in _LOADED:
+        spec = importlib.util.spec_from_file_location(module.rpartition(".")[2], order["file"])
+        assert spec is not None and spec.loader is not None, f"{order['file']} is no Python file"
+        _LOADED[order["file"]] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(_LOADED[order["file"]])
+    return getattr(_LOADED[order["file"]], function)
 
 
 def _is_ours(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from intact.search.mending.foreseen import foresee
 from intact.search.mending.learning import Learner
 from intact.search.mending.mender import mend
 from intact.search.mixed import cheapest
+from intact.search.mixed.room import spend
 from intact.settings.config import BuildConfig
 from intact.settings.contradictions import AUTO, check_ways
 
@@ -41,5 +42,6 @@ def build_any(
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
         recaller=foresee if learner is None else learner.recall,
+        spender=spend,
     )
     return stages.build(path, config, output, helped, events)

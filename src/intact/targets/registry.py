@@ -218,7 +218,7 @@ def _costs(entry: CostSection | None, origin: str) -> Costs | None:
     if entry is None:
         return None
     levels = tuple(Level(r.name, r.activation, r.weight, r.multiply, (r.bytes[0], r.bytes[1])) for r in entry.levels)
-    return Costs(levels, entry.byte, f"{origin} [cost], {entry.source}")
+    return Costs(levels, entry.byte, f"{origin} [cost], {entry.source}", entry.cycle)
 
 
 def _from_arch(first: int | None, arch: int | None) -> bool:

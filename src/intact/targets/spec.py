@@ -235,12 +235,14 @@ class Level:
 class Costs:
     """The costs of computing on a target, as multiples of one multiply-add of 8 bits.
 
-    `levels` are the precisions to choose from, cheapest first; `byte` is the price of moving one byte.
+    `levels` are the precisions to choose from, cheapest first; `byte` is the price of moving one byte, `cycle` that of
+    a cycle of the compiler, where that tells cycles.
     """
 
     levels: tuple[Level, ...]
     byte: float
     source: str
+    cycle: float | None = None
 
     def level_of(self, activation: str, weight: str | None) -> Level:
         """The cheapest level that has room for these types, or the last."""

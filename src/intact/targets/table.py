@@ -232,6 +232,7 @@ class CostSection(TableSection):
 
     levels: list[LevelRow]
     byte: float
+    cycle: float | None = None
     source: str
 
 

@@ -199,6 +199,24 @@ def test_outputs_that_are_far_apart_stop_the_build_whatever_the_claims():
     assert caught.value.code == "G111"
 
 
+@pytest.mark.parametrize(("factor", "stops"), [(1.0, True), (1.5, False)])
+def test_outputs_may_be_as_far_apart_as_quantizing_has_put_them_from_those_of_the_float_model(factor, stops):
+    grid, row = (4.0, np.uint8(100)), {"x": ROWS[0]["x"]}
+    net, exact = Net(), Net()
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), *grid), *grid)
+    before = net.model(row, net.op("Neg", x))
+    twin = exact.model(row, exact.op("Neg", exact.op("Mul", exact.op("Relu", "x"), np.float32(factor))))
+    twin.graph.outputs[0].name = before.graph.outputs[0].name
+    after, known = rewriter.apply(before.clone(), [MoveByOneHonestly()]), exactness.KnownRewriting(twin=twin)
+    if stops:
+        with pytest.raises(GateFailed, match="moves tensors most"):
+            exactness.validate(before, after, [MoveByOneHonestly()], ROWS, known)
+    else:
+        assert exactness.validate(before, after, [MoveByOneHonestly()], ROWS, known).sqnr_db < 20
+        with pytest.raises(GateFailed, match="moves tensors most"):
+            exactness.validate(before, after, [MoveByOneHonestly()], ROWS)
+
+
 @pytest.mark.parametrize("as_float", [True, False])
 def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
     net, steps = Net(), np.float32(40)

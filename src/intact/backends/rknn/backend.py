@@ -92,6 +92,13 @@ class RknnBackend(Backend):
         on_npu, off = (provider_placement.compute_nodes(nodes) for nodes in (placed.npu_nodes, placed.cpu_nodes))
         return Placement(tuple(on_npu), tuple(off), placed.partitions, layers=placed.layers)
 
+    def usual_cycles(self, model: ir.Model, sample: Mapping[str, np.ndarray], device: Device) -> int | None:
+        """The cycles that the compiler estimates after its own quantizer, which one sample is enough for."""
+        with scratch.folder("usual") as folder:
+            io.save(readable(model), folder / MODEL)
+            found = rknn_client.compile_quantized(folder / MODEL, sample, platform_of(device), timeout=device.timeout)
+        return None if found.error is not None else found.report.cycles
+
     def origin(self, path: Path) -> Path:
         """The ONNX model that a file was made from, which lies beside it."""
         found = path.with_name(MODEL)

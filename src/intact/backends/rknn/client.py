@@ -14,6 +14,7 @@ import numpy as np
 from intact.backends import sample_files
 from intact.backends.rknn import log as rknn_log
 from intact.backends.rknn.log import CompilerReport
+from intact.backends.rknn.standing import STANDING
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import SettingsError
@@ -22,6 +23,7 @@ from intact.runtime import pool, process, toolchains
 from intact.runtime.toolchains import Toolchain
 
 PACKAGE = TOOLCHAIN.package
+_JOBS = "intact.backends.rknn.job"
 # The toolkit with torch holds 700 MB before it has a model (seen with rknn-toolkit2 2.5.0).
 _BYTES_OF_A_SIMULATOR = 1 << 30
 _BYTES_FOR_EACH_OF_THE_MODEL = 8
@@ -64,6 +66,10 @@ class RknnOrder(PlatformOrder):
     rknn: str | None
 
 
+class QuantizeOrder(RknnOrder, SamplesOrder):
+    """An order to compile what the toolkit's own quantizer makes of a float model and samples."""
+
+
 class SimulateOrder(PlatformOrder, SamplesOrder):
     """An order to run a model on samples."""
 
@@ -100,8 +106,20 @@ def parsed(options: Mapping[str, str]) -> dict[str, object]:
 def compile_rknn(model: Path, rknn: Path | None, platform: Platform, *, timeout: float) -> CompiledRknn:
     """Compile the ONNX model at `model` and write the result to `rknn`; without `rknn` nothing is written."""
     order: RknnOrder = {**_order(model, platform), "rknn": None if rknn is None else str(rknn.resolve())}
-    with _started("compile_model", order, platform, timeout) as answer:
-        reply = answer()
+    return _compiled("compile_model", order, platform, timeout)
+
+
+def compile_quantized(
+    model: Path, sample: Mapping[str, np.ndarray], platform: Platform, *, timeout: float
+) -> CompiledRknn:
+    """Compile the float ONNX model at `model` in the integers of the toolkit's own quantizer; nothing is written."""
+    with sample_files.sent([sample]) as files:
+        order: QuantizeOrder = {**_order(model, platform), **files, "rknn": None}
+        return _compiled("compile_quantized", order, platform, timeout)
+
+
+def _compiled(job: str, order: RknnOrder, platform: Platform, timeout: float) -> CompiledRknn:
+    reply = STANDING.call(f"{_JOBS}:{job}", order, toolkit(platform.toolchain).python, timeout)
     report = rknn_log.report(reply.log)
     error = None if reply.result["compiled"] else reply.result["error"] or rknn_log.reason(reply.log)
     return CompiledRknn(error, report)
@@ -125,8 +143,28 @@ def run(
     share = max(1, math.ceil(len(samples) / workers))
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
     count = sample_files.SamplesRun(done)
+    if len(parts) == 1:
+        return _run_here(model, samples, outputs, platform, timeout, count)
     jobs = (_running(model, part, outputs, platform, timeout, count) for part in parts)
     return [found for part in pool.in_order(jobs, workers) for found in part]
+
+
+def _run_here(
+    model: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    outputs: Sequence[str],
+    platform: Platform,
+    timeout: float,
+    run: sample_files.SamplesRun,
+) -> list[dict[str, np.ndarray]]:
+    """The outputs in the process that stays, which has compiled the model if that was its last order."""
+    with sample_files.sent(samples) as files:
+        order: SimulateOrder = {**_order(model, platform), **files}
+        run.add(files)
+        python = toolkit(platform.toolchain).python
+        count = STANDING.call(f"{_JOBS}:run_samples", order, python, timeout, run.look).result["outputs"]
+        run.look()
+        return _received(files, count, outputs)
 
 
 @contextmanager
@@ -146,10 +184,14 @@ def _running(
             def results() -> list[dict[str, np.ndarray]]:
                 count = answer(run.look).result["outputs"]
                 run.look()
-                assert count == len(outputs), f"the simulator has {count} outputs, not {', '.join(outputs)}"
-                return sample_files.received(files, outputs)
+                return _received(files, count, outputs)
 
             yield results
+
+
+def _received(files: SamplesOrder, count: int, outputs: Sequence[str]) -> list[dict[str, np.ndarray]]:
+    assert count == len(outputs), f"the simulator has {count} outputs, not {', '.join(outputs)}"
+    return sample_files.received(files, outputs)
 
 
 def _started(
@@ -157,7 +199,7 @@ def _started(
 ) -> AbstractContextManager[process.Awaited]:
     """A job in the interpreter of the toolkit; its libraries reserve more address space than they ever use."""
     python = toolkit(platform.toolchain).python
-    return process.started(f"intact.backends.rknn.job:{job}", order, timeout=timeout, python=python)
+    return process.started(f"{_JOBS}:{job}", order, timeout=timeout, python=python)
 
 
 def _order(model: Path, platform: Platform) -> PlatformOrder:

@@ -6,6 +6,9 @@ by the numbers of the sample and of the array (see `backends.sample_files`).
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,30 @@ def compile_model(request: dict[str, Any]) -> dict[str, Any]:
 
     The toolkit tells in its log alone what it did, and often why it fails.
     """
-    toolkit = RKNN(verbose=True)
+    return _compiled(request, None)
+
+
+def compile_quantized(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile the float model `model` as `compile_model`, after the toolkit's own quantizer has seen `inputs`."""
+    with np.load(request["inputs"], allow_pickle=False) as arrays:
+        rows = [
+            [_saved(f"{row}.{index}.npy", arrays[f"{row}.{index}"]) for index in range(len(request["names"]))]
+            for row in range(request["samples"])
+        ]
+    with open("dataset.txt", "w", encoding="utf-8") as file:
+        file.writelines(" ".join(row) + "\n" for row in rows)
+    return _compiled(request, "dataset.txt")
+
+
+def _saved(name: str, array: np.ndarray) -> str:
+    np.save(name, array)
+    return os.path.abspath(name)
+
+
+def _compiled(request: dict[str, Any], dataset: str | None) -> dict[str, Any]:
     try:
-        built = _build(toolkit, request)
-        written = built and (request["rknn"] is None or toolkit.export_rknn(request["rknn"]) == 0)
+        toolkit = _built(request, dataset)
+        written = toolkit is not None and (request["rknn"] is None or toolkit.export_rknn(request["rknn"]) == 0)
     except ValueError as error:
         return {"compiled": False, "error": _last_line(error)}
     return {"compiled": bool(written), "error": None}
@@ -31,8 +54,8 @@ def run_samples(request: dict[str, Any]) -> dict[str, Any]:
 
     A file that was compiled runs on the device alone: the simulator runs what was just built in its process.
     """
-    toolkit = RKNN(verbose=False)
-    if not _build(toolkit, request) or toolkit.init_runtime() != 0:
+    toolkit = _built(request, None)
+    if toolkit is None or toolkit.init_runtime() != 0:
         raise RuntimeError("the simulator does not start")
     results: dict[str, Any] = {}
     count = 0
@@ -47,11 +70,36 @@ def run_samples(request: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": count}
 
 
-def _build(toolkit: RKNN, request: dict[str, Any]) -> bool:
-    """True if the model was read and compiled, with the Q/DQ nodes that it has."""
+# The last model that was built, by what it was made from: a process that stays need not build it again to run it.
+_LAST: dict[str, RKNN] = {}
+
+
+def _built(request: dict[str, Any], dataset: str | None) -> RKNN | None:
+    """The toolkit with the model, with the Q/DQ nodes that it has or quantized on `dataset`; None where it refuses."""
+    key = _key(request)
+    if dataset is None and key in _LAST:
+        return _LAST[key]
+    while _LAST:
+        _LAST.popitem()[1].release()
+    toolkit = RKNN(verbose=True)
     toolkit.config(target_platform=request["platform"], **request["options"])
     opened: int = toolkit.load_onnx(model=request["model"])
-    return opened == 0 and toolkit.build(do_quantization=False) == 0
+    if opened != 0 or toolkit.build(do_quantization=dataset is not None, dataset=dataset) != 0:
+        return None
+    if dataset is None:
+        _LAST[key] = toolkit
+    return toolkit
+
+
+def _key(request: dict[str, Any]) -> str:
+    """The bytes of a model, with its weights in other files, the chip and the options."""
+    found = hashlib.sha256(json.dumps([request["platform"], request["options"]]).encode())
+    folder, name = os.path.split(request["model"])
+    for file in sorted(entry for entry in os.listdir(folder) if entry.startswith(name)):
+        with open(os.path.join(folder, file), "rb") as opened:
+            while part := opened.read(1 << 24):
+                found.update(part)
+    return found.hexdigest()
 
 
 def _last_line(error: ValueError) -> str:

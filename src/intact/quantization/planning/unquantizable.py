@@ -46,7 +46,7 @@ def lone(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig) 
 
     None where integers do their share, and where the settings name nodes or forbid to keep any in float.
     """
-    if not (target.npu and target.runs_float and target.halves and config.rescue) or _is_chosen(config):
+    if not (target.npu and target.runs_float and target.halves and config.rescue) or is_chosen(config):
         return None
     products = {node.name: multiply_adds(node) for node in query.all_nodes(model)}
     total = sum(products.values())
@@ -61,7 +61,7 @@ def lone(model: ir.Model, plan: QuantPlan, target: Target, config: QuantConfig) 
     )
 
 
-def _is_chosen(config: QuantConfig) -> bool:
+def is_chosen(config: QuantConfig) -> bool:
     """True if the settings say of single nodes or kinds of them whether they are quantized, or how."""
     nodes = config.nodes or config.exclude_nodes or config.op_types or config.exclude_op_types
     return bool(nodes or config.types or config.overrides or config.plan or config.encodings)

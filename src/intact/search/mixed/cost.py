@@ -16,13 +16,16 @@ from intact.targets.spec import Costs, Level
 class Workload:
     """The work of an inference: multiply-adds and weights of each group, values of each tensor.
 
-    Multiply-adds are those of a target that multiplies `lanes` channels at once.
+    Multiply-adds are those of a target that multiplies `lanes` channels at once. Where a compiler has told what groups
+    take, with all that they read and write, moving is `included`, and tensors cost something only where they are
+    converted.
     """
 
     products: tuple[int, ...]
     weights: tuple[int, ...]
     values: tuple[int, ...]
     lanes: int = 1
+    included: bool = False
 
 
 def work(model: ir.Model, found: Structure, lanes: int = 1) -> Workload:
@@ -62,7 +65,7 @@ class Prices:
         moved = sum(row.bytes[0] for row in read) + (written.bytes[0] if written is not None else 0.0)
         others = {row.activation: row for row in read if written is not None and row.activation != written.activation}
         converted = sum(row.bytes[0] + (written.bytes[0] if written is not None else 0.0) for row in others.values())
-        return self.work.values[index] * (moved + converted) * self.costs.byte
+        return self.work.values[index] * (converted if self.work.included else moved + converted) * self.costs.byte
 
     def total(self, levels: Sequence[int]) -> float:
         """Everything."""

@@ -21,7 +21,7 @@ from intact.search.mixed.bill import Bill, bill
 from intact.search.mixed.cost import Prices, work
 from intact.search.mixed.groups import FLOAT, Structure
 from intact.search.mixed.ladder import Assignment, Ladder, predicted_db
-from intact.search.mixed.sensitivity import Alone
+from intact.search.mixed.sensitivity import Alone, Noises
 from intact.settings.config import BuildConfig, QuantConfig, TensorOverride
 from intact.targets.spec import Level
 
@@ -75,10 +75,20 @@ class Curve:
         return {level.name: counts[position] for position, level in enumerate(self.levels) if counts[position]}
 
 
-def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
-    """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
+@dataclass(frozen=True, slots=True)
+class MeasuredNoise:
+    """The float model whose groups were measured, with its shapes, their noise, and that of the worst by themselves."""
+
+    model: ir.Model
+    found: Structure
+    noises: Noises
+    alone: Sequence[Alone]
+
+
+def measured_noise(begun: PreparedModel, events: Events | None = None, named: int = sensitivity.NAMED) -> MeasuredNoise:
+    """The noise of every group by itself; so many as are to be `named` as the worst are measured more closely."""
     target, quant = begun.target, quant_of(begun.config)
-    assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
+    assert target.costs is not None, f"{target.table} lists levels of precision, so it has costs"
     settled = preparation.settle(begun.model, quant, begun.inputs)
     rows, held = unseen.held_out(begun.inputs.calibration)
     careful = quant.effort != "fast"
@@ -86,11 +96,20 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     if careful:
         model = migrate(model, quantizing.plan(model, target, quant), rows, by_nodes=not target.npu).model
     found = groups.structure(model, target, quant, target.costs.levels, settled.ranges)
-    rounding = sensitivity.Rounding(target.halves, careful)
+    rounding = sensitivity.Rounding(target.halves, careful, named)
     noises, alone = sensitivity.measure(model, found, rows, held, rounding, events or Silence())
     shaped = model.clone()
     shapes.infer_shapes(shaped)
-    ladder = Ladder(Prices(found, work(shaped, found, target.channels_at_once or 1), target.costs), noises)
+    return MeasuredNoise(shaped, found, noises, alone)
+
+
+def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
+    """The curve of a model: the noise of every group by itself, measured once, and the steps that save it for least."""
+    target = begun.target
+    assert target.costs is not None, f"{target.table} lists the precision auto, so it has costs"
+    measured = measured_noise(begun, events)
+    shaped, found = measured.model, measured.found
+    ladder = Ladder(Prices(found, work(shaped, found, target.channels_at_once or 1), target.costs), measured.noises)
     cheapest = ladder.uniform(0).cost
     front = [replace(a, cost=a.cost / cheapest) for a in ladder.front()]
     while len(front) > 1 and not _quantizes(begun, found, front[-1]):
@@ -101,7 +120,7 @@ def curve_of(begun: PreparedModel, events: Events | None = None) -> Curve:
     ]
     uniform.sort(key=lambda assignment: assignment.cost)
     levels, source = target.costs.levels, target.costs.source
-    return Curve(front, uniform, ladder, cheapest, found, levels, alone, shaped, source)
+    return Curve(front, uniform, ladder, cheapest, found, levels, measured.alone, shaped, source)
 
 
 def _quantizes(begun: PreparedModel, found: Structure, chosen: Assignment) -> bool:

@@ -106,8 +106,20 @@ class Ladder:
         """The assignment that saves the most cost for at most so much more noise, at any output."""
         levels = list(start.levels)
         left = np.full(self.noises.outputs, allowed)
-        for step in self._walk(levels, self._best_lower, lambda added: bool((added <= left).all())):
+        for step in self._walk(levels, self._best_lower, lambda step: bool((step.noise <= left).all())):
             np.subtract(left, step.noise, out=left)
+        return self.assignment(levels)
+
+    def ascend(self, start: Assignment, most: float, enough: float) -> Assignment:
+        """The assignment that saves the most noise for its cost, up to a cost; with little enough noise it ends."""
+        levels = list(start.levels)
+        noise = self._noise(range(len(levels)), range(len(self.prices.structure.tensors)), levels)
+        left = np.array([most - start.cost])
+        for step in self._walk(levels, self._best_higher, lambda step: step.cost <= left[0]):
+            np.add(noise, step.noise, out=noise)
+            np.subtract(left, step.cost, out=left)
+            if float(noise.max(initial=0.0)) <= enough:
+                break
         return self.assignment(levels)
 
     def _way(self, start: Assignment, best: Callable[[Sequence[int], list[int]], _Step]) -> list[Assignment]:
@@ -124,7 +136,7 @@ class Ladder:
         self,
         levels: list[int],
         best: Callable[[Sequence[int], list[int]], _Step],
-        allowed: Callable[[np.ndarray], bool],
+        allowed: Callable[[_Step], bool],
     ) -> Iterator[_Step]:
         """Take the step of most worth, in place, as long as one is worth anything; only neighbours are judged again."""
         moves = self._moves()
@@ -135,7 +147,7 @@ class Ladder:
             if index is None or worth[index].worth <= 0:
                 return
             step = worth[index]
-            if not allowed(step.noise):
+            if not allowed(step):
                 worth[index] = _NO_STEP
                 continue
             for group, level in step.change.items():

@@ -79,14 +79,23 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback."""
+    """Facts about the rounding to come: float is half precision, and weights are rounded with feedback.
+
+    So many groups as are to be `named` as the worst are measured more closely.
+    """
 
     halves: bool
     feedback: bool
+    named: int = NAMED
 
 
 def measure(
-    model: ir.Model, found: Structure, rows: Dataset, held: Sequence[Feeds], rounding: Rounding, events: Events
+    model: ir.Model,
+    found: Structure,
+    rows: Dataset,
+    held: Sequence[Feeds],
+    rounding: Rounding,
+    events: Events,
 ) -> tuple[Noises, list[Alone]]:
     """The noise of every tensor and weight, rounded alone, and of every group, the worst first."""
     seen = observe(model, found.plan, rows)
@@ -95,7 +104,7 @@ def measure(
     switches = put_switches(model, found, resolved, unseen.sixteen, FEEDBACK if rounding.feedback else 1.0)
     runs = _Runs(switches.model, unseen, events)
     noises = _of_parts(runs, switches, RUNS_A_ROW * len(rows), halves=rounding.halves)
-    return noises, _ranked(runs, switches, noises.summed(found))
+    return noises, _ranked(runs, switches, noises.summed(found), rounding.named)
 
 
 Combination = tuple[str, ...]
@@ -209,16 +218,16 @@ def _of_parts(runs: _Runs, switches: Switches, work: float, *, halves: bool) -> 
     )
 
 
-def _ranked(runs: _Runs, switches: Switches, estimates: Sequence[float]) -> list[Alone]:
+def _ranked(runs: _Runs, switches: Switches, estimates: Sequence[float], named: int) -> list[Alone]:
     """All groups, the worst first: of those that remain the better half goes each time, and the rows are doubled."""
     order = _worst_first(dict(enumerate(estimates)))
     rows = _spread(len(runs.unseen.rows), MOST_ROWS)
     for factor in _ROUNDS:
-        left = [alone.group for alone in order[: factor * NAMED]]
+        left = [alone.group for alone in order[: factor * named]]
         few = rows[::factor]
         runs.run({switches.of_group(group): few for group in left})
         found = {group: float(runs.share(switches.of_group(group), few).max(initial=0.0)) for group in left}
-        order = [*_worst_first(found), *order[factor * NAMED :]]
+        order = [*_worst_first(found), *order[factor * named :]]
     return order
 
 
