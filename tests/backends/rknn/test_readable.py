@@ -86,7 +86,7 @@ def test_the_compiler_takes_a_grid_with_readers_of_both_kinds(other, tmp_path):
 
 
 def first_product(op, shape, weight_shape, *, moved=False, **attributes):
-    """A product in integers at the input of a model or behind a Reshape of it; without a shape its weight is an input."""
+    """A product in integers at an input of a model, or behind a Reshape of it; a weight without a shape is one, too."""
     net = Net("product")
     x = net.qdq(net.input("x", (1, *shape) if moved else shape), STEP, ZERO)
     x = net.qdq(net.op("Reshape", x, np.array(shape)), STEP, ZERO) if moved else x

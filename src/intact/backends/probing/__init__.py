@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,14 @@ import numpy as np
 from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Library
-from intact.backends.probing.answers import NO_ARCH, Answer, Probed
+from intact.backends.probing.answers import Answer, Probed
 from intact.backends.probing.cases import Case, Chain
+from intact.backends.probing.chips import numbers, soc_of
 from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import io
 from intact.runtime import cluster, process, worker_terms
-from intact.targets.registry import known_archs, load_target
 
 # One child answers this many questions: enough to make its start cheap, few enough to lose little with it.
 BATCH = 200
@@ -29,7 +30,7 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A case, or a chain of them, for one architecture; `numeric` asks for the error in steps too."""
+    """A case, or a chain of them, for one architecture or chip; `numeric` asks for the error in steps too."""
 
     case: Case | Chain
     arch: int
@@ -66,7 +67,7 @@ def probe(
     questions = [
         Question(case, arch, soc_of(backend, arch))
         for case in cases
-        for arch in archs or known_archs(backend) or [NO_ARCH]
+        for arch in archs or numbers(backend)
         if arch not in answers.get(case.name, {})
     ]
     batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
@@ -123,14 +124,9 @@ def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question,
         orders = [_write(folder, number, question) for number, question in enumerate(questions)]
         answers: dict[int, Answer] = {}
         while len(answers) < len(orders):
-            answers |= dict(_ask(library, folder, [order for order in orders if order["id"] not in answers]))
+            rest = [order for order in orders if order["id"] not in answers]
+            answers |= dict((_ask_apart if library.apart else _ask)(library, folder, rest))
     return [(question, answers[number]) for number, question in enumerate(questions)]
-
-
-def soc_of(backend: str, arch: int) -> int | None:
-    """The number of the chip that stands for an architecture."""
-    soc = load_target(backend, arch=arch).soc if arch != NO_ARCH else None
-    return soc.id if soc is not None else None
 
 
 def _write(folder: Path, number: int, question: Question) -> ProbeQuestion:
@@ -167,6 +163,11 @@ def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterato
     yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
     if death is not None:
         yield orders[len(replies)]["id"], Answer("died", _first_line(death))
+
+
+def _ask_apart(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:
+    """All answers of a library that is no part of this interpreter: its backend knows how to ask it."""
+    yield from importlib.import_module(library.module).answers(folder, orders)
 
 
 def _answer(reply: ProbeAnswer, reasons: Mapping[int, str]) -> Answer:

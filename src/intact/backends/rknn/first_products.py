@@ -36,12 +36,18 @@ def rewrite_first_products(model: ir.Model, names: edit.Names) -> None:
 def _is_first(node: ir.Node) -> bool:
     """True if a product of several rows in integers reads an input of the model, moved at most."""
     shape, value = query.static_shape(node.inputs[0]), node.inputs[0]
-    known = shape is not None and query.static_shape(node.outputs[0]) is not None
-    if shape is None or not known or len(shape) >= _RANK or prod(shape[:-1]) == 1:
+    in_integers = all(source is not None and source.op_type == "DequantizeLinear" for source in _sources(node))
+    if shape is None or query.static_shape(node.outputs[0]) is None or not in_integers:
+        return False
+    if len(shape) >= _RANK or prod(shape[:-1]) == 1:
         return False
     while value is not None and (source := value.producer()) is not None and source.op_type in _MOVES:
         value = source.inputs[0]
     return value is not None and value.is_graph_input()
+
+
+def _sources(node: ir.Node) -> list[ir.Node | None]:
+    return [None if value is None else value.producer() for value in node.inputs[:2]]
 
 
 def _is_plain(node: ir.Node) -> bool:

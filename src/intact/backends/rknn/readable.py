@@ -28,8 +28,16 @@ def readable(model: ir.Model) -> ir.Model:
     for node in list(query.all_nodes(result)):
         if node.op_type == "DequantizeLinear" and not query.is_constant(node.inputs[0]):
             _part(node, names)
+        if node.op_type == "LayerNormalization":
+            _say_defaults(node)
     rewrite_first_products(result, names)
     return result
+
+
+def _say_defaults(node: ir.Node) -> None:
+    """Write down what a normalization leaves to ONNX: the compiler dies of attributes that are not there."""
+    for attribute in (ir.AttrInt64("axis", -1), ir.AttrFloat32("epsilon", 1e-5)):
+        node.attributes.setdefault(attribute.name, attribute)
 
 
 def _part(node: ir.Node, names: edit.Names) -> None:
