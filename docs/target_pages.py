@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.wrong_page import wrong_page
-from intact.backends.probing.answers import NO_ARCH, Answer, Probed, shipped
+from intact.backends.probing import chips
+from intact.backends.probing.answers import Answer, Probed, shipped
 from intact.settings import devices
 from intact.targets import predicates
-from intact.targets.registry import disagreements, known_archs, known_socs, load_target
+from intact.targets.registry import disagreements, known_socs, load_target
 from intact.targets.spec import OpSpec, Signature, Target
 
 _GRIDS = {
@@ -104,40 +105,44 @@ def _answers(name: str) -> Iterator[str]:
     probed = shipped(name)
     if probed is None:
         return
-    archs = known_archs(name) or [NO_ARCH]
+    numbers = chips.numbers(name)
+    what = "chip" if load_target(name).by_chip else "architecture"
     yield from ("", "## What the library answered", "")
-    each = " for each architecture" if len(archs) > 1 else ""
+    each = f" for each {what}" if len(numbers) > 1 else ""
     yield f"{probed.library}, {len(probed.answers)} questions{each} (`intact probe --device {name}` asks them again)."
+    for other in sorted(set(probed.alike.values())):
+        same = ", ".join(chips.label(name, number) for number in probed.alike if probed.alike[number] == other)
+        yield f"Asked a sample only, and taken to answer the rest like {chips.label(name, other)}: {same}."
     yield from (
         "",
-        "| architecture | integer | float | wrong | refused | died |",
+        f"| {what} | integer | float | wrong | refused | died |",
         "| --- | --- | --- | --- | --- | --- |",
     )
-    yield from (_counts(probed, arch) for arch in archs)
+    yield from (_counts(name, probed, number) for number in numbers)
     yield from ("", "### Taken, and computed wrongly", "")
     yield from ("What it computes differs from ONNX by more than rounding explains.", "")
-    yield from _wrong_cases(probed)
+    yield from _wrong_cases(name, probed)
     yield from ("", "### Where a document says otherwise", "", "The probe wins; both are kept.", "")
     yield from ("| what | documented | probed |", "| --- | --- | --- |")
     yield from (f"| {row.what} | {row.documented} | {row.probed} |" for row in disagreements(name))
 
 
-def _counts(probed: Probed, arch: int) -> str:
+def _counts(name: str, probed: Probed, arch: int) -> str:
     found = [row[arch] for row in probed.answers.values() if arch in row]
     kinds = ["wrong" if _is_wrong(answer) else answer.verdict for answer in found]
     numbers = [str(kinds.count(kind)) for kind in ("integer", "float", "wrong", "refused", "died")]
-    return f"| {_named(arch)} | {' | '.join(numbers)} |"
+    return f"| {chips.label(name, arch)} | {' | '.join(numbers)} |"
 
 
-def _wrong_cases(probed: Probed) -> Iterator[str]:
+def _wrong_cases(name: str, probed: Probed) -> Iterator[str]:
     for case, row in sorted(probed.answers.items()):
-        wrong = [f"{_named(arch)} {row[arch].sqnr_db} dB" for arch in sorted(row) if _is_wrong(row[arch])]
+        wrong = [f"{chips.label(name, arch)} {_kept(row[arch])}" for arch in sorted(row) if _is_wrong(row[arch])]
         if wrong:
             yield f"- `{case}`: {', '.join(wrong)}"
 
 
-def _named(arch: int) -> str:
-    return "every" if arch == NO_ARCH else f"v{arch}"
+def _kept(answer: Answer) -> str:
+    return "(no result)" if answer.sqnr_db is None else f"{answer.sqnr_db} dB"
 
 
 def _is_wrong(answer: Answer) -> bool:

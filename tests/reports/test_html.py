@@ -430,3 +430,21 @@ def test_layers_are_shown_with_their_precision_kernel_and_nodes() -> None:
     assert "The whole model runs on the GPU.1" in text(page) and "on the NPU" not in text(page)
     assert "u8 Convolution jit_I8 1 conv + x_Q" in text(page) and "f32 Softmax ref_f32 1" in text(page)
     assert "<script>" not in page
+
+
+def test_layers_that_a_compiler_estimates_are_listed_by_their_cycles_and_called_an_estimate() -> None:
+    given = manifest("rknn")
+    rows = [("Conv", 300, 4096, ["conv", "relu"]), ("Reshape", 0, 0, []), ("ConvAdd", 700, None, [HOSTILE])]
+    given["placement"]["layers"] = [
+        {"kind": kind, "kernel": "NPU", "precision": "INT8", "nodes": nodes, "cycles": cycles, "moved_bytes": moved}
+        for kind, cycles, moved, nodes in rows
+    ]
+    given["cost"] = {"cycles": 1000, "milliseconds": 0.001, "weight_bytes": 2_000, "activation_bytes": None}
+    page = html.render(given)
+    shown = text(page)
+    assert "estimates, and nothing was measured: 1000 cycles, about 0.001 ms at the chip's clock, 2.0 KB of we" in shown
+    assert "conv + relu Conv INT8 NPU 300 30.0\N{NO-BREAK SPACE}% 4.1 KB".replace("\N{NO-BREAK SPACE}", " ") in shown
+    assert shown.index("ConvAdd INT8 NPU 700") < shown.index("Conv INT8 NPU 300") < shown.index("Reshape INT8 NPU 0")
+    assert "<script>" not in page
+    del given["cost"]
+    assert "30.0" not in text(html.render(given))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intact.backends import probing
-from intact.backends.probing import atlas, wrong_regions
-from intact.backends.probing.answers import NO_ARCH, Probed
+from intact.backends.probing import atlas, chips, wrong_regions
+from intact.backends.probing.answers import Probed
 from intact.backends.probing.cases import cases
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
@@ -19,7 +19,6 @@ from intact.errors import SettingsError
 from intact.events import Events, Silence, counting
 from intact.runtime import cluster as clusters
 from intact.settings.keywords import AnyPath
-from intact.targets.registry import known_archs, load_target
 
 DEFAULT_DEVICE = "qnn"
 
@@ -53,6 +52,8 @@ def probe(
     architecture is explored, the others are asked at the edges. The output is the list of wrong regions; all answers
     are beside it. `type` limits that to activations of these types.
 
+    `arch` names architectures, or chips where those of a device differ in more than that.
+
     An interrupted run goes on where it stopped: answers of the same version in the file are kept. On a `cluster` its
     workers ask, each the library that is installed there, which has to be the same.
     """
@@ -75,16 +76,15 @@ class ProbeRequest:
 
 def _probe(asks: ProbeRequest, events: Events) -> ProbeReport:
     device, op, output, workers = asks.device, asks.op, asks.output, asks.workers or probing.WORKERS
-    library, asked = probing.library_of(device), cases(list(op) if op else None)
+    library = probing.library_of(device)
+    asked = cases(list(op) if op else None, library.types)
     if not asked:
         raise SettingsError("S192", f"--op {', '.join(op or ())}: no case asks about it")
-    numbers = None if asks.arch is None else [load_target(device, arch=name).arch for name in asks.arch]
-    archs = None if numbers is None else [number for number in numbers if number is not None]
+    archs = None if asks.arch is None else chips.numbers_of(device, asks.arch)
     if asks.numeric:
-        first = load_target(device).arch or NO_ARCH
         place = Path(output) if output is not None else Path(f"{device}-{library.version()}-wrong.json")
         part = Asked(tuple(op) if op else None, tuple(asks.type) if asks.type else None)
-        order = NumericOrder(device, tuple(archs or [first, *known_archs(device)]), part, workers)
+        order = NumericOrder(device, tuple(archs or [chips.usual(device), *chips.numbers(device)]), part, workers)
         return _numeric(order, place, events)
     place = Path(output) if output is not None else Path(f"{device}-{library.version()}.json")
     events.note(f"asking {library} about {len(asked)} cases; the answers go to {place}")

@@ -111,14 +111,18 @@ class Library:
 
     `module` is imported in a child process, where its `ask(question)` gives a verdict (see `probing.probe_job`);
     `reasons` reads from the log of that process why questions were refused, by their number. Where it `joins`, the
-    module's `ask_together(group)` answers many questions in one model.
+    module's `ask_together(group)` answers many questions in one model. A library with an interpreter of its own is
+    asked `apart`: `module` is imported in this process, and its `answers(folder, questions)` asks there and gives the
+    answer to each question with its number. `types` are those of numbers that it is asked about; None stands for all.
     """
 
     package: str
     version: Callable[[], str]
     module: str
-    reasons: Callable[[str], Mapping[int, str]]
+    reasons: Callable[[str], Mapping[int, str]] = lambda log: {}
     joins: bool = False
+    apart: bool = False
+    types: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.package} {self.version()}"

@@ -45,9 +45,10 @@ class _Answers:
     rows: dict[str, str | None] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, library: str, arch: int | None) -> _Answers:
+    def read(cls, library: str, target: Target) -> _Answers:
         """The answers so far; a file that cannot be read counts for nothing, and is written anew."""
-        name = f"{library.replace(' ', '-')}-{arch or 'any'}.json"
+        chip = target.soc.id if target.by_chip and target.soc is not None else target.arch
+        name = f"{library.replace(' ', '-')}-{chip or 'any'}.json"
         path = Path(platformdirs.user_cache_dir("intact", appauthor=False)) / "answers" / name
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +93,7 @@ def of_this_version(
         return VersionFacts(tuple(violations))
     probed, library = drift
     nodes = {node.name or "": node for node in compute_nodes(model, target)}
-    answers = _Answers.read(library, target.arch)
+    answers = _Answers.read(library, target)
     keys = {name: seen_as(node, target) for name, node in nodes.items()}
     told = f"the table of {target.backend} was probed with {probed}; {library} is what compiles"
     unanswered = [name for name, key in keys.items() if key not in answers.rows]

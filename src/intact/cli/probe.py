@@ -17,7 +17,7 @@ PROBE = (
         list[str] | None,
         metavar="DTYPE",
     ),
-    option("arch", "Architectures, as v68,v73. [default: all]"),
+    option("arch", "Architectures, as v68,v73, or chips, as rk3588,rv1106. [default: all]"),
     option("numeric", "Find where the simulator computes something else, and write the regions.", bool),
     option("output", "The file of answers; it is continued.", Path, "-o", "--output"),
     option("workers", "Processes at a time. [default: 2]", int | None),

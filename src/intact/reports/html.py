@@ -16,6 +16,7 @@ from intact.reports import error_bars, layer_map, snippet
 from intact.reports.cost_curve import curve
 from intact.reports.cost_words import cost_words
 from intact.reports.figures import MISSING, count, decibels, duration, figure, size
+from intact.reports.layer_cycles import layer_cycles
 from intact.reports.native_snippets import native_snippets, systems
 from intact.reports.next_steps import next_steps
 from intact.reports.pages import page
@@ -98,6 +99,7 @@ def view(manifest: Record) -> dict[str, Any]:
         "rewrites": _grouped(manifest["rewrites"], ("rule", "exactness"), "node"),
         "claims": CLAIMS,
         "cost": cost_words(manifest),
+        "cycles": layer_cycles(manifest),
         "curve": curve(manifest.get("search"), config["min_sqnr"]),
         "map": layer_map.drawing(manifest),
         "errors": error_bars.drawing(manifest),

@@ -39,7 +39,7 @@ class PlacedNode:
 class PlacedLayer:
     """A layer that a compiler made of some nodes: its kind, kernel and the precision it runs in (`u8`, `f32` …).
 
-    `cycles` are the compiler's own estimate, where it gives one.
+    `cycles` and `moved_bytes`, to and from memory, are the compiler's own estimates, where it gives them.
     """
 
     kind: str
@@ -47,6 +47,7 @@ class PlacedLayer:
     precision: str
     nodes: tuple[str, ...]
     cycles: int | None = None
+    moved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

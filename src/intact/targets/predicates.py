@@ -61,6 +61,9 @@ def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+_MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "QuantizeLinear", "DequantizeLinear")
+
+
 @predicate
 def attribute_among(node: ir.Node, *, attribute: str, values: list[object], default: object = None) -> str | None:
     """The attribute {attribute} is one of: {values}."""
@@ -184,6 +187,42 @@ def not_depthwise(node: ir.Node) -> str | None:
     group, weight = query.int_(node, "group", 1), _constant_behind(node, 1)
     alone = group > 1 and weight is not None and weight.shape[1] == 1
     return f"each of {group} channels has a filter of its own" if alone else None
+
+
+@predicate
+def not_grouped(node: ir.Node) -> str | None:
+    """The convolution has one group, or one for each channel."""
+    weight, groups = _constant_behind(node, 1), node.attributes.get_int("group", 1)
+    if weight is None or groups == 1 or weight.shape[1] == 1:
+        return None
+    return f"it has {groups} groups of {weight.shape[1]} channels"
+
+
+@predicate
+def within_gelu(node: ir.Node) -> str | None:
+    """It is part of a Gelu: a number is added to its result, and the sum is multiplied."""
+    added = query.only_consumer(node.outputs[0])
+    behind = None if added is None or added.op_type != "Add" else query.only_consumer(added.outputs[0])
+    return None if behind is not None and behind.op_type == "Mul" else "it stands alone"
+
+
+@predicate
+def amid_computation(node: ir.Node) -> str | None:
+    """The model computes something both before and behind it."""
+    before = [value for value in node.inputs[:1] if value is not None]
+    while before:
+        value = before.pop()
+        source = value.producer()
+        if source is None:
+            return "it only moves an input of the model"
+        before += source.inputs[:1] if source.op_type in _MOVING else []  # type: ignore[arg-type]
+    behind = list(node.outputs)
+    while behind:
+        value = behind.pop()
+        if value.is_graph_output():
+            return "it only moves an output of the model"
+        behind += [one for user in value.consumers() if user.op_type in _MOVING for one in user.outputs]
+    return None
 
 
 @predicate

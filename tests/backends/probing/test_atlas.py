@@ -8,7 +8,7 @@ import pytest
 
 from intact.backends import probing
 from intact.backends.base import Library
-from intact.backends.probing import asking, atlas, subjects, wrong_regions
+from intact.backends.probing import asking, atlas, chips, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
 from intact.backends.probing.atlas import Atlas, Spot
@@ -208,7 +208,7 @@ def test_the_atlas_itself_meets_what_was_found_by_hand(start, then, name, right,
     case = next(one for one in asked if one.name.startswith(start) and f"then {then}" in f"then {one.name}")
     factor = next(f for f in (factors_between(case) if then else factors_of(case)) if f.name == name)
     assert {right, wrong} <= set(factor.values)
-    order = [Question(factor.at(value), 73, probing.soc_of("qnn", 73), numeric=True) for value in (right, wrong)]
+    order = [Question(factor.at(value), 73, chips.soc_of("qnn", 73), numeric=True) for value in (right, wrong)]
     (_, first), (_, second) = asking.ask(probing.library_of("qnn"), order)
     output = Spot(case).output
     assert not is_wrong(first, output=output) and is_wrong(second, first, output=output), (first, second)
@@ -235,7 +235,7 @@ def test_the_simulator_is_right_on_one_side_of_an_edge_and_wrong_on_the_other(st
     factor = next(one for one in makers if one.name == name)
     values = [next(i for i, word in enumerate(factor.words) if word.startswith(end)) for end in (right, wrong) if end]
     questions = [case, *(factor.at(value) for value in values)] if right is None else [factor.at(v) for v in values]
-    order = [Question(one, 73, probing.soc_of("qnn", 73), numeric=True) for one in questions]
+    order = [Question(one, 73, chips.soc_of("qnn", 73), numeric=True) for one in questions]
     (_, first), (_, second) = asking.ask(probing.library_of("qnn"), order)
     assert first.sqnr_db > 40 and second.sqnr_db < 30
 

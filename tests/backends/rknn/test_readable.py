@@ -83,3 +83,56 @@ def test_the_compiler_takes_a_grid_with_readers_of_both_kinds(other, tmp_path):
     found = client.compile_rknn(path, None, platform, timeout=100.0)
     assert found.error is None
     assert [layer.type for layer in found.report.layers if layer.kind == "Conv"].count("INT8") >= 2
+
+
+def first_product(op, shape, weight_shape, *, moved=False, **attributes):
+    """A product in integers at an input of a model, or behind a Reshape of it; a weight without a shape is one, too."""
+    net = Net("product")
+    x = net.qdq(net.input("x", (1, *shape) if moved else shape), STEP, ZERO)
+    x = net.qdq(net.op("Reshape", x, np.array(shape)), STEP, ZERO) if moved else x
+    if weight_shape is None:
+        y = net.qdq(net.input("y", (*shape[:-2], shape[-1], 16)), STEP, ZERO)
+    else:
+        levels = RNG.integers(-127, 128, weight_shape).astype(np.int8)
+        scales, axis = np.linspace(0.01, 0.02, 16), weight_shape.index(16)
+        y = net.dequantize(levels, scales, np.zeros(16, np.int8), axis=axis)
+    return net.normalized(net.qdq(net.op(op, x, y, **attributes), 4 * STEP, ZERO))
+
+
+PRODUCTS = [
+    (first_product("Gemm", (4, 32), (16, 32), transB=1), "Conv"),
+    (first_product("Gemm", (4, 32), (32, 16)), "Conv"),
+    (first_product("MatMul", (2, 4, 32), (32, 16), moved=True), "Conv"),
+    (first_product("MatMul", (2, 4, 32), None), "MatMul"),
+    (first_product("Gemm", (4, 32), None), "MatMul"),
+    # One row, a scaled product, and four dimensions are taken as they are.
+    (first_product("Gemm", (1, 32), (16, 32), transB=1), "Gemm"),
+    (first_product("Gemm", (4, 32), (16, 32), transB=1, alpha=0.5), "Gemm"),
+    (first_product("MatMul", (1, 2, 4, 32), (32, 16)), "MatMul"),
+]
+
+
+@pytest.mark.parametrize(("model", "form"), PRODUCTS)
+def test_a_product_of_rows_at_an_input_has_a_form_that_the_compiler_ends_on(model, form):
+    found = readable(model)
+    assert [node.op_type for node in found.graph if node.op_type in ("Conv", "Gemm", "MatMul")] == [form]
+    feeds = {value.name: RNG.uniform(-1, 1, value.shape.numpy()).astype(np.float32) for value in model.graph.inputs}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert expected.shape == got.shape and np.abs(expected - got).max() <= 4.001 * STEP
+    assert np.mean(expected != got) < 0.02
+
+
+def test_a_product_behind_a_computation_stays():
+    net = Net("behind")
+    x = net.qdq(net.op("Relu", net.input("x", (4, 32))), STEP, ZERO)
+    weight = net.dequantize(np.ones((32, 16), np.int8), np.full(16, 0.01), np.zeros(16, np.int8), axis=1)
+    found = readable(net.normalized(net.qdq(net.op("Gemm", x, weight), STEP, ZERO)))
+    assert "Conv" not in [node.op_type for node in found.graph]
+
+
+@pytest.mark.rknn
+def test_the_compiler_ends_on_products_at_inputs(tmp_path):
+    platform = platform_of(Device.of(load_target("rknn"), 100.0, {}))
+    path = io.save(readable(PRODUCTS[0][0]), tmp_path / "m.onnx")[0]
+    found = client.compile_rknn(path, None, platform, timeout=60.0)
+    assert found.error is None and {layer.type for layer in found.report.layers} == {"INT8"}

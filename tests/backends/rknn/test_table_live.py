@@ -7,20 +7,20 @@ import onnx
 import pytest
 
 from intact.backends.live import place_live
-from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.events import Log, Silence
 from intact.model import normalize, shapes
 from intact.pipeline.stages import prepare
 from intact.rules.quantized import families
-from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets import validate as validation
 from intact.targets.registry import load_target
 from tests.zoo import ZOO, data
 
-HALVES = ("rk3588", "rk3576", "rk3566")
-# Without half precision the compiler takes float layers beside integers all the same; the chip has no units for them.
-PLACES = [(name, soc) for name in ZOO for soc in (*HALVES, *(("rv1106",) if name.endswith("cnn") else ()))]
+CHIPS = ("rk3588", "rk3576", "rk3566", "rv1106")
+SHORT = ("depthwise_cnn", "rv1106")
+PLACES = [
+    pytest.param(name, soc, marks=[] if (name, soc) == SHORT else [pytest.mark.slow]) for name in ZOO for soc in CHIPS
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,7 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.mark.skipif(toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed")
-@pytest.mark.slow
+@pytest.mark.rknn
 @pytest.mark.parametrize(("name", "soc"), PLACES)
 def test_the_table_and_the_compiler_leave_the_same_nodes_to_the_cpu(folder, name, soc):
     quant = {"load_path": str(folder / f"{name}.npz"), "effort": "fast"}
@@ -46,4 +45,7 @@ def test_the_table_and_the_compiler_leave_the_same_nodes_to_the_cpu(folder, name
     shapes.infer_shapes(model)
     by_table = validation.left_to_cpu(model, target, validation.validate(model, target, strict=False))
     live = place_live(model, target, timeout=300)
-    assert live.npu_nodes and {node.name for node in live.cpu_nodes} == set(by_table)
+    on_cpu = {node.name for node in live.cpu_nodes}
+    assert live.npu_nodes and on_cpu <= set(by_table)
+    # Beside integers the compiler places floats on chips without half precision, on which the table does not count.
+    assert on_cpu == set(by_table) or not (target.halves or name.endswith("cnn"))

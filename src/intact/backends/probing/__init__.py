@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from intact.backends import installed
 from intact.backends.base import Library
 from intact.backends.probing import asking, joined
-from intact.backends.probing.answers import NO_ARCH, Answer, Probed
+from intact.backends.probing.answers import Answer, Probed
 from intact.backends.probing.asking import Question
 from intact.backends.probing.cases import Case
+from intact.backends.probing.chips import numbers, soc_of
 from intact.errors import SettingsError, ToolchainError
 from intact.runtime import cluster, worker_terms
-from intact.targets.registry import known_archs, load_target
 
 # One child answers this many questions: enough to make its start cheap, few enough to lose little with it.
 BATCH = 200
@@ -49,7 +49,7 @@ def probe(
     questions = [
         Question(case, arch, soc_of(backend, arch))
         for case in cases
-        for arch in archs or known_archs(backend) or [NO_ARCH]
+        for arch in archs or numbers(backend)
         if arch not in answers.get(case.name, {})
     ]
     batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
@@ -104,9 +104,3 @@ def ask_batch(job: ProbeBatch) -> list[tuple[Question, Answer]]:
     if job.library.joins and all(question.numeric for question in job.questions):
         return joined.ask_joined(job.library, job.questions)
     return asking.ask(job.library, job.questions)
-
-
-def soc_of(backend: str, arch: int) -> int | None:
-    """The number of the chip that stands for an architecture."""
-    soc = load_target(backend, arch=arch).soc if arch != NO_ARCH else None
-    return soc.id if soc is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -48,15 +48,20 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The answers of one version of a library, by case and architecture."""
+    """The answers of one version of a library, by case and architecture, or chip.
+
+    `alike` are those that answered a sample like another one, and whose other answers are taken from it.
+    """
 
     library: str
     answers: Mapping[str, Mapping[int, Answer]]
+    alike: Mapping[int, int] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         lines = [f"  {json.dumps(name, ensure_ascii=False)}: {_row(row)}" for name, row in sorted(self.answers.items())]
-        text = f'{{"library": {json.dumps(self.library)}, "answers": {{\n' + ",\n".join(lines) + "\n}}\n"
+        alike = f'"alike": {json.dumps(self.alike)}, ' if self.alike else ""
+        text = f'{{"library": {json.dumps(self.library)}, {alike}"answers": {{\n' + ",\n".join(lines) + "\n}}\n"
         scratch.write_text(path, text)
 
     @classmethod
@@ -67,7 +72,8 @@ class Probed:
     @classmethod
     def _parse(cls, text: str) -> Probed:
         data = json.loads(text)
-        return cls(data["library"], {name: _cells(row) for name, row in data["answers"].items()})
+        alike = {int(number): other for number, other in data.get("alike", {}).items()}
+        return cls(data["library"], {name: _cells(row) for name, row in data["answers"].items()}, alike)
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from intact.backends import probing
-from intact.backends.probing import subjects
+from intact.backends.probing import chips, subjects
 from intact.backends.probing.answers import Answer, Probed, shipped
 from intact.backends.probing.asking import Question
 from intact.backends.probing.cases import Case, Chain
@@ -117,7 +117,7 @@ class Atlas:
     def __init__(self, backend: str, arch: int, known: Probed | None = None, workers: int = probing.WORKERS) -> None:
         self.library = probing.library_of(backend)
         self.arch, self.workers = arch, workers
-        self.soc_id = probing.soc_of(backend, arch)
+        self.soc_id = chips.soc_of(backend, arch)
         kept = known is not None and known.library == str(self.library)
         self.answers = {name: dict(row) for name, row in known.answers.items()} if known and kept else {}
         self.regions: list[Region] = []

@@ -16,6 +16,7 @@ LITERALS = ("ints", "floats", "numbers")
 HALF, PLAIN = "float16", "plain"
 
 _SMALLEST_WITH_BLOCKS = 16
+_NUMBERS = {"float", HALF, *(f"{sign}int{bits}" for sign in ("u", "") for bits in (2, 4, 8, 16))}
 
 # Types to ask for in the output where it differs from the input.
 _OTHER_OUTPUTS = {"uint8": ("uint16", "float"), "uint16": ("uint8", "float")}
@@ -104,6 +105,11 @@ class Case:
         return f"{self.template.name} ({', '.join(self.slots)}) -> {self.output}{grid}"
 
     @property
+    def numbers(self) -> set[str]:
+        """The types of all numbers in it; a bias of 32 bits goes with the grids of others."""
+        return {slot.split()[0] for slot in (*self.slots, self.output)} & _NUMBERS
+
+    @property
     def seed(self) -> int:
         """The seed of its random numbers."""
         return zlib.crc32((self.drawn_as or self.name).encode())
@@ -126,9 +132,10 @@ def block_axis(template: Template) -> int:
     return template.axis - 1 if template.axis else 1
 
 
-def cases(ops: Sequence[str] | None = None) -> list[Case]:
-    """Every question, or those about operators in `ops`."""
-    return [case for template in templates() if ops is None or template.op in ops for case in _expand(template)]
+def cases(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Case]:
+    """Every question, or those about operators in `ops` and numbers of `types` alone."""
+    found = [case for template in templates() if ops is None or template.op in ops for case in _expand(template)]
+    return found if types is None else [case for case in found if case.numbers <= set(types)]
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact import scratch
-from intact.backends.base import Backend, Compiled, Device, Snippet
+from intact.backends.base import Backend, Compiled, Device, Library, Snippet
 from intact.backends.rknn import client as rknn_client
 from intact.backends.rknn import native, placing
 from intact.backends.rknn.client import CompiledRknn, Platform
@@ -38,6 +38,14 @@ class RknnBackend(Backend):
     untimed = "the time of the simulator is not latency"
     estimates = True
     toolchain = TOOLCHAIN
+    # Halves are made of floats by the compiler itself; it reads no grids of 16 bits.
+    library = Library(
+        rknn_client.PACKAGE,
+        rknn_client.version,
+        "intact.backends.rknn.answering",
+        apart=True,
+        types=("int8", "float"),
+    )
 
     def __init__(self) -> None:
         self.simulator = RknnSimulator()

@@ -19,6 +19,7 @@ from intact.targets import provider_placement
 
 NPU = "NPU"
 ON_CPU = "the compiler computes it on the CPU"
+_CONVERTING = provider_placement.CONVERSIONS
 # Layers that bring values to another form or shape. One that the compiler adds moves what a node has computed.
 _MOVES = ("Reshape", "Transpose", "exDataConvert", "exNorm_transpose", "Split", "Concat", "Slice", "Flatten", "Squeeze")
 # Words behind the name of the tensor that a mean reads: others stand behind what a node writes.
@@ -32,9 +33,10 @@ def placement(model: ir.Model, layers: Sequence[CompiledLayer]) -> Placement:
     names = _Names(model)
     made = [(layer, names.node_of(layer.name)) for layer in layers]
     on_cpu = {node for layer, node in made if node is not None and _is_on_cpu(layer, node)}
+    held = _held(model, [node for _, node in made])
     placed = tuple(
-        PlacedLayer(layer.kind, layer.place, layer.type, () if node is None else (node,), layer.cycles)
-        for layer, node in made
+        PlacedLayer(layer.kind, layer.place, layer.type, nodes, layer.cycles, layer.moved_bytes)
+        for (layer, _), nodes in zip(made, held, strict=True)
     )
     return Placement(
         npu_nodes=tuple(PlacedNode(name, op) for name, op in ops.items() if name not in on_cpu),
@@ -42,6 +44,39 @@ def placement(model: ir.Model, layers: Sequence[CompiledLayer]) -> Placement:
         partitions=_pieces([layer for layer, node in made if node is None or layer.place == NPU or node in on_cpu]),
         layers=placed,
     )
+
+
+def _held(model: ir.Model, named: Sequence[str | None]) -> list[tuple[str, ...]]:
+    """The nodes of each layer: the one that it is named after, and those that are part of it.
+
+    A node that no layer names is part of the last layer that it reads from: a sum of two convolutions is computed with
+    the second. One that reads from none is part of the first that reads from it.
+    """
+    held = [[] if name is None else [name] for name in named]
+    place = {name: number for number, name in enumerate(named) if name is not None}
+    reads = {
+        node.name or "": [producer.name or "" for producer in _producers(node)]
+        for node in query.all_nodes(model)
+        if node.op_type not in (*_CONVERTING, "Constant")
+    }
+    for node, producers in reads.items():
+        before = [place[producer] for producer in producers if producer in place]
+        if before and node not in place:
+            place[node] = max(before)
+            held[place[node]].append(node)
+    for node, producers in reversed(reads.items()):
+        for producer in producers if node in place else ():
+            if producer not in place:
+                place[producer] = place[node]
+                held[place[producer]].append(producer)
+    return [tuple(nodes) for nodes in held]
+
+
+def _producers(node: ir.Node) -> list[ir.Node]:
+    """The nodes whose results a node reads, grids aside."""
+    found = [value.producer() for value in node.inputs if value is not None]
+    sources = [_computing(producer) for producer in found if producer is not None]
+    return [source for source in sources if source.op_type not in _CONVERTING]
 
 
 def _is_on_cpu(layer: CompiledLayer, node: str) -> bool:
@@ -107,6 +142,3 @@ def _names_of(value: ir.Value | None) -> list[str]:
         producer = value.producer()
         value = producer.inputs[0] if producer is not None and producer.op_type in _CONVERTING else None
     return found
-
-
-_CONVERTING = provider_placement.CONVERSIONS

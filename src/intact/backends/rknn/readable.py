@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intact.backends.rknn.first_products import rewrite_first_products
 from intact.model import edit, lowering, normalize, query
 
 # The grid behind them does their work.
@@ -19,7 +20,7 @@ OPSET = 19
 def readable(model: ir.Model) -> ir.Model:
     """A copy of `model` in an opset that the compiler reads; readers in integers share no DequantizeLinear with others.
 
-    Both forms compute the same.
+    Products that it does not end on have other forms. Both forms compute the same.
     """
     result = lowering.lowered(model, OPSET)
     normalize.name_nodes(result)
@@ -27,7 +28,16 @@ def readable(model: ir.Model) -> ir.Model:
     for node in list(query.all_nodes(result)):
         if node.op_type == "DequantizeLinear" and not query.is_constant(node.inputs[0]):
             _part(node, names)
+        if node.op_type == "LayerNormalization":
+            _say_defaults(node)
+    rewrite_first_products(result, names)
     return result
+
+
+def _say_defaults(node: ir.Node) -> None:
+    """Write down what a normalization leaves to ONNX: the compiler dies of attributes that are not there."""
+    for attribute in (ir.AttrInt64("axis", -1), ir.AttrFloat32("epsilon", 1e-5)):
+        node.attributes.setdefault(attribute.name, attribute)
 
 
 def _part(node: ir.Node, names: edit.Names) -> None:

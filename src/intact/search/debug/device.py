@@ -214,7 +214,8 @@ class DeviceComparison:
         piece = self.units.piece(unit, {name: rows[0] for name, rows in feeds.items()})
         session = execution.session(piece)
         results = [session.run({n: rows[index] for n, rows in feeds.items()}) for index in range(len(self._rows))]
-        self._values[unit.tensor] = [result[unit.tensor] for result in results]
+        # As it is behind its grid: a simulator that rounds what it is fed otherwise would not compute with the same.
+        self._values[unit.tensor] = [result[unit.output] for result in results]
         alone = self._alone(unit, {name: rows[0] for name, rows in feeds.items()})
         return _Waiting(unit, alone, feeds, [result[unit.output] for result in results])
 
