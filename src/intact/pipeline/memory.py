@@ -17,7 +17,7 @@ import onnx_ir as ir
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import footprint, io, query
 from intact.numbers.integer_types import bits
-from intact.quantization.improve.effort import DEPTHS
+from intact.quantization.improve.effort import NORMAL
 from intact.runtime import ort_cpu
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.settings.memory_size import bytes_of, gigabytes
@@ -84,12 +84,11 @@ def _share(quant: QuantConfig | None) -> float:
 
 
 def _moments(shape: tuple[int, ...], effort: str) -> int:
-    """Bytes of the second moments of a layer's inputs, which efforts beyond `fast` take."""
-    depth = DEPTHS.get(effort)
-    if depth is None or len(shape) < 2:
+    """Bytes of the second moments of a layer's inputs, which the normal effort takes."""
+    if effort == "fast" or len(shape) < 2:
         return 0
     inputs = shape[0] if len(shape) == 2 else math.prod(shape[1:])
-    return 4 * inputs * min(inputs, depth.together)
+    return 4 * inputs * min(inputs, NORMAL.together)
 
 
 def refuse_beyond(need: MemoryNeed, config: BuildConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -36,11 +36,15 @@ def resolve(
     seen: Mapping[str, Sketch],
     given: Mapping[tuple[str, int], Encoding] = MappingProxyType({}),
     chosen: Mapping[str, Encoding] = MappingProxyType({}),
+    *,
+    left: Container[tuple[str, int]] = (),
+    rounded: Mapping[tuple[str, int], tuple[Encoding, np.ndarray]] = MappingProxyType({}),
 ) -> Resolved:
     """Every grid of the plan with its scale and zero point, and the integers of weights and biases.
 
     `given` are encodings of weights, by (node, input), that are not to be chosen from the values; `chosen` are
-    encodings of grids, by name, that are settled already.
+    encodings of grids, by name, that are settled already. The weights in `left` get no integers: they are still to be
+    rounded with care. Those in `rounded` have been, and keep theirs unless a larger bias has raised a scale.
     """
     values = {name: value.const_value for name, value in query.initializers(model).items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
@@ -58,8 +62,13 @@ def resolve(
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
-        integers = arithmetic.quantize(array, encoding, precision=np.float64)
-        constants[weight.node, weight.index] = (encoding, mapped.aside(integers))
+        key = weight.node, weight.index
+        if key in rounded and rounded[key][0].same_grid(encoding):
+            constants[key] = rounded[key]
+        elif key in left:
+            constants[key] = (encoding, np.zeros(0, arithmetic.narrowest(encoding.dtype)))
+        else:
+            constants[key] = (encoding, mapped.aside(arithmetic.quantize(array, encoding, precision=np.float64)))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
         source = tensors[_entry_of_input(plan, nodes[bias.node])]
