@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -37,14 +37,13 @@ def resolve(
     given: Mapping[tuple[str, int], Encoding] = MappingProxyType({}),
     chosen: Mapping[str, Encoding] = MappingProxyType({}),
     *,
-    left: Container[tuple[str, int]] = (),
-    rounded: Mapping[tuple[str, int], tuple[Encoding, np.ndarray]] = MappingProxyType({}),
+    rounded: Mapping[tuple[str, int], tuple[Encoding, np.ndarray] | None] = MappingProxyType({}),
 ) -> Resolved:
     """Every grid of the plan with its scale and zero point, and the integers of weights and biases.
 
     `given` are encodings of weights, by (node, input), that are not to be chosen from the values; `chosen` are
-    encodings of grids, by name, that are settled already. The weights in `left` get no integers: they are still to be
-    rounded with care. Those in `rounded` have been, and keep theirs unless a larger bias has raised a scale.
+    encodings of grids, by name, that are settled already. Weights that are `rounded` with care keep their integers,
+    unless a larger bias has raised a scale; those with None there are still to be rounded, and get none.
     """
     values = {name: value.const_value for name, value in query.initializers(model).items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
@@ -63,9 +62,10 @@ def resolve(
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
         key = weight.node, weight.index
-        if key in rounded and rounded[key][0].same_grid(encoding):
-            constants[key] = rounded[key]
-        elif key in left:
+        known = rounded.get(key)
+        if known is not None and known[0].same_grid(encoding):
+            constants[key] = known
+        elif known is None and key in rounded:
             constants[key] = (encoding, np.zeros(0, arithmetic.narrowest(encoding.dtype)))
         else:
             constants[key] = (encoding, mapped.aside(arithmetic.quantize(array, encoding, precision=np.float64)))

@@ -50,11 +50,11 @@ def improve(
             watch(model, by_tensor(found), rows, progress=advance)
     best = best_candidates(plan, found)
     chosen = {grid: tries[grid][index] for grid, index in best.items()}
-    careful = {(weight.node, weight.index) for study in found for weight, _ in study.layers}
-    nearest = resolve(model, plan, seen, chosen=chosen, left=careful)
+    careful = {(weight.node, weight.index): None for study in found for weight, _ in study.layers}
+    nearest = resolve(model, plan, seen, chosen=chosen, rounded=careful)
     scales = _coarse_scales(model, plan, nearest)
     if scales:
-        nearest = resolve(model, plan, seen, scales, chosen, left=careful)
+        nearest = resolve(model, plan, seen, scales, chosen, rounded=careful)
     effort.stopwatch.lap("study")
     with events.stage("round the weights", layers) as advance:
         rounded = round_weights(blocks.resolve(model, blocked, nearest), found, advance)
