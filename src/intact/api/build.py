@@ -55,7 +55,7 @@ def build(
     - device: `cpu`, `qnn`, `openvino`, `rknn`, `dml` or a table (`intact.list_targets()`); arch="v75" or soc="SM8650"
       names the chip; assume_vnni, assume_ort, strict, ep_option, toolchain, io, timeout, max_memory.
     - precision: `uint8`, `int8`, `w8a16`, `int16`, `w4a16`, `w8`, `w4`, `fp16`, `fp32`, or `auto` with a goal; effort:
-      `fast`, `normal` or `high`; method, plan, rescue, optimize.
+      `fast` or `normal`; method, plan, rescue, optimize.
     - data: real inputs, as arrays by input name with samples on axis 0, an .npz, a folder of images, a text file, or a
       function that gives samples; test_data, samples, distribution, seed, tokenizer, state, and for images image_size,
       image_mean, image_std, image_order, image_layout. A quarter of `data` is held back to verify on.

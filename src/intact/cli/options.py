@@ -145,7 +145,7 @@ QUANT = (
     ),
     option("method", "How ranges are chosen: minmax, percentile, entropy, mse or auto."),
     option("plan", "A plan file, as `intact plan` writes it."),
-    option("effort", "fast (ranges only), normal or high. [default: normal]"),
+    option("effort", "fast (ranges only) or normal. [default: normal]"),
     option(
         "rescue",
         "Keep tensors that 8 bits cannot hold in 16 bits or float, or not. [default: rescue]",

@@ -113,7 +113,9 @@ def to_levels(values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | in
     levels = np.asarray(np.divide(values, scale))
     np.rint(levels, out=levels)
     levels += np.asarray(zero_point, levels.dtype)
-    np.clip(levels, *limits(dtype), out=levels)
+    least, greatest = limits(dtype)
+    np.maximum(levels, least, out=levels)
+    np.minimum(levels, greatest, out=levels)
     return levels
 
 

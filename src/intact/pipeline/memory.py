@@ -83,14 +83,14 @@ def _share(quant: QuantConfig | None) -> float:
 
 
 def _moments(shape: tuple[int, ...], effort: str) -> int:
-    """Bytes of the second moments of a layer's inputs, which efforts beyond `fast` take."""
+    """Bytes of the second moments of a layer's inputs, which the normal effort takes."""
     if effort == "fast" or len(shape) < 2:
         return 0
     # Loaded where it is needed, since a fast effort does without.
-    from intact.quantization.improve.effort import DEPTHS
+    from intact.quantization.improve.effort import NORMAL
 
     inputs = shape[0] if len(shape) == 2 else math.prod(shape[1:])
-    return 4 * inputs * min(inputs, DEPTHS[effort].together)
+    return 4 * inputs * min(inputs, NORMAL.together)
 
 
 def refuse_beyond(need: MemoryNeed, config: BuildConfig) -> None:

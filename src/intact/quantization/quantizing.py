@@ -225,7 +225,7 @@ def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[st
     same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
     begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)
     whole = blocks.split(model, given.plan, task.target, task.config).whole
-    studied = studies(model, whole, len(task.rows), DEPTHS[task.config.effort])
+    studied = studies(model, whole, len(task.rows))
     expect(studied, given.plan, candidates(given.plan, begun.settled()))
     task.stopwatch.lap("planning")
     with task.events.stage("study the layers", len(task.rows)) as advance, algebra.one_thread():
@@ -259,9 +259,9 @@ def _resolved(task: _Task, found: _Calibrated, blocked: blocks.Blocked) -> tuple
     model = found.model
     if task.improves:
         from intact.quantization.improve import improve
-        from intact.quantization.improve.effort import DEPTHS, Effort
+        from intact.quantization.improve.effort import Effort
 
-        effort = Effort(DEPTHS[task.config.effort], found.observed.run_seconds, task.events, task.stopwatch)
+        effort = Effort(found.observed.run_seconds, task.events, task.stopwatch)
         with algebra.one_thread():
             return improve(model, blocked, found.seen, task.rows, effort=effort, studied=found.observed.studied)
     resolved = blocks.resolve(model, blocked, resolve(model, blocked.rest, found.seen, found.given.weights))

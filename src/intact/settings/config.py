@@ -23,7 +23,7 @@ QuantType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4", "int2"]
 WeightType = Literal[QuantType, "float16"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16", "float16", "float"]
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
-Effort = Literal["fast", "normal", "high"]
+Effort = Literal["fast", "normal"]
 Distribution = Literal["normal", "uniform"]
 ExportTask = Literal[
     "feature-extraction",
@@ -119,8 +119,7 @@ class QuantConfig(Settings):
     )
     effort: Effort = Field(
         default="normal",
-        description="fast: ranges only; normal: also smoothing, equalization, rounding with feedback, bias correction; "
-        "high: the same from more of the data, which changes nothing where layers are small.",
+        description="fast: ranges only; normal: also smoothing, equalization, rounding with feedback, bias correction.",
     )
     rescue: bool = Field(default=True, description="Keep what 8 bits cannot hold in more, visibly.")
     method: Method = Field(default="auto", description="How ranges are chosen from what was observed.")

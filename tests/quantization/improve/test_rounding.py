@@ -14,7 +14,7 @@ from intact.quantization import quantizing
 from intact.quantization.calibration.resolve import Resolved
 from intact.quantization.improve.gptq import round_with_feedback
 from intact.quantization.improve.rounding import correct_biases, round_weights
-from intact.quantization.improve.study import studies
+from intact.quantization.improve.study import best_candidates, studies
 from intact.settings.config import QuantConfig
 from intact.targets.registry import load_target
 from tests.quantization.models import model
@@ -55,9 +55,26 @@ def test_parts_of_the_rows_and_grids_told_late_make_no_difference(told):
         assert sum(columns.shape[1] for columns in whole.kept) == len(x) and whole.tried == 0
         whole.expect((COARSE, FINE))
     assert whole.tried == len(x) and not whole.kept
-    np.testing.assert_allclose(whole.disturbance, found.disturbance, rtol=1e-5)
+    np.testing.assert_allclose(whole.disturbances, found.disturbances, rtol=1e-5)
     for index in (0, 1):
         np.testing.assert_allclose(whole.mean_on_grid(index), found.mean_on_grid(index), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gains", "taken"),
+    [
+        ([1.25] * 24, True),  # little, but on every row
+        ([1.25] * 23 + [1.1], False),  # too little on one of few
+        ([1.25] * 31 + [0.5], True),  # one row in 32 may lose
+        ([2.0] * 23 + [1.05], True),  # much on all rows together, and no row loses
+        ([4.0] * 23 + [0.9], False),  # much, but a row loses: there will be others
+        ([1.0] * 24, False),
+    ],
+)
+def test_a_grid_that_clips_has_to_be_better_on_nearly_every_row(gains, taken):
+    _, plan, _, found, _ = studied()
+    found.disturbances = [np.array([1.0, 1 / gain]) for gain in gains]
+    assert best_candidates(plan, [found]) == {plan.tensors[found.entry]: int(taken)}
 
 
 def test_the_noise_of_the_input_is_that_of_its_grid_in_every_row():

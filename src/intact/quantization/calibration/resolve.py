@@ -36,11 +36,14 @@ def resolve(
     seen: Mapping[str, Sketch],
     given: Mapping[tuple[str, int], Encoding] = MappingProxyType({}),
     chosen: Mapping[str, Encoding] = MappingProxyType({}),
+    *,
+    rounded: Mapping[tuple[str, int], tuple[Encoding, np.ndarray] | None] = MappingProxyType({}),
 ) -> Resolved:
     """Every grid of the plan with its scale and zero point, and the integers of weights and biases.
 
     `given` are encodings of weights, by (node, input), that are not to be chosen from the values; `chosen` are
-    encodings of grids, by name, that are settled already.
+    encodings of grids, by name, that are settled already. Weights that are `rounded` with care keep their integers,
+    unless a larger bias has raised a scale; those with None there are still to be rounded, and get none.
     """
     values = {name: value.const_value for name, value in query.initializers(model).items()}
     arrays = {name: tensor.numpy() for name, tensor in values.items() if tensor is not None}
@@ -58,8 +61,14 @@ def resolve(
         if bias is not None:
             scale = tensors[_entry_of_input(plan, nodes[weight.node])].scale
             encoding = _room_for_bias(encoding, _finite(bias.tensor, arrays[bias.tensor]), scale)
-        integers = arithmetic.quantize(array, encoding, precision=np.float64)
-        constants[weight.node, weight.index] = (encoding, mapped.aside(integers))
+        key = weight.node, weight.index
+        known = rounded.get(key)
+        if known is not None and known[0].same_grid(encoding):
+            constants[key] = known
+        elif known is None and key in rounded:
+            constants[key] = (encoding, np.zeros(0, arithmetic.narrowest(encoding.dtype)))
+        else:
+            constants[key] = (encoding, mapped.aside(arithmetic.quantize(array, encoding, precision=np.float64)))
     for bias in plan.biases:
         weight_encoding = constants[bias.node, 1][0]
         source = tensors[_entry_of_input(plan, nodes[bias.node])]

@@ -38,7 +38,7 @@ def improve(
     """
     effort = effort or Effort()
     plan, every, events = blocked.rest, blocked.whole, effort.events
-    found = studies(model, every, len(rows), effort.depth) if studied is None else studied
+    found = studies(model, every, len(rows)) if studied is None else studied
     layers = sum(len(study.layers) for study in found)
     if layers:
         seconds = effort.run_seconds + expected_seconds(found, len(rows))
@@ -50,19 +50,21 @@ def improve(
             watch(model, by_tensor(found), rows, progress=advance)
     best = best_candidates(plan, found)
     chosen = {grid: tries[grid][index] for grid, index in best.items()}
-    nearest = resolve(model, plan, seen, chosen=chosen)
+    careful = {(weight.node, weight.index): None for study in found for weight, _ in study.layers}
+    nearest = resolve(model, plan, seen, chosen=chosen, rounded=careful)
     scales = _coarse_scales(model, plan, nearest)
     if scales:
-        nearest = resolve(model, plan, seen, scales, chosen)
+        nearest = resolve(model, plan, seen, scales, chosen, rounded=careful)
     effort.stopwatch.lap("study")
     with events.stage("round the weights", layers) as advance:
         rounded = round_weights(blocks.resolve(model, blocked, nearest), found, advance)
     effort.stopwatch.lap("rounding")
     corrected, changed = correct_biases(model, plan, rounded, found, best)
-    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen)
-    final = blocks.resolve(corrected, blocked, final)
+    known = rounded.constants
+    final = resolve(corrected, plan, _seen_again(corrected, seen, changed), scales, chosen, rounded=known)
+    in_blocks = {(weight.node, weight.index): known[weight.node, weight.index] for weight in blocked.weights}
     effort.stopwatch.lap("correction")
-    return corrected, replace(final, constants={**final.constants, **_same_grids(every, rounded, final)})
+    return corrected, replace(final, constants={**final.constants, **in_blocks})
 
 
 def _coarse_scales(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> dict[tuple[str, int], Encoding]:
@@ -85,11 +87,3 @@ def _seen_again(model: ir.Model, seen: Mapping[str, Sketch], changed: tuple[str,
             result[name] = Sketch(histogram=seen[name].histogram)
             result[name].add(tensor.numpy())
     return result
-
-
-def _same_grids(
-    plan: QuantPlan, rounded: Resolved, final: Resolved
-) -> dict[tuple[str, int], tuple[Encoding, np.ndarray]]:
-    """Weights rounded with feedback whose grid is still the same: a larger bias may have raised a scale."""
-    keys = [(weight.node, weight.index) for weight in plan.weights]
-    return {key: rounded.constants[key] for key in keys if rounded.constants[key][0].same_grid(final.constants[key][0])}

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.numbers.encoding import to_levels
+from intact.numbers.encoding import narrowest, to_levels
 
 # Share of the mean diagonal that is added to H: what was not seen in calibration should not count as free.
 DAMPING = 0.01
 # Inputs whose errors are fed back one by one; those of all earlier ones are fed back in one product.
-_BLOCK = 32
+_BLOCK = 16
+# Up to so many inputs float32 holds the factor of H to a hundredth and better.
+_FLOAT32_INPUTS = 512
 
 
 def round_with_feedback(
@@ -26,9 +28,9 @@ def round_with_feedback(
     `moments` is, per group, the sum of input · inputᵀ over what was observed; `noise` the variance that quantizing the
     inputs adds to each of them, summed likewise.
     """
-    order, factor = _factor(moments.astype(np.float64), noise)
+    order, factor = _factor(moments, noise)
     # One row an input: rows are contiguous, and each is rounded as a whole.
-    wanted = np.take_along_axis(weights.astype(np.float32).transpose(0, 2, 1), order[..., None], axis=1)
+    wanted = _in_order(weights.transpose(0, 2, 1), order)
     scale, zero_point = (_by_input(values, order) for values in (scale, zero_point))
     errors, levels = np.empty_like(wanted), np.empty_like(wanted)
     inputs = wanted.shape[1]
@@ -41,9 +43,7 @@ def round_with_feedback(
             error = (found - zero) * step - wanted[:, row]
             levels[:, row], errors[:, row] = found, error
             left[:, row - start + 1 :] -= factor[:, row, row + 1 : stop, None] * error[:, None]
-    result = np.empty(levels.shape, np.int64)
-    np.put_along_axis(result, order[..., None], levels.astype(np.int64), axis=1)
-    return result.transpose(0, 2, 1)
+    return _in_order(levels, np.argsort(order, axis=1)).transpose(0, 2, 1).astype(narrowest(dtype))
 
 
 def _by_input(values: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -51,15 +51,24 @@ def _by_input(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     if values.ndim == 2:
         groups, outputs = values.shape
         return np.broadcast_to(values.astype(np.float32)[:, None, :], (groups, order.shape[1], outputs))
-    return np.take_along_axis(values.astype(np.float32).transpose(0, 2, 1), order[..., None], axis=1)
+    return _in_order(values.transpose(0, 2, 1), order)
+
+
+def _in_order(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The rows of each group in an order of its own, as float32."""
+    if len(order) == 1:  # rows are copied as a whole
+        return np.asarray(rows[0, order[0]], np.float32)[None]
+    return np.take_along_axis(rows.astype(np.float32), order[..., None], axis=1)
 
 
 def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
     """The order to round in, largest moments first, and U of H = U D Uᵀ in that order, with ones on its diagonal.
 
-    H is factored in float64, since inputs may depend on each other; in float32 the factor is exact enough to feed back
-    errors of less than a step.
+    H is factored in float64 where it is large, since inputs may depend on each other: what damping adds keeps its
+    condition below a hundred times its size. In float32 the factor is exact enough to feed back errors of less than a
+    step.
     """
+    moments = moments.astype(np.float32 if moments.shape[1] <= _FLOAT32_INPUTS else np.float64)
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     order = np.argsort(-diagonal, axis=1, kind="stable")
     h = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)

@@ -69,7 +69,12 @@ class Convolution:
     def columns(self, x: np.ndarray, most: int) -> np.ndarray:
         kernel = self.shape[2:]
         around = integer.paddings(x.shape[2:], kernel, self.strides, self.dilations, self.pads, self.auto_pad)
-        windows = integer.windows(np.pad(x, ((0, 0), (0, 0), *around)), kernel, self.strides, self.dilations)
+        padded = np.pad(x, ((0, 0), (0, 0), *around)) if any(map(any, around)) else x
+        if set(kernel) == {1}:  # single values, which need no windows
+            steps = tuple(slice(None, None, stride) for stride in self.strides)
+            windows = padded[(slice(None), slice(None), *steps)]
+        else:
+            windows = integer.windows(padded, kernel, self.strides, self.dilations)
         places = windows.shape[2 : x.ndim]
         chosen = np.unravel_index(spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
         index: tuple[np.ndarray | slice, ...] = (chosen[0], slice(None), *chosen[1:])
@@ -132,8 +137,10 @@ class Moments:
     def columns(self, x: np.ndarray) -> np.ndarray:
         """The columns of one row that are looked at: those with NaN or infinity are not."""
         columns = self.linear.columns(np.asarray(x, np.float32), self.most)
-        finite = np.isfinite(columns).all(axis=(0, 2))
-        return columns if finite.all() else columns[:, finite]
+        # One pass over them tells in nearly all cases that there are none.
+        if np.isfinite(columns.sum(dtype=np.float64)):
+            return columns
+        return columns[:, np.isfinite(columns).all(axis=(0, 2))]
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
@@ -142,7 +149,7 @@ class Moments:
     def add_columns(self, columns: np.ndarray) -> None:
         """Take in columns of the layer's inputs."""
         self.rows += columns.shape[1]
-        self.total += columns.sum(axis=1, dtype=np.float64)
+        self.total += np.ones(columns.shape[1], np.float32) @ columns
         for index, product in enumerate(self.products):
             part = np.ascontiguousarray(columns[:, :, index * self.block : (index + 1) * self.block])
             product += np.matmul(part.transpose(0, 2, 1), part)

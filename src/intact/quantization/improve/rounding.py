@@ -39,14 +39,14 @@ def _rounded(resolved: Resolved, study: Study, weight: WeightPlan, matrix: np.nd
     encoding, _ = resolved.constants[weight.node, weight.index]
     scale, zero_point = _of_weights(encoding, study.linear, matrix)
     integers = round_matrix(matrix, study.moments, scale, zero_point, encoding.dtype, noise)
-    return study.linear.weight(integers).astype(narrowest(encoding.dtype))
+    return np.ascontiguousarray(study.linear.weight(integers))
 
 
 def round_matrix(
     matrix: np.ndarray, moments: Moments, scale: np.ndarray, zero_point: np.ndarray, dtype: str, noise: float
 ) -> np.ndarray:
     """Integers of a weight seen as `matrix`, one block of the inputs whose moments are known after the other."""
-    integers = np.empty(matrix.shape, np.int64)
+    integers = np.empty(matrix.shape, narrowest(dtype))
     for index, product in enumerate(moments.products):
         part = slice(index * moments.block, (index + 1) * moments.block)
         step, zero = (values if values.ndim == 2 else values[:, :, part] for values in (scale, zero_point))
@@ -64,7 +64,9 @@ def correct_biases(
     corrections: dict[str, np.ndarray] = {}
     nodes = {node.name: node for node in model.graph}
     for study in studies:
-        before, after = study.moments.mean, study.mean_on_grid(chosen.get(plan.tensors[study.entry], 0))
+        after = study.mean_on_grid(chosen.get(plan.tensors[study.entry], 0))
+        means = study.moments.mean, study.moments.mean - after
+        before, moved = (mean[..., None].astype(np.float32) for mean in means)
         for weight, matrix in study.layers:
             name = _bias_of(nodes[weight.node], plan, weight)
             if name is None:
@@ -73,8 +75,9 @@ def correct_biases(
             scale, zero_point = _of_weights(encoding, study.linear, matrix)
             if scale.ndim == 2:
                 scale, zero_point = scale[..., None], zero_point[..., None]
-            rounded = (study.linear.matrix(integers) - zero_point) * scale.astype(np.float64)
-            error = (matrix * before[:, None, :] - rounded * after[:, None, :]).sum(axis=-1)
+            rounded = (study.linear.matrix(integers) - zero_point.astype(np.float32)) * scale
+            # W·before − R·after, as a sum of two small terms that float32 holds well.
+            error = (matrix - rounded) @ before + rounded @ moved
             corrections[name] = error.reshape(-1)
     result = model.clone()
     for name, error in corrections.items():

@@ -20,6 +20,10 @@ _TRIAL_COLUMNS = 1536
 # Rounding goes row by row and reads what it multiplies from memory: about this many times slower than a large product.
 _ROUNDING_FACTOR = 6.0
 _TRIAL_SIZE = 512
+# How many times less a grid that clips has to disturb a row if that is not as much on all rows together, and the share
+# of the rows that need not gain by it.
+WORTH_CLIPPING_EVERYWHERE = 1.2
+ROWS_THAT_MAY_LOSE = 1 / 32
 
 
 @dataclass(slots=True)
@@ -27,7 +31,8 @@ class Study:
     """The layers that read one tensor in the same way, and what was seen of it.
 
     Grids for the tensor are tried on some columns of each row: `moved` is, for each grid, the sum of their changes, and
-    `disturbance` the squared change of the layers' outputs. The columns are kept while the grids are not known.
+    `disturbances` holds, for each row, the squared change of the layers' outputs by grid. The columns are kept while
+    the grids are not known.
     """
 
     tensor: str
@@ -41,11 +46,10 @@ class Study:
     kept: list[np.ndarray] = field(default_factory=list)
     tried: int = 0
     moved: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    disturbance: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    disturbances: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        grids = len(self.candidates or ())
-        self.moved, self.disturbance = np.zeros((grids, *self.moments.total.shape)), np.zeros(grids)
+        self.moved, self.disturbances = np.zeros((len(self.candidates or ()), *self.moments.total.shape)), []
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
@@ -61,8 +65,8 @@ class Study:
         """Try these grids, on all columns that were kept and on those of rows to come."""
         self.candidates = candidates
         self.__post_init__()
-        if self.kept:
-            self._try(np.concatenate(self.kept, axis=1))
+        for columns in self.kept:
+            self._try(columns)
         self.kept = []
 
     def fresh(self) -> Study:
@@ -75,7 +79,7 @@ class Study:
         self.kept.extend(later.kept)
         self.tried += later.tried
         self.moved += later.moved
-        self.disturbance += later.disturbance
+        self.disturbances += later.disturbances
 
     def mean_on_grid(self, candidate: int) -> np.ndarray:
         """The mean column after quantization to one of the candidates."""
@@ -84,16 +88,24 @@ class Study:
     def _try(self, columns: np.ndarray) -> None:
         assert self.candidates is not None, "grids are tried once they are known"
         self.tried += columns.shape[1]
+        every = np.ones(columns.shape[1], np.float32)
+        changes = np.zeros(len(self.candidates))
         for index, candidate in enumerate(self.candidates):
+            same = next((i for i in range(index) if self.candidates[i].same_grid(candidate)), None)
+            if same is not None:  # several methods often find the same range
+                self.moved[index], changes[index] = self.moved[same], changes[same]
+                continue
             error = round_to_grid(columns, candidate)
             error -= columns
-            self.moved[index] += error.sum(axis=1, dtype=np.float64)
+            self.moved[index] += every @ error
             if len(self.candidates) > 1:
-                self.disturbance[index] += self._change(error)
+                changes[index] = self._change(error)
+        self.disturbances.append(changes)
 
     def _change(self, error: np.ndarray) -> float:
         """Squared change of all outputs, relative to the size of each layer's weights."""
-        return sum(float(np.sum(np.matmul(error, matrix) ** 2)) for matrix in self.projections)
+        changes = (np.matmul(error, matrix).reshape(-1) for matrix in self.projections)
+        return sum(float(np.dot(change, change)) for change in changes)
 
 
 def studies(model: ir.Model, plan: QuantPlan, rows: int, depth: Depth = NORMAL) -> list[Study]:
@@ -142,14 +154,22 @@ def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
     totals: dict[str, np.ndarray] = {}
     for study in seen:
         grid = plan.tensors[study.entry]
-        totals[grid] = totals.get(grid, 0.0) + study.disturbance
+        totals[grid] = totals.get(grid, 0.0) + np.array(study.disturbances)
     return {grid: _worth_it(total) for grid, total in totals.items()}
 
 
-def _worth_it(disturbance: np.ndarray) -> int:
-    """The least disturbing candidate, or the first (which clips nothing) where that is nearly as good."""
-    best = int(np.argmin(disturbance))
-    return best if disturbance[best] * WORTH_CLIPPING < disturbance[0] else 0
+def _worth_it(disturbances: np.ndarray) -> int:
+    """The candidate that disturbs all rows together least, or the first (which clips nothing) if that is not worth it.
+
+    What clips has to be better on nearly every single row: where a few rows lose what the others gain, there will be
+    more of those among the rows that are still to come.
+    """
+    total = disturbances.sum(axis=0)
+    best = int(np.argmin(total))
+    gains = np.sort(disturbances[:, 0] / np.maximum(disturbances[:, best], 1e-300))
+    least = gains[int(ROWS_THAT_MAY_LOSE * len(gains))] if len(gains) else 0.0
+    enough = least > WORTH_CLIPPING_EVERYWHERE or (least > 1 and total[0] > WORTH_CLIPPING * total[best])
+    return best if enough else 0
 
 
 def by_tensor(seen: Sequence[Study]) -> dict[str, list[Study]]:

@@ -18,7 +18,7 @@ from intact.numbers import encoding as arithmetic
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.improve.coarse_scales import COARSE, least_error_scales
-from intact.quantization.improve.effort import DEPTHS
+from intact.quantization.improve.effort import NORMAL
 from intact.quantization.improve.linear_layers import MatrixProduct, Moments
 from intact.quantization.improve.rounding import round_matrix
 from intact.quantization.planning.choose import wanted_by
@@ -94,8 +94,7 @@ def _moments(
     model: ir.Model, nodes: Sequence[ir.Node], rows: Rows, config: QuantConfig, events: Events
 ) -> dict[str, Moments]:
     """Second moments of what each node multiplies, by the name of that tensor."""
-    depth = DEPTHS[config.effort]
-    block = depth.block(config.weight_type)
+    block = NORMAL.block(config.weight_type)
     found: dict[str, Moments] = {}
     for node in nodes:
         source, weight = node.inputs[0], query.constant(node.inputs[1])
@@ -103,7 +102,7 @@ def _moments(
             continue
         view = MatrixProduct(bool(query.int_(node, "transB", 0)), False)
         matrix = view.matrix(weight)
-        most = depth.columns(matrix.shape[2], len(rows), block)
+        most = NORMAL.columns(matrix.shape[2], len(rows), block)
         found[source.name] = Moments.empty(view, matrix, most=most, block=block)
     with events.stage("study the layers", len(rows)) as advance:
         watch(model, {name: [moments] for name, moments in found.items()}, rows, progress=advance)
@@ -138,8 +137,8 @@ def encode(
     if moments is not None and moments.rows:
         spread = (np.repeat(values, size).reshape(outputs, -1) for values in (encoding.scale, encoding.zero_point))
         scale, zero_point = (values[None, :, :inputs] for values in spread)
-        rounded = round_matrix(matrix[None], moments, scale, zero_point, dtype, noise=0.0)[0] - low
-        levels.reshape(outputs, -1)[:, :inputs] = rounded
+        rounded = round_matrix(matrix[None], moments, scale, zero_point, dtype, noise=0.0)[0]
+        levels.reshape(outputs, -1)[:, :inputs] = rounded.astype(np.int64) - low
     scales, zeros = encoding.scale.reshape(outputs, -1), (encoding.zero_point - low).reshape(outputs, -1)
     return Weight(levels, scales, zeros, (high - low).bit_length())
 
