@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -140,20 +141,23 @@ def session(
     return ort_cpu.Session(model_or_path, outputs=outputs, threads=threads, prepack=not ort_cpu.is_large(model))
 
 
-def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-    """Outputs of a model for each row on the CPU, as it is written: without optimizations."""
+def stream(model_or_path: ir.Model | Path, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
+    """Outputs of a model for each row on the CPU, as it is written: without optimizations.
+
+    Rows that do not depend on the outputs of others may go through the pieces of a long graph `together`.
+    """
     opened = session(model_or_path)
-    return (opened.run(row) for row in rows)
+    return opened.stream(rows) if together else (opened.run(row) for row in rows)
 
 
 def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-    """The values of these tensors, inputs among them, for each row on the CPU; the next row is written over them."""
+    """The values of these tensors, inputs among them, for each row on the CPU."""
     inputs = {value.name for value in model.graph.inputs}
     computed = [name for name in names if name not in inputs]
     if not computed:
         return iter(rows)
-    opened = session(model, computed)
-    return ({**row, **opened.run_over(row)} for row in rows)
+    first, again = tee(rows)
+    return ({**row, **values} for values, row in zip(session(model, computed).stream(first), again, strict=True))
 
 
 class WatchedModel:
@@ -164,22 +168,55 @@ class WatchedModel:
         self._model = model
         self._outputs = [value.name or "" for value in model.graph.outputs]
         self._computed = [name for name in names if name not in inputs]
+        self._known: dict[bytes, Outputs] = {}
 
     @functools.cached_property
     def _session(self) -> ort_cpu.Session:
         return session(self._model, list(dict.fromkeys([*self._outputs, *self._computed])))
 
-    def stream(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
-        """Outputs of the model for each row."""
+    def stream(self, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
+        """Outputs of the model for each row; `together` as for the function of this name."""
+        if together:
+            return self._remembered(rows)
         return (self._session.run(row, self._outputs) for row in rows)
+
+    def _remembered(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
+        """Outputs for each row; those of the first rows that ever came are known when they come again."""
+        left = iter(rows)
+        while block := list(islice(left, pieces.ROWS)):
+            keys = list(map(_digest, block))
+            fresh = {key: row for key, row in zip(keys, block, strict=True) if key not in self._known}
+            found = dict(zip(fresh, self._session.stream(fresh.values(), self._outputs), strict=True))
+            yield from (self._known.get(key) or found[key] for key in keys)
+            self._remember(found)
+
+    def _remember(self, found: Mapping[bytes, Outputs]) -> None:
+        for key, outputs in found.items():
+            size = sum(np.asarray(array).nbytes for array in outputs.values())
+            if len(self._known) < pieces.ROWS and size <= BYTES_AT_ONCE // pieces.ROWS:
+                self._known[key] = outputs
 
     def close(self) -> None:
         """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
         self.__dict__.pop("_session", None)
 
-    def inside(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        """The values of the tensors, inputs among them, for each row; the next row is written over them."""
-        return ({**row, **self._session.run_over(row)} for row in rows)
+    def inside(self, rows: Sequence[data.Feeds]) -> Iterator[tuple[int, Outputs]]:
+        """The values of the tensors, inputs among them, in parts, each with the number of its row.
+
+        The next part is written over them.
+        """
+        inputs = dict(enumerate(rows))
+        for number, values in self._session.parts(rows):
+            yield number, {**inputs.pop(number, {}), **values}
+
+
+def _digest(row: Outputs) -> bytes:
+    """A row in short."""
+    found = hashlib.sha256()
+    for name, array in sorted(row.items()):
+        found.update(f"{name} {array.dtype} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
 
 
 def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outputs]:

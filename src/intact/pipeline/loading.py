@@ -50,7 +50,17 @@ class LoadedModel:
 
     def as_given(self) -> Runner:
         """The model as it was given, on the CPU; beside each row it is fed what is fixed."""
-        return Runner("original", execution.PLAIN, lambda rows: execution.stream(self.path, self.rows(rows)))
+        return self._runner(together=False)
+
+    def as_given_together(self) -> Runner:
+        """`as_given` for rows that do not depend on the outputs of others."""
+        return self._runner(together=True)
+
+    def _runner(self, *, together: bool) -> Runner:
+        def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+            return execution.stream(self.path, self.rows(rows), together=together)
+
+        return Runner("original", execution.PLAIN, outputs)
 
     def rows(self, rows: Iterable[data.Feeds]) -> Iterator[data.Feeds]:
         """Rows for the model as it was given."""
@@ -182,7 +192,11 @@ def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
 
 def _run(session: ort_cpu.Session, row: Outputs) -> Outputs:
     """The outputs for a row of the model as it was given, which may have inputs that another form does not take."""
-    return session.run({port.name: row[port.name] for port in session.inputs})
+    return session.run(_fed(session, row))
+
+
+def _fed(session: ort_cpu.Session, row: Outputs) -> Outputs:
+    return {port.name: row[port.name] for port in session.inputs}
 
 
 def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
@@ -191,7 +205,7 @@ def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model])
 
     def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
         session = execution.session(form[0], content=form[1], threads=threads)
-        return [_run(session, row) for row in rows]
+        return list(session.stream(_fed(session, row) for row in rows))
 
     with ThreadPoolExecutor(2) as pool:
         before, after = pool.map(run, forms)

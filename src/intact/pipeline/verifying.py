@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -20,6 +22,7 @@ from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel
 from intact.reports.figures import count
 from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
+from intact.runtime import ort_cpu
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 from intact.verification import clipped as clipping
@@ -60,6 +63,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         details["samples"] = len(rows)
         original = prepared.source.as_given()
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
+        original = original if states else prepared.source.as_given_together()
         details.update({"states": states} if states else {})
         quantized = built.before.quantized
         rows_done = execution.Furthest(advance)
@@ -105,9 +109,9 @@ def _runners(built: CompiledModel, quantized: WatchedModel, done: Callable[[], N
     prepared, rewritten = built.prepared, built.before.rewritten
     forms: list[tuple[Form, Streamer]] = []
     if prepared.is_quantized:
-        forms.append(("quantized", quantized.stream))
+        forms.append(("quantized", partial(quantized.stream, together=not in_turn)))
     if rewritten.applications or not (built.compiled.runs or forms):
-        forms.append(("rewritten", built.before.running.stream))
+        forms.append(("rewritten", partial(built.before.running.stream, together=not in_turn)))
     runners = [Runner(form, execution.PLAIN, run) for form, run in forms]
     return [*runners, _deployed(built, done, in_turn=in_turn)] if built.compiled.runs else runners
 
@@ -179,27 +183,38 @@ def _right_tensors(
     """The tensors of the float model for the first rows; the layers of the quantized one are compared with them."""
     if prepared.twin is None:
         return
-    tensors = query.values(prepared.twin.model).keys()
+    twin = prepared.twin.model
+    tensors = query.values(twin).keys()
     apart = layers_apart(prepared.model, tensors & {one.grid.base for one in errors})
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
     names = list(dict.fromkeys([*apart.feeds.values(), *compared]))
+    first, taken = rows[: layer_errors.ROWS], deque[Outputs]()
+
+    def feeds() -> Iterator[Outputs]:
+        for row, right in zip(first, execution.inside(twin, names, first), strict=True):
+            taken.append(right)
+            yield {**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}}
+
     try:
-        opened = execution.session(apart.model)
+        for alone in execution.stream(apart.model, feeds(), together=True):
+            right = taken.popleft()
+            layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
+            yield right
     except ModelError as error:
+        if error.code != ort_cpu.REFUSED:
+            raise
         # Branches that nothing computes in are beyond ONNX Runtime, though the whole model is not.
         log.events.note(f"the layers are not compared one by one: {error}")
-        return
-    first = rows[: layer_errors.ROWS]
-    for row, right in zip(first, execution.inside(prepared.twin.model, names, first), strict=True):
-        alone = opened.run({**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}})
-        layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
-        yield right
 
 
-def _told(rows: Iterable[Outputs], advance: Callable[[], None]) -> Iterator[Outputs]:
-    for row in rows:
-        yield row
-        advance()
+def _told(parts: Iterable[tuple[int, Outputs]], advance: Callable[[], None]) -> Iterator[Outputs]:
+    """The parts of rows; for each row that begins, one is counted."""
+    begun: set[int] = set()
+    for number, values in parts:
+        yield values
+        if number not in begun:
+            begun.add(number)
+            advance()
 
 
 def _warn_of_clipped(clipped: Sequence[clipping.Clipped], log: Log, *, shows: bool) -> None:
@@ -218,7 +233,8 @@ def clipping_doubts(
         return ()
     free = unrounded(prepared.model, {one.tensor for one in clipped})
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
-    changed = compare("quantized", execution.PLAIN, execution.stream(free, rows), quantized.stream(rows))
+    known = quantized.stream(rows, together=True)
+    changed = compare("quantized", execution.PLAIN, execution.stream(free, rows, together=True), known)
     limit = prepared.config.verdict.suspect_below_db
     if all(row.equal is not None or row.sqnr_db is None or row.sqnr_db >= limit for row in changed):
         return ()
