@@ -17,13 +17,13 @@ from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.matching import rewriter
-from intact.model import detect, fixed_inputs, io, normalize, query, randomness, upgrade
+from intact.model import detect, fixed_inputs, footprint, io, normalize, query, randomness, same_nodes, upgrade
 from intact.pipeline import execution, seen_types, trial
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
 from intact.rules.quantized.operator_signs import MatchWeightSign
-from intact.runtime import ort_cpu
+from intact.runtime import ort_cpu, pieces
 from intact.settings.config import BuildConfig
 from intact.verification.compare import Runner, compare
 
@@ -47,6 +47,8 @@ class LoadedModel:
     origin: Origin | None = None
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Inputs of the file that are constants of `model`."""
+    unchanged: bool = False
+    """True if `model` has the nodes and constants of the file, in operators that mean the same in both opsets."""
 
     def as_given(self) -> Runner:
         """The model as it was given, on the CPU; beside each row it is fed what is fixed."""
@@ -58,7 +60,9 @@ class LoadedModel:
 
     def _runner(self, *, together: bool) -> Runner:
         def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-            return execution.stream(self.path, self.rows(rows), together=together)
+            # A long graph runs in pieces that are cut from what was read: from what is in memory as well as anew.
+            in_memory = self.unchanged and pieces.is_long(self.model)
+            return execution.stream(self.model if in_memory else self.path, self.rows(rows), together=together)
 
         return Runner("original", execution.PLAIN, outputs)
 
@@ -96,7 +100,7 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         fixed = fixed_inputs.arrays(given, config.fixed_inputs, config.dims)
-        model = normalize.normalize(upgraded.model, dims=config.dims, fixed=fixed)
+        model = normalize.normalize_own(upgraded.model, dims=config.dims, fixed=fixed)
         log.warn(*_repeated(given), *upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
@@ -108,13 +112,14 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
             constant_folding.fold(model)
             model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
-        trial.refuse_bombs(path, model, config.dims)
+        trial.refuse_bombs(path, model, config.dims, unclaimed=not footprint.claims_shapes(given))
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
-        source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed)
+        unchanged = same_nodes.are_same(given, model)
+        source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed, unchanged)
         details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})
     for name, value in config.fixed_inputs.items():
         log.events.note(f"input {name} is a constant now, {json.dumps(value)}: the model does not take it any more")
-    differs = upgraded.from_opset != upgraded.to_opset
+    differs = upgraded.from_opset != upgraded.to_opset and not unchanged
     check = aside.submit(_check_upgrade, source, given) if differs else None
     aside.shutdown(wait=False)
     return source, UpgradeCheck(check, details)
