@@ -36,6 +36,8 @@ PLAIN = "onnxruntime, no optimizations"
 # a simulator that starts anew for every few of them spends more time on starting than on running.
 LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
 BYTES_AT_ONCE = 16 << 20
+# The inside of a long graph on a few rows is kept if it is smaller: to open its pieces once more takes longer.
+BYTES_KEPT = 128 << 20
 
 
 def runner(path: Path, config: CompileConfig, *, in_turn: bool = False, done: Callable[[], None] = nothing) -> Runner:
@@ -161,14 +163,19 @@ def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) ->
 
 
 class WatchedModel:
-    """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it."""
+    """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it.
+
+    In pieces it runs the first rows once, for all who ask for them later.
+    """
 
     def __init__(self, model: ir.Model, names: Sequence[str]) -> None:
         inputs = {value.name for value in model.graph.inputs}
         self._model = model
         self._outputs = [value.name or "" for value in model.graph.outputs]
         self._computed = [name for name in names if name not in inputs]
+        # Of rows, by their digests: the outputs, and the tensors until somebody has seen them.
         self._known: dict[bytes, Outputs] = {}
+        self._seen: dict[bytes, Outputs] = {}
 
     @functools.cached_property
     def _session(self) -> ort_cpu.Session:
@@ -176,25 +183,9 @@ class WatchedModel:
 
     def stream(self, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
         """Outputs of the model for each row; `together` as for the function of this name."""
-        if together:
+        if together and isinstance(self._session, pieces.SessionInPieces):
             return self._remembered(rows)
         return (self._session.run(row, self._outputs) for row in rows)
-
-    def _remembered(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
-        """Outputs for each row; those of the first rows that ever came are known when they come again."""
-        left = iter(rows)
-        while block := list(islice(left, pieces.ROWS)):
-            keys = list(map(_digest, block))
-            fresh = {key: row for key, row in zip(keys, block, strict=True) if key not in self._known}
-            found = dict(zip(fresh, self._session.stream(fresh.values(), self._outputs), strict=True))
-            yield from (self._known.get(key) or found[key] for key in keys)
-            self._remember(found)
-
-    def _remember(self, found: Mapping[bytes, Outputs]) -> None:
-        for key, outputs in found.items():
-            size = sum(np.asarray(array).nbytes for array in outputs.values())
-            if len(self._known) < pieces.ROWS and size <= BYTES_AT_ONCE // pieces.ROWS:
-                self._known[key] = outputs
 
     def close(self) -> None:
         """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
@@ -205,9 +196,38 @@ class WatchedModel:
 
         The next part is written over them.
         """
+        found = [self._seen.get(_digest(row)) if self._seen else None for row in rows]
+        self._seen = {}
+        known = {number: values for number, values in enumerate(found) if values is not None}
         inputs = dict(enumerate(rows))
-        for number, values in self._session.parts(rows):
+        for number, values in known.items() if len(known) == len(rows) else self._session.parts(rows):
             yield number, {**inputs.pop(number, {}), **values}
+
+    def _remembered(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
+        left = iter(rows)
+        while block := list(islice(left, pieces.ROWS)):
+            keys = list(map(_digest, block))
+            fresh = {key: row for key, row in zip(keys, block, strict=True) if key not in self._known}
+            found = dict(zip(fresh, self._run(fresh), strict=True))
+            yield from ({**self._known.get(key, {}), **found.get(key, {})} for key in keys)
+
+    def _run(self, rows: Mapping[bytes, Outputs]) -> list[dict[str, np.ndarray]]:
+        """Outputs for each row; of the first rows those, and the tensors, are kept if they are small."""
+        outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        if self._known or not rows:
+            return list(self._session.stream(rows.values(), self._outputs))
+        inside: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        size, asked = 0, frozenset(self._outputs)
+        for number, values in self._session.parts(rows.values()):
+            outputs[number] |= {name: array for name, array in values.items() if name in asked}
+            size += sum(array.nbytes for array in values.values())
+            if size <= BYTES_KEPT:
+                inside[number] |= values
+            else:
+                inside = [{} for _ in rows]
+        if size <= BYTES_KEPT:
+            self._known, self._seen = dict(zip(rows, outputs, strict=True)), dict(zip(rows, inside, strict=True))
+        return outputs
 
 
 def _digest(row: Outputs) -> bytes:

@@ -15,7 +15,8 @@ from intact import data
 from intact.errors import IntactError, ModelError
 from intact.events import Log
 from intact.model import query, randomness
-from intact.model.activation_grids import layers_apart, unrounded
+from intact.model.activation_grids import layers_apart, left_unrounded
+from intact.model.garbage_pause import tidy
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
 from intact.pipeline.execution import WatchedModel
@@ -32,6 +33,9 @@ from intact.verification.sequences import chained
 
 Outputs = Mapping[str, np.ndarray]
 Streamer = Callable[[Iterable[data.Feeds]], Iterator[Outputs]]
+# Layers that are compared one by one; of more, one in two, three or more is. Their report is as long as this.
+MOST_COMPARED = 2_000
+
 # Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
 Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | None]
 
@@ -71,8 +75,11 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
         built.before.running.close()
-        clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
+        tidy(prepared.model)
+        looked = _look_inside(prepared, quantized, log) if prepared.calibrated else _Inside()
+        clipped, errors = looked.clipped, looked.errors
         details["clipped"] = [asdict(one) for one in clipped]
+        details.update({"layers_compared": looked.compared, "layers": looked.layers} if looked.is_sample else {})
         doubts = clipping_doubts(prepared, quantized, clipped)
         _warn_of_clipped(clipped, log, shows=bool(doubts))
     for name, output in states.items():
@@ -161,20 +168,37 @@ def placed_once(built: CompiledModel, found: Verified, finder: Finder | None, lo
     return _once("debug", built, lambda: placed(built, found, finder, log))
 
 
-def _look_inside(
-    prepared: PreparedModel, quantized: WatchedModel, log: Log
-) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
-    """The tensors that leave the grids which calibration chose, and the error of every tensor on a grid."""
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The tensors that leave the grids which calibration chose, and the errors of so many of the tensors on grids."""
+
+    clipped: Sequence[clipping.Clipped] = ()
+    errors: tuple[LayerError, ...] = ()
+    compared: int = 0
+    layers: int = 0
+
+    @property
+    def is_sample(self) -> bool:
+        return self.compared < self.layers
+
+
+def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> _Inside:
+    """Compare the tensors on grids with their grids, and with those of the float model."""
     grids = clipping.watched(prepared.model)
     if not grids:
-        return [], ()
-    errors = [layer_errors.GridErrors(grid) for grid in grids.values()]
+        return _Inside()
+    every = -(-len(grids) // MOST_COMPARED)
+    errors = [layer_errors.GridErrors(grid) for grid in list(grids.values())[::every]]
+    if every > 1:
+        shown = f"{len(errors)} of {len(grids)}, one in {every}"
+        log.events.note(f"{shown}, layers are compared one by one with the float model: all of them would take long")
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
     with log.events.stage("compare the layers", len(rows)) as advance:
         right = _right_tensors(prepared, errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
-    return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
+    spreads = {} if prepared.twin is None else prepared.twin.spreads
+    return _Inside(found, layer_errors.records(errors, prepared.model, spreads), len(errors), len(grids))
 
 
 def _right_tensors(
@@ -185,15 +209,19 @@ def _right_tensors(
         return
     twin = prepared.twin.model
     tensors = query.values(twin).keys()
-    apart = layers_apart(prepared.model, tensors & {one.grid.base for one in errors})
+    grids = clipping.watched(prepared.model).values()
+    only = None if len(errors) == len(grids) else {one.grid.quantize for one in errors}
+    apart = layers_apart(prepared.model, tensors & {grid.base for grid in grids}, only)
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
     names = list(dict.fromkeys([*apart.feeds.values(), *compared]))
     first, taken = rows[: layer_errors.ROWS], deque[Outputs]()
+    read = {value.name for value in apart.model.graph.inputs}
 
     def feeds() -> Iterator[Outputs]:
         for row, right in zip(first, execution.inside(twin, names, first), strict=True):
             taken.append(right)
-            yield {**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}}
+            given = {name: array for name, array in row.items() if name in read}
+            yield {**given, **{name: right[tensor] for name, tensor in apart.feeds.items()}}
 
     try:
         for alone in execution.stream(apart.model, feeds(), together=True):
@@ -231,10 +259,11 @@ def clipping_doubts(
     """Doubt the data if the outputs change much with what is cut off; masked scores, for one, may be cut off freely."""
     if not clipped:
         return ()
-    free = unrounded(prepared.model, {one.tensor for one in clipped})
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
-    known = quantized.stream(rows, together=True)
-    changed = compare("quantized", execution.PLAIN, execution.stream(free, rows, together=True), known)
+    known = list(quantized.stream(rows, together=True))
+    with left_unrounded(prepared.model, {one.tensor for one in clipped}):
+        free = execution.stream(prepared.model, rows, together=True)
+        changed = compare("quantized", execution.PLAIN, free, known)
     limit = prepared.config.verdict.suspect_below_db
     if all(row.equal is not None or row.sqnr_db is None or row.sqnr_db >= limit for row in changed):
         return ()
