@@ -265,7 +265,7 @@ def _blocks(rows: Iterable[Feeds]) -> Iterator[list[Feeds]]:
 
 
 def _port(value: ir.Value) -> SessionPort:
-    """What is known of an input or output, in the words of ONNX Runtime."""
+    """An input or output as far as the model describes it, in the words of ONNX Runtime."""
     kind = "" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
     shape = () if value.shape is None else value.shape.dims
     return SessionPort(value.name or "", kind, tuple(size if isinstance(size, int) else size.value for size in shape))
