@@ -48,7 +48,7 @@ class LoadedModel:
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Inputs of the file that are constants of `model`."""
     unchanged: bool = False
-    """True if `model` has the nodes and constants of the file, in operators that mean the same in both opsets."""
+    """True if `model` is long and has the nodes and constants of the file, in operators that mean the same."""
 
     def as_given(self) -> Runner:
         """The model as it was given, on the CPU; beside each row it is fed what is fixed."""
@@ -61,8 +61,7 @@ class LoadedModel:
     def _runner(self, *, together: bool) -> Runner:
         def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
             # A long graph runs in pieces that are cut from what was read: from what is in memory as well as anew.
-            in_memory = self.unchanged and pieces.is_long(self.model)
-            return execution.stream(self.model if in_memory else self.path, self.rows(rows), together=together)
+            return execution.stream(self.model if self.unchanged else self.path, self.rows(rows), together=together)
 
         return Runner("original", execution.PLAIN, outputs)
 
@@ -114,7 +113,9 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
             _refuse_what_kills(path, model)
         trial.refuse_bombs(path, model, config.dims, unclaimed=not footprint.claims_shapes(given))
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
-        unchanged = same_nodes.are_same(given, model)
+        # To run both forms of a long graph takes long, and shows nothing where they are the same by definition.
+        unchanged = pieces.is_long(model) and same_nodes.are_same(given, model)
+        details.update({"upgrade_sqnr_db": None} if unchanged else {})
         source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed, unchanged)
         details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})
     for name, value in config.fixed_inputs.items():
