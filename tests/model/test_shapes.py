@@ -70,3 +70,35 @@ def test_a_declared_size_stays_where_none_follows(declared, expected) -> None:
     model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {body}'))
     shapes.infer_shapes(model)
     assert model.graph.outputs[0].shape == ir.Shape(expected)
+
+
+def test_where_little_is_unknown_only_that_is_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = " ".join(f"a{n + 1} = Relu(a{n})" for n in range(30))
+    text = f'<ir_version: 10, opset_import: ["": 21]> g (float[2,3] a0) => (float[2,3] y) {{ {steps} y = Neg(a30) }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    shapes.infer_shapes(model)
+    lost = model.graph.node(7).outputs[0]
+    lost.type, lost.shape = None, None
+    sizes: list[int] = []
+    inferred = onnx.shape_inference.infer_shapes
+
+    def counted(proto: onnx.ModelProto, **others: bool) -> onnx.ModelProto:
+        sizes.append(len(proto.graph.node))
+        return inferred(proto, **others)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", counted)
+    shapes.infer_shapes(model)
+    assert sizes == [1] and (lost.dtype, lost.shape) == (ir.DataType.FLOAT, ir.Shape([2, 3]))
+
+
+def test_what_a_part_does_not_tell_is_inferred_from_the_whole() -> None:
+    steps = " ".join(f"a{n + 1} = Relu(a{n})" for n in range(30))
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[2,3] a0) => (float[6,1] y)
+    <int64[2] one_six = {{6, 1}}> {{ {steps} s = Neg(one_six) t = Neg(s) b = Reshape(a30, t) y = Neg(b) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    shapes.infer_shapes(model)
+    expected = [(node.outputs[0].dtype, node.outputs[0].shape) for node in model.graph]
+    lost = model.graph.node(32).outputs[0]
+    lost.type, lost.shape = None, None
+    shapes.infer_shapes(model)
+    assert [(node.outputs[0].dtype, node.outputs[0].shape) for node in model.graph] == expected

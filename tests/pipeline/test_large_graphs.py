@@ -8,7 +8,7 @@ import pytest
 from intact.api.build import build
 from intact.events import Silence
 from intact.model import io
-from intact.pipeline import deployment
+from intact.pipeline import deployment, verifying
 from intact.runtime import loads, ort_cpu, pieces
 from tests.builder import from_text
 
@@ -60,25 +60,44 @@ def test_beyond_a_further_limit_the_portable_model_is_not_loaded_as_a_whole_and_
     assert any("model.qdq.onnx was loaded by ONNX Runtime in pieces" in text for text in notes.told)
 
 
-def test_a_build_that_runs_in_pieces_has_the_files_and_the_figures_of_one_that_does_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize("effort", ["fast", "normal"])
+def test_a_build_that_runs_in_pieces_has_the_files_and_the_figures_of_one_that_does_not(effort, tmp_path, monkeypatch):
     weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
     text = "a = MatMul(x, w) b = Relu(a) c = MatMul(b, w) d = Add(c, b) e = Relu(d) f = MatMul(e, w) y = Add(f, a)"
     io.save(from_text("(float[1,8] x) => (float[1,8] y)", text, weights={"w": weight}), tmp_path / "m.onnx")
     cut: list[int] = []
     opened = pieces.SessionInPieces.__init__
 
-    def counted(self, model, sessions, outputs):
-        cut.append(len(sessions))
-        opened(self, model, sessions, outputs)
+    def counted(self, model, found, *others):
+        cut.append(len(found))
+        opened(self, model, found, *others)
 
     monkeypatch.setattr(pieces.SessionInPieces, "__init__", counted)
-    whole = build(tmp_path / "m.onnx", output=tmp_path / "whole", device="cpu", effort="fast")
+    whole = build(tmp_path / "m.onnx", output=tmp_path / "whole", device="cpu", effort=effort)
     assert cut == []
     monkeypatch.setattr(pieces, "SHORTEST", 3)
     monkeypatch.setattr(pieces, "NODES", 2)
     monkeypatch.setattr(ort_cpu, "MOST_OPTIMIZED", 3)
-    parts = build(tmp_path / "m.onnx", output=tmp_path / "parts", device="cpu", effort="fast")
+    parts = build(tmp_path / "m.onnx", output=tmp_path / "parts", device="cpu", effort=effort)
     assert len(cut) >= 4 and max(cut) >= 3
     assert parts.accuracy == whole.accuracy
     for name in ("model.onnx", "model.qdq.onnx"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_of_very_many_layers_some_are_compared_one_by_one_with_the_same_figures_and_the_build_says_so(
+    tmp_path, monkeypatch
+):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    text = "a = MatMul(x, w) b = Relu(a) c = MatMul(b, w) d = Add(c, b) e = Relu(d) f = MatMul(e, w) y = Add(f, a)"
+    io.save(from_text("(float[1,8] x) => (float[1,8] y)", text, weights={"w": weight}), tmp_path / "m.onnx")
+    whole = build(tmp_path / "m.onnx", output=tmp_path / "whole", device="cpu", effort="fast")
+    known = {error.quantizer: error for error in whole.errors}
+    assert len(known) >= 3
+    monkeypatch.setattr(verifying, "MOST_COMPARED", 2)
+    notes = Notes()
+    some = build(tmp_path / "m.onnx", output=tmp_path / "some", device="cpu", effort="fast", events=notes)
+    assert 0 < len(some.errors) <= 2 and all(known[error.quantizer] == error for error in some.errors)
+    told = next(stage for stage in some.stages if stage.name == "verify").details
+    assert (told["layers_compared"], told["layers"]) == (len(some.errors), len(known))
+    assert any(f"{len(some.errors)} of {len(known)}" in text and "compared one by one" in text for text in notes.told)

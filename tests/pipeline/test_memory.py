@@ -6,8 +6,10 @@ import sys
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
+from bench.big_graphs import layers
 from bench.scale import MOST_APART, graph, measured
 from intact.api.build import build
 from intact.api.quantize import quantize
@@ -49,6 +51,15 @@ def test_weights_activations_and_nodes_are_counted():
     assert need.activations == memory.ACTIVATIONS * activation
     # In the file, copied by a session, three times in 8 bits, and once on its way to integers.
     assert need.weights == weight + weight + 3 * weight // 4 + memory.LARGEST_WEIGHT * weight
+
+
+def test_a_node_of_a_long_graph_needs_less():
+    def graph(nodes: int) -> int:
+        return memory.needed(ir.from_proto(layers(nodes)), CONFIG).graph
+
+    most = memory.NODES_AT_ONCE
+    few, many, more = (graph(nodes) for nodes in (most // 2, 2 * most, 3 * most))
+    assert 40_000 <= (more - many) / most <= 0.5 * (few - memory.PROGRAM) / (most // 2)
 
 
 def test_weights_outside_the_file_need_no_copy_of_their_own(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from intact.errors import ModelError
+from intact.model import shapes
 from intact.runtime import pieces
 from intact.runtime.ort_cpu import Session
 from intact.runtime.pieces import SessionInPieces
@@ -51,6 +54,52 @@ def test_pieces_give_the_tensors_of_the_whole_to_the_last_bit(names):
             for name, array in expected.items():
                 np.testing.assert_array_equal(found[name], array)
                 assert found[name].dtype == array.dtype
+
+
+@pytest.mark.parametrize("names", [None, ["q", "m", "y", "b"], ["x", "g"]])
+def test_rows_that_go_through_the_pieces_together_give_the_same(names, monkeypatch):
+    monkeypatch.setattr(pieces, "ROWS", 2)
+    model = layers()
+    rows = [{"x": row} for row in (X, X[:1], -2 * X)]
+    cut = pieces.opened(model, names)
+    expected = [Session(model, outputs=[name for name in names or ["y"] if name != "x"]).run(row) for row in rows]
+    found = list(cut.stream(iter(rows)))
+    parts = [{}, {}, {}]
+    for number, values in cut.parts(iter(rows)):
+        assert not parts[number].keys() & values.keys(), "each tensor comes once"
+        parts[number] |= {name: array.copy() for name, array in values.items()}
+    for row, right, one, other in zip(rows, expected, found, parts, strict=True):
+        assert list(one) == list(names or ["y"])
+        for name, array in {**right, **({"x": row["x"]} if "x" in one else {})}.items():
+            np.testing.assert_array_equal(one[name], array)
+            np.testing.assert_array_equal(other[name], array)
+
+
+def test_one_piece_is_open_at_a_time(monkeypatch):
+    alive, most = weakref.WeakSet(), []
+    opened = SessionInPieces._opened
+
+    def counted(self, piece):
+        session = opened(self, piece)
+        alive.add(session)
+        most.append(len(alive))
+        return session
+
+    monkeypatch.setattr(SessionInPieces, "_opened", counted)
+    typed = layers()
+    shapes.infer_shapes(typed)
+    list(pieces.opened(typed, ["c", "y"]).stream([{"x": X}, {"x": 2 * X}]))
+    assert len(most) >= 5 and max(most) <= 2, "the next is opened before the last is let go"
+
+
+def test_what_reads_constants_alone_is_in_the_piece_of_its_reader():
+    text = """u = DequantizeLinear(i, s, z) v = Neg(u) a = Relu(x) b = Neg(a) c = Relu(b) d = MatMul(c, v) y = Neg(d)"""
+    integers = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    model = from_text("(float[N,4] x) => (float[N,4] y)", text, weights={"i": integers, **STEPS})
+    found = pieces._cut(model, frozenset())
+    homes = [[node.op_type for node in piece.nodes] for piece in found]
+    assert next(ops for ops in homes if "MatMul" in ops)[-3:] == ["DequantizeLinear", "Neg", "MatMul"]
+    assert not any(value.name in "uv" for piece in found for value in piece.inputs), "no weight is handed over"
 
 
 def test_arrays_are_written_over_only_where_that_was_asked_for():

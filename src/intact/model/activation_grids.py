@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
+from intact.model.cutting import Cutter
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding, round_to_grid
 
@@ -69,15 +71,34 @@ def base_of(value: ir.Value) -> ir.Value:
 def unrounded(model: ir.Model, tensors: Collection[str] | None = None) -> ir.Model:
     """A copy of a quantized model in which activations, all or these, are not rounded; its weights are."""
     result = model.clone()
-    for node in list(result.graph):
+    _leave_unrounded(result, tensors)
+    return result
+
+
+@contextmanager
+def left_unrounded(model: ir.Model, tensors: Collection[str]) -> Iterator[None]:
+    """Let these activations of a quantized model be without rounding for as long as the block lasts."""
+    changed = _leave_unrounded(model, tensors)
+    try:
+        yield
+    finally:
+        for user, index, value in changed:
+            user.replace_input_with(index, value)
+
+
+def _leave_unrounded(model: ir.Model, tensors: Collection[str] | None) -> list[tuple[ir.Node, int, ir.Value]]:
+    """Let the readers of grids read what is before the grid; return each with the input and what it was."""
+    changed = []
+    for node in list(model.graph):
         if not _reads_grid(node):
             continue
         quantize = _writer(node)
         assert quantize is not None and quantize.inputs[0] is not None, "a grid has a writer"
         if tensors is None or quantize.inputs[0].name in tensors:
-            for user, index in node.outputs[0].uses():
+            for user, index in tuple(node.outputs[0].uses()):
+                changed.append((user, index, node.outputs[0]))
                 user.replace_input_with(index, quantize.inputs[0])
-    return result
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +114,12 @@ class LayersApart:
     results: dict[str, str]
 
 
-def layers_apart(model: ir.Model, known: Collection[str]) -> LayersApart:
-    """A copy of a quantized model whose layers depend on these tensors from outside, and not on each other."""
-    result = model.clone()
+def layers_apart(model: ir.Model, known: Collection[str], only: Collection[str] | None = None) -> LayersApart:
+    """A copy of a quantized model whose layers depend on these tensors from outside, and not on each other.
+
+    `only` names QuantizeLinear nodes: there are no others then than the layers before these.
+    """
+    result = model.clone() if only is None else _layers_before(model, known, only)
     names = edit.Names(result)
     inputs: dict[str, ir.Value] = {}
     seen: dict[str, ir.Value] = {}
@@ -103,7 +127,8 @@ def layers_apart(model: ir.Model, known: Collection[str]) -> LayersApart:
     for node, quantize, base in grids:
         assert quantize is not None, "a grid has a writer"
         behind, name = node.outputs[0], base.name or ""
-        seen.setdefault(quantize.name or "", behind)
+        if only is None or quantize.name in only:
+            seen.setdefault(quantize.name or "", behind)
         if name not in known:
             continue
         if name not in inputs:
@@ -117,7 +142,21 @@ def layers_apart(model: ir.Model, known: Collection[str]) -> LayersApart:
     result.graph.outputs[:] = list(seen.values())
     edit.prune(result)
     feeds = {value.name or "": name for name, value in inputs.items()}
+    if only is not None:
+        result.graph.inputs[:] = [value for value in result.graph.inputs if value.uses()]
+        # What is read beside its grid comes from outside, too.
+        left = [value.name or "" for value in result.graph.inputs]
+        feeds = {name: feeds.get(name, name) for name in left if name in feeds or name in known}
     return LayersApart(result, feeds, {name: value.name or "" for name, value in seen.items()})
+
+
+def _layers_before(model: ir.Model, known: Collection[str], only: Collection[str]) -> ir.Model:
+    """The nodes that compute these grids from the known tensors before them."""
+    grids = [(node, _writer(node)) for node in model.graph if _reads_grid(node)]
+    wanted = [(node, quantize) for node, quantize in grids if quantize is not None and quantize.name in only]
+    own = {base_of(node.outputs[0]).name for node, _ in wanted}
+    outputs = [node.outputs[0].name or "" for node, _ in wanted]
+    return Cutter(model).piece(outputs, {name for name in known if name not in own})
 
 
 def _puts_on_grid(node: ir.Node) -> bool:

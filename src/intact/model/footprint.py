@@ -25,7 +25,7 @@ Shape = tuple[int | str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """A copy of a model without what its file says about inner shapes, and the bytes of each result, where known."""
+    """A model without what its file says about inner shapes, and the bytes of each result, where known."""
 
     model: ir.Model
     sizes: Mapping[ir.Value, int]
@@ -38,18 +38,33 @@ class Footprint:
         return not self.unknown and not self.loops
 
 
-def of(model: ir.Model) -> Footprint:
-    """Work out what a run of `model` makes, with every free dimension of its inputs taken as 1."""
+def of(model: ir.Model, *, unclaimed: bool = False) -> Footprint:
+    """Work out what a run of `model` makes, with every free dimension of its inputs taken as 1.
+
+    `unclaimed` says that its file claims nothing about inner shapes: those that are known follow from the inputs.
+    """
+    copy = model if unclaimed and shapes.are_settled(model) else _inferred(model)
+    sizes = {value: _bytes(value) for value in _results(copy)}
+    known = {value: size for value, size in sizes.items() if size is not None}
+    loops = any(node.op_type == "Loop" for node in query.all_nodes(copy))
+    return Footprint(copy, known, tuple(value for value in sizes if value not in known), loops)
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    """A copy with the shapes that follow from the inputs, whatever the file claims."""
     copy = model.clone()
     _forget_shapes(copy)
     # A model whose shapes do not fit together may still run: what is not known is tried out.
     with contextlib.suppress(ModelError):
         copy = normalize.inline_functions(copy)
         shapes.infer_shapes(copy)
-    sizes = {value: _bytes(value) for value in _results(copy)}
-    known = {value: size for value, size in sizes.items() if size is not None}
-    loops = any(node.op_type == "Loop" for node in query.all_nodes(copy))
-    return Footprint(copy, known, tuple(value for value in sizes if value not in known), loops)
+    return copy
+
+
+def claims_shapes(given: ir.Model) -> bool:
+    """True if a file says something about shapes of what its nodes compute, beside those of its outputs."""
+    results = (value for node in query.all_nodes(given) for value in node.outputs if not value.is_graph_output())
+    return bool(given.functions) or any(value.shape is not None for value in results)
 
 
 def activations(model: ir.Model) -> int:

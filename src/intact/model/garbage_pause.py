@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ def tidy(model: ir.Model) -> None:
         gc.collect()
     if is_large and _is_paused:
         gc.freeze()
+    if is_large:
+        _give_back()
+
+
+def _give_back() -> None:
+    """Give free memory back to the system, which glibc keeps where sessions were; elsewhere nothing is to be done."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _grow_old() -> None:

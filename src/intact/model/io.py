@@ -39,6 +39,8 @@ EXTERNAL_THRESHOLD = 3 * 2**29
 # Small tensors (shapes, axes, scales) stay in the file, where shape inference can read them.
 EXTERNAL_MIN_BYTES = 1024
 EXTERNAL_ALIGNMENT = 4096
+# A session takes a copy of a constant that is smaller in less time than it finds it elsewhere.
+COPIED_BYTES = 1 << 14
 
 # Its number among the graphs of a model: bodies of nodes come behind it.
 MAIN_GRAPH = 0
@@ -112,7 +114,7 @@ def without_weights(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     """The model as a message that leaves the larger constants out, and those in use, by name, as arrays."""
     found = [(value, value.const_value) for value in model.graph.initializers.values()]
     plain = [(value, tensor) for value, tensor in found if tensor is not None and _is_plain(tensor)]
-    large = [(value, tensor) for value, tensor in plain if tensor.nbytes >= EXTERNAL_MIN_BYTES]
+    large = [(value, tensor) for value, tensor in plain if _bytes_of(tensor) >= COPIED_BYTES]
     hollow = {f"{MAIN_GRAPH}:{value.name}": external.hollow(tensor, value.name or "") for value, tensor in large}
     arrays = {
         value.name or "": np.require(tensor.numpy(), requirements=["C", "A"])
@@ -245,6 +247,8 @@ def _unpack(model: ir.Model) -> None:
 
 
 def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if type(tensor) is ir.Tensor:
+        return tensor  # as most are: asking for the class of a tensor takes long
     if not (isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor)):
         return tensor
     return ir.Tensor(
@@ -254,10 +258,12 @@ def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 def _is_plain(tensor: ir.TensorProtocol) -> bool:
     """True if a tensor is of a type that numpy has itself."""
-    if tensor.dtype == ir.DataType.STRING:
-        return False
-    dtype = tensor.dtype.numpy()
-    return dtype.isbuiltin == 1 and dtype.kind in "biuf"
+    return message.is_plain(tensor.dtype)
+
+
+def _bytes_of(tensor: ir.TensorProtocol) -> int:
+    """The size of a tensor of a type that numpy has itself."""
+    return tensor.numpy().nbytes if type(tensor) is ir.Tensor else tensor.nbytes
 
 
 def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -324,7 +330,7 @@ def _attribute_with(attribute: ir.Attr, tensors: list[ir.TensorProtocol]) -> ir.
 
 def _inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The tensor with its data in it, written in one way whichever of the fields of a message held it before."""
-    if not isinstance(tensor, ir.ExternalTensor):
+    if type(tensor) is ir.Tensor or not isinstance(tensor, ir.ExternalTensor):
         return _unpacked(tensor)
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -40,7 +41,8 @@ def part(
 def of(model: ir.Model, tensors: Mapping[ir.Value, ir.TensorProtocol], *, described: bool = True) -> onnx.ModelProto:
     """The message of a model, with these tensors for those initializers of its main graph.
 
-    Where it is not `described`, types and shapes of initializers are not repeated beside their tensors.
+    Where it is not `described`, types and shapes of initializers are not repeated beside their tensors; a part of a
+    model leaves out those of all results that follow from ONNX's own operators.
     """
     graph = model.graph
     if model.functions or _has_annotations(graph):
@@ -74,6 +76,7 @@ class _Writer:
 
     def write(self, graph: ir.Graph, tensors: Mapping[ir.Value, ir.TensorProtocol], *, described: bool) -> None:
         written, inputs = self._message.graph, {value.name for value in graph.inputs}
+        is_part = isinstance(graph, _SeenGraph)
         for name, value in graph.initializers.items():
             tensor = tensors.get(value, value.const_value)
             if described and name not in inputs:
@@ -82,7 +85,7 @@ class _Writer:
                 _write_tensor(written.initializer.add(), tensor, name)
         for node in graph:
             _write_node(written.node.add(), node, self._message.ir_version)
-            for value in node.outputs:
+            for value in () if is_part and not node.domain else node.outputs:
                 if not value.is_graph_output():
                     self._describe(value)
 
@@ -124,9 +127,17 @@ def _write_tensor(message: onnx.TensorProto, tensor: ir.TensorProtocol, name: st
 
 def _is_bytes(tensor: ir.TensorProtocol) -> bool:
     """True if the bytes of the array are those of the message; narrow integers are packed there."""
-    dtype = tensor.dtype.numpy()
-    is_plain = dtype.isbuiltin == 1 and dtype.kind in "biuf" and sys.byteorder == "little"
-    return is_plain and dtype == tensor.numpy().dtype
+    dtype = tensor.dtype
+    return is_plain(dtype) and sys.byteorder == "little" and dtype.numpy() == tensor.numpy().dtype
+
+
+@functools.cache
+def is_plain(dtype: ir.DataType) -> bool:
+    """True if numpy has a type itself."""
+    if dtype == ir.DataType.STRING:
+        return False
+    found = dtype.numpy()
+    return found.isbuiltin == 1 and found.kind in "biuf"
 
 
 def _write_node(message: onnx.NodeProto, node: ir.Node, ir_version: int) -> None:

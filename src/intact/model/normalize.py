@@ -26,7 +26,13 @@ def normalize(
     `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The inputs in
     `fixed` become constants. The nodes of `model` must be sorted, as `io.load` leaves them.
     """
-    result = model.clone()
+    return normalize_own(model.clone(), dims=dims, fixed=fixed)
+
+
+def normalize_own(
+    result: ir.Model, *, dims: Mapping[str, int] | None = None, fixed: Mapping[str, np.ndarray] | None = None
+) -> ir.Model:
+    """`normalize` for a model that nobody else holds, which saves the copy: it is changed in place."""
     _fix_initializers(result)
     _free_negative_dims(result)
     _fix_dims(result, dims or {})

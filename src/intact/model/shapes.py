@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 import onnx.shape_inference
@@ -25,27 +25,59 @@ LIKE_THEIR_INPUT = {
     ("com.microsoft", "SkipLayerNormalization"),
 }
 
+# Where no more than one in so many values is unknown, the others are not inferred again.
+MOST_ALONE = 20
+
 INFERRED = "inferred shape"
 """In the `meta` of an output: the shape that its operators give, whatever the file declares."""
 
 
 def infer_shapes(model: ir.Model) -> None:
     """Write down every element type and shape that follows from the inputs; what is unknown stays unknown."""
-    if message.is_flat(model) and all(map(_is_settled, _values(model.graph))):
+    unsettled = [value for value in _values(model.graph) if not _is_settled(value)] if message.is_flat(model) else None
+    if unsettled is not None and not unsettled:
         return  # onnx leaves what is known as it is, and every stage asks
     with no_collection():
-        proto = _stand_in(model)
-        declared = {value: value.shape for value in model.graph.outputs if _is_result(value)}
-        _forget_shapes(proto, {value.name or "" for value in declared})
-        try:
-            inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
-            return  # ONNX Runtime infers by rules of its own, and runs what those of onnx stumble over
-        _copy_types(model.graph, inferred.graph)
-        for value, shape in declared.items():
-            value.shape = _merged(value.shape, shape)
-        for value in filter(_is_result, model.graph.outputs):
-            value.meta[INFERRED] = value.shape
+        # Behind most edits little is unknown, and follows from what is not.
+        if unsettled is not None and MOST_ALONE * len(unsettled) <= len(model.graph):
+            part = _nodes_of(model, unsettled)
+            if part is not None and _infer(part) and all(map(_is_settled, unsettled)):
+                return
+        _infer(model)
+
+
+def are_settled(model: ir.Model) -> bool:
+    """True if type and shape of every value are known, and no dimension is free."""
+    return message.is_flat(model) and all(map(_is_settled, _values(model.graph)))
+
+
+def _infer(model: ir.Model) -> bool:
+    """Infer what is unknown in a model, or in a part of one; False if onnx stumbles over it."""
+    proto = _stand_in(model)
+    declared = {value: value.shape for value in model.graph.outputs if _is_result(value)}
+    _forget_shapes(proto, {value.name or "" for value in declared})
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
+        return False  # ONNX Runtime infers by rules of its own, and runs what those of onnx stumble over
+    _copy_types(model.graph, inferred.graph)
+    for value, shape in declared.items():
+        value.shape = _merged(value.shape, shape)
+    for value in filter(_is_result, model.graph.outputs):
+        value.meta[INFERRED] = value.shape
+    return True
+
+
+def _nodes_of(model: ir.Model, values: Sequence[ir.Value]) -> ir.Model | None:
+    """The nodes that compute these values, as a part of the model; None where one is no result of a node."""
+    found = dict.fromkeys(value.producer() for value in values)
+    nodes = [node for node in found if node is not None]
+    if len(nodes) < len(found):
+        return None
+    read = (value for node in nodes for value in node.inputs if value is not None and not value.is_initializer())
+    inputs = {value: None for value in read if value.producer() not in found}
+    outputs = [value for node in nodes for value in node.outputs if value.is_graph_output()]
+    return message.part(model, nodes, inputs, outputs)
 
 
 def _is_result(value: ir.Value) -> bool:
@@ -120,7 +152,7 @@ def _make_identity(node: onnx.NodeProto) -> None:
 def _copy_types(graph: ir.Graph, known: onnx.GraphProto) -> None:
     infos = (*known.input, *known.value_info, *known.output)
     found = {info.name: info.type for info in infos if not proto_check.holds_map(info.type)}
-    for name, value in ir.convenience.create_value_mapping(graph, include_subgraphs=False).items():
+    for name, value in {value.name or "": value for value in _values(graph)}.items():
         if name in found:
             value.type = ir.serde.deserialize_type_proto_for_type(found[name]) or value.type
             shape = ir.serde.deserialize_type_proto_for_shape(found[name])

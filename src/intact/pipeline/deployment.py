@@ -89,7 +89,9 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         before, after = watched(quantized), WatchedModel(rewritten.model, [])
         # A model that was repaired first is no form that runs later.
         outputs = (
-            zip(before.stream(rows), after.stream(rows), strict=True) if repaired.model is quantized.model else None
+            zip(before.stream(rows, together=True), after.stream(rows, together=True), strict=True)
+            if repaired.model is quantized.model
+            else None
         )
         known = KnownRewriting(seen, outputs, None if quantized.twin is None else quantized.twin.model)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))

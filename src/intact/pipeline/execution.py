@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ PLAIN = "onnxruntime, no optimizations"
 # a simulator that starts anew for every few of them spends more time on starting than on running.
 LEAST_AT_ONCE, MOST_AT_ONCE = 64, 192
 BYTES_AT_ONCE = 16 << 20
+# The inside of a long graph on a few rows is kept if it is smaller: to open its pieces once more takes longer.
+BYTES_KEPT = 128 << 20
 
 
 def runner(path: Path, config: CompileConfig, *, in_turn: bool = False, done: Callable[[], None] = nothing) -> Runner:
@@ -140,46 +143,100 @@ def session(
     return ort_cpu.Session(model_or_path, outputs=outputs, threads=threads, prepack=not ort_cpu.is_large(model))
 
 
-def stream(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-    """Outputs of a model for each row on the CPU, as it is written: without optimizations."""
+def stream(model_or_path: ir.Model | Path, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
+    """Outputs of a model for each row on the CPU, as it is written: without optimizations.
+
+    Rows that do not depend on the outputs of others may go through the pieces of a long graph `together`.
+    """
     opened = session(model_or_path)
-    return (opened.run(row) for row in rows)
+    return opened.stream(rows) if together else (opened.run(row) for row in rows)
 
 
 def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-    """The values of these tensors, inputs among them, for each row on the CPU; the next row is written over them."""
+    """The values of these tensors, inputs among them, for each row on the CPU."""
     inputs = {value.name for value in model.graph.inputs}
     computed = [name for name in names if name not in inputs]
     if not computed:
         return iter(rows)
-    opened = session(model, computed)
-    return ({**row, **opened.run_over(row)} for row in rows)
+    first, again = tee(rows)
+    return ({**row, **values} for values, row in zip(session(model, computed).stream(first), again, strict=True))
 
 
 class WatchedModel:
-    """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it."""
+    """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it.
+
+    In pieces it runs the first rows once, for all who ask for them later.
+    """
 
     def __init__(self, model: ir.Model, names: Sequence[str]) -> None:
         inputs = {value.name for value in model.graph.inputs}
         self._model = model
         self._outputs = [value.name or "" for value in model.graph.outputs]
         self._computed = [name for name in names if name not in inputs]
+        # Of rows, by their digests: the outputs, and the tensors until somebody has seen them.
+        self._known: dict[bytes, Outputs] = {}
+        self._seen: dict[bytes, Outputs] = {}
 
     @functools.cached_property
     def _session(self) -> ort_cpu.Session:
         return session(self._model, list(dict.fromkeys([*self._outputs, *self._computed])))
 
-    def stream(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
-        """Outputs of the model for each row."""
+    def stream(self, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
+        """Outputs of the model for each row; `together` as for the function of this name."""
+        if together and isinstance(self._session, pieces.SessionInPieces):
+            return self._remembered(rows)
         return (self._session.run(row, self._outputs) for row in rows)
 
     def close(self) -> None:
         """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
         self.__dict__.pop("_session", None)
 
-    def inside(self, rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
-        """The values of the tensors, inputs among them, for each row; the next row is written over them."""
-        return ({**row, **self._session.run_over(row)} for row in rows)
+    def inside(self, rows: Sequence[data.Feeds]) -> Iterator[tuple[int, Outputs]]:
+        """The values of the tensors, inputs among them, in parts, each with the number of its row.
+
+        The next part is written over them.
+        """
+        found = [self._seen.get(_digest(row)) if self._seen else None for row in rows]
+        self._seen = {}
+        known = {number: values for number, values in enumerate(found) if values is not None}
+        inputs = dict(enumerate(rows))
+        for number, values in known.items() if len(known) == len(rows) else self._session.parts(rows):
+            yield number, {**inputs.pop(number, {}), **values}
+
+    def _remembered(self, rows: Iterable[Outputs]) -> Iterator[Outputs]:
+        left = iter(rows)
+        while block := list(islice(left, pieces.ROWS)):
+            keys = list(map(_digest, block))
+            fresh = {key: row for key, row in zip(keys, block, strict=True) if key not in self._known}
+            found = dict(zip(fresh, self._run(fresh), strict=True))
+            yield from ({**self._known.get(key, {}), **found.get(key, {})} for key in keys)
+
+    def _run(self, rows: Mapping[bytes, Outputs]) -> list[dict[str, np.ndarray]]:
+        """Outputs for each row; of the first rows those, and the tensors, are kept if they are small."""
+        outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        if self._known or not rows:
+            return list(self._session.stream(rows.values(), self._outputs))
+        inside: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        size, asked = 0, frozenset(self._outputs)
+        for number, values in self._session.parts(rows.values()):
+            outputs[number] |= {name: array for name, array in values.items() if name in asked}
+            size += sum(array.nbytes for array in values.values())
+            if size <= BYTES_KEPT:
+                inside[number] |= values
+            else:
+                inside = [{} for _ in rows]
+        if size <= BYTES_KEPT:
+            self._known, self._seen = dict(zip(rows, outputs, strict=True)), dict(zip(rows, inside, strict=True))
+        return outputs
+
+
+def _digest(row: Outputs) -> bytes:
+    """A row in short."""
+    found = hashlib.sha256()
+    for name, array in sorted(row.items()):
+        found.update(f"{name} {array.dtype} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
 
 
 def run(model_or_path: ir.Model | Path, rows: Iterable[data.Feeds]) -> list[Outputs]:

@@ -17,13 +17,13 @@ from intact.events import Log
 from intact.exporting import origin
 from intact.linting import kernels
 from intact.matching import rewriter
-from intact.model import detect, fixed_inputs, io, normalize, query, randomness, upgrade
+from intact.model import detect, fixed_inputs, footprint, io, normalize, query, randomness, same_nodes, upgrade
 from intact.pipeline import execution, seen_types, trial
 from intact.pipeline.execution import Outputs
 from intact.results import Origin
 from intact.rules.float import constant_folding
 from intact.rules.quantized.operator_signs import MatchWeightSign
-from intact.runtime import ort_cpu
+from intact.runtime import ort_cpu, pieces
 from intact.settings.config import BuildConfig
 from intact.verification.compare import Runner, compare
 
@@ -47,10 +47,23 @@ class LoadedModel:
     origin: Origin | None = None
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Inputs of the file that are constants of `model`."""
+    unchanged: bool = False
+    """True if `model` is long and has the nodes and constants of the file, in operators that mean the same."""
 
     def as_given(self) -> Runner:
         """The model as it was given, on the CPU; beside each row it is fed what is fixed."""
-        return Runner("original", execution.PLAIN, lambda rows: execution.stream(self.path, self.rows(rows)))
+        return self._runner(together=False)
+
+    def as_given_together(self) -> Runner:
+        """`as_given` for rows that do not depend on the outputs of others."""
+        return self._runner(together=True)
+
+    def _runner(self, *, together: bool) -> Runner:
+        def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
+            # A long graph runs in pieces that are cut from what was read: from what is in memory as well as anew.
+            return execution.stream(self.model if self.unchanged else self.path, self.rows(rows), together=together)
+
+        return Runner("original", execution.PLAIN, outputs)
 
     def rows(self, rows: Iterable[data.Feeds]) -> Iterator[data.Feeds]:
         """Rows for the model as it was given."""
@@ -86,7 +99,7 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
         given = io.load(path)
         upgraded = upgrade.upgrade(given)
         fixed = fixed_inputs.arrays(given, config.fixed_inputs, config.dims)
-        model = normalize.normalize(upgraded.model, dims=config.dims, fixed=fixed)
+        model = normalize.normalize_own(upgraded.model, dims=config.dims, fixed=fixed)
         log.warn(*_repeated(given), *upgraded.notes)
         details.update(opset_from=upgraded.from_opset, opset_to=upgraded.to_opset)
         found = origin.of_model(given)
@@ -98,13 +111,16 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
             constant_folding.fold(model)
             model = _with_kernels(model, log)
             _refuse_what_kills(path, model)
-        trial.refuse_bombs(path, model, config.dims)
+        trial.refuse_bombs(path, model, config.dims, unclaimed=not footprint.claims_shapes(given))
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
-        source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed)
+        # To run both forms of a long graph takes long, and shows nothing where they are the same by definition.
+        unchanged = pieces.is_long(model) and same_nodes.are_same(given, model)
+        details.update({"upgrade_sqnr_db": None} if unchanged else {})
+        source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed, unchanged)
         details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})
     for name, value in config.fixed_inputs.items():
         log.events.note(f"input {name} is a constant now, {json.dumps(value)}: the model does not take it any more")
-    differs = upgraded.from_opset != upgraded.to_opset
+    differs = upgraded.from_opset != upgraded.to_opset and not unchanged
     check = aside.submit(_check_upgrade, source, given) if differs else None
     aside.shutdown(wait=False)
     return source, UpgradeCheck(check, details)
@@ -182,7 +198,11 @@ def _runs(rows: Sequence[Outputs], path: Path, given: ir.Model) -> bool:
 
 def _run(session: ort_cpu.Session, row: Outputs) -> Outputs:
     """The outputs for a row of the model as it was given, which may have inputs that another form does not take."""
-    return session.run({port.name: row[port.name] for port in session.inputs})
+    return session.run(_fed(session, row))
+
+
+def _fed(session: ort_cpu.Session, row: Outputs) -> Outputs:
+    return {port.name: row[port.name] for port in session.inputs}
 
 
 def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model]) -> float | None:
@@ -191,7 +211,7 @@ def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model])
 
     def run(form: tuple[ir.Model | Path, ir.Model]) -> list[Outputs]:
         session = execution.session(form[0], content=form[1], threads=threads)
-        return [_run(session, row) for row in rows]
+        return list(session.stream(_fed(session, row) for row in rows))
 
     with ThreadPoolExecutor(2) as pool:
         before, after = pool.map(run, forms)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import footprint, io, query
 from intact.numbers.integer_types import bits
-from intact.runtime import ort_cpu
+from intact.runtime import ort_cpu, pieces
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.settings.memory_size import bytes_of, gigabytes
 
@@ -25,6 +25,9 @@ from intact.settings.memory_size import bytes_of, gigabytes
 # all forms that are alive at once, and the rows that calibration runs at once, each with its tensors and a copy.
 PROGRAM = 120_000_000
 NODE = 88_000
+# Of the nodes beyond so many, whose quantized form runs in pieces, one piece is a session at a time.
+NODES_AT_ONCE = pieces.SHORTEST // 2
+NODE_IN_PIECES = 40_000
 ACTIVATIONS = 4
 # The numbers on the way from a weight to its integers are two arrays of float64.
 LARGEST_WEIGHT = 6
@@ -69,7 +72,7 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     # Weights alone are rounded before any session of the result is made.
     held = copied + rounded if calibrates else max(copied, rounded)
     return MemoryNeed(
-        PROGRAM + NODE * nodes,
+        PROGRAM + NODE * min(nodes, NODES_AT_ONCE) + NODE_IN_PIECES * max(0, nodes - NODES_AT_ONCE),
         inside + studied + held,
         ACTIVATIONS * footprint.activations(model),
     )

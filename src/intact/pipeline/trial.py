@@ -42,11 +42,16 @@ class TrialOrder(TypedDict):
     seconds: int
 
 
-def refuse_bombs(path: Path, model: ir.Model, dims: Mapping[str, int] | None = None) -> None:
-    """Refuse the model of a file if a run takes far more memory or time than anything of its size has a use for."""
+def refuse_bombs(
+    path: Path, model: ir.Model, dims: Mapping[str, int] | None = None, *, unclaimed: bool = False
+) -> None:
+    """Refuse the model of a file if a run takes far more memory or time than anything of its size has a use for.
+
+    `unclaimed` says that the file claims nothing about inner shapes.
+    """
     if os.environ.get(footprint.TRUST) == "1" or compiling.is_compiled(model):
         return
-    found = _looked_at(model)
+    found = _looked_at(footprint.of(model, unclaimed=unclaimed))
     footprint.check(found)
     if not found.is_known:
         _try_out(path, dims or {}, found.model)
@@ -59,9 +64,8 @@ def check_files(*paths: Path) -> None:
             refuse_bombs(path, io.load(path))
 
 
-def _looked_at(model: ir.Model) -> Footprint:
+def _looked_at(found: Footprint) -> Footprint:
     """The sizes of all results, as ONNX infers them, or else ONNX Runtime, which knows operators of its own."""
-    found = footprint.of(model)
     names = [value.name or "" for value in found.unknown if value.graph is found.model.graph]
     if not names or found.loops:
         return found

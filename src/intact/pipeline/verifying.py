@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -13,7 +15,8 @@ from intact import data
 from intact.errors import IntactError, ModelError
 from intact.events import Log
 from intact.model import query, randomness
-from intact.model.activation_grids import layers_apart, unrounded
+from intact.model.activation_grids import layers_apart, left_unrounded
+from intact.model.garbage_pause import tidy
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
 from intact.pipeline.execution import WatchedModel
@@ -30,6 +33,9 @@ from intact.verification.sequences import chained
 
 Outputs = Mapping[str, np.ndarray]
 Streamer = Callable[[Iterable[data.Feeds]], Iterator[Outputs]]
+# Layers that are compared one by one; of more, one in two, three or more is. Their report is as long as this.
+MOST_COMPARED = 2_000
+
 # Names the first node at which a device leaves the CPU on some rows, in a sentence; None where it finds none.
 Finder = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], str | None]
 
@@ -61,6 +67,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         details["samples"] = len(rows)
         original = prepared.source.as_given()
         states = execution.states_of(prepared.config.states, prepared.source.model, rows, original)
+        original = original if states else prepared.source.as_given_together()
         details.update({"states": states} if states else {})
         quantized = built.before.quantized
         rows_done = execution.Furthest(advance)
@@ -68,8 +75,11 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
         built.before.running.close()
-        clipped, errors = _look_inside(prepared, quantized, log) if prepared.calibrated else ([], ())
+        tidy(prepared.model)
+        looked = _look_inside(prepared, quantized, log) if prepared.calibrated else _Inside()
+        clipped, errors = looked.clipped, looked.errors
         details["clipped"] = [asdict(one) for one in clipped]
+        details.update({"layers_compared": looked.compared, "layers": looked.layers} if looked.is_sample else {})
         doubts = clipping_doubts(prepared, quantized, clipped)
         _warn_of_clipped(clipped, log, shows=bool(doubts))
     for name, output in states.items():
@@ -106,9 +116,9 @@ def _runners(built: CompiledModel, quantized: WatchedModel, done: Callable[[], N
     prepared, rewritten = built.prepared, built.before.rewritten
     forms: list[tuple[Form, Streamer]] = []
     if prepared.is_quantized:
-        forms.append(("quantized", quantized.stream))
+        forms.append(("quantized", partial(quantized.stream, together=not in_turn)))
     if rewritten.applications or not (built.compiled.runs or forms):
-        forms.append(("rewritten", built.before.running.stream))
+        forms.append(("rewritten", partial(built.before.running.stream, together=not in_turn)))
     runners = [Runner(form, execution.PLAIN, run) for form, run in forms]
     return [*runners, _deployed(built, done, in_turn=in_turn)] if built.compiled.runs else runners
 
@@ -158,20 +168,37 @@ def placed_once(built: CompiledModel, found: Verified, finder: Finder | None, lo
     return _once("debug", built, lambda: placed(built, found, finder, log))
 
 
-def _look_inside(
-    prepared: PreparedModel, quantized: WatchedModel, log: Log
-) -> tuple[list[clipping.Clipped], tuple[LayerError, ...]]:
-    """The tensors that leave the grids which calibration chose, and the error of every tensor on a grid."""
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The tensors that leave the grids which calibration chose, and the errors of so many of the tensors on grids."""
+
+    clipped: Sequence[clipping.Clipped] = ()
+    errors: tuple[LayerError, ...] = ()
+    compared: int = 0
+    layers: int = 0
+
+    @property
+    def is_sample(self) -> bool:
+        return self.compared < self.layers
+
+
+def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> _Inside:
+    """Compare the tensors on grids with their grids, and with those of the float model."""
     grids = clipping.watched(prepared.model)
     if not grids:
-        return [], ()
-    errors = [layer_errors.GridErrors(grid) for grid in grids.values()]
+        return _Inside()
+    every = -(-len(grids) // MOST_COMPARED)
+    errors = [layer_errors.GridErrors(grid) for grid in list(grids.values())[::every]]
+    if every > 1:
+        shown = f"{len(errors)} of {len(grids)}, one in {every}"
+        log.events.note(f"{shown}, layers are compared one by one with the float model: all of them would take long")
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
     with log.events.stage("compare the layers", len(rows)) as advance:
         right = _right_tensors(prepared, quantized, errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
-    return found, layer_errors.records(errors, prepared.model, {} if prepared.twin is None else prepared.twin.spreads)
+    spreads = {} if prepared.twin is None else prepared.twin.spreads
+    return _Inside(found, layer_errors.records(errors, prepared.model, spreads), len(errors), len(grids))
 
 
 def _right_tensors(
@@ -184,32 +211,47 @@ def _right_tensors(
     """The tensors of the float model for the first rows; the layers of the quantized one are compared with them."""
     if prepared.twin is None:
         return
-    tensors = query.values(prepared.twin.model).keys()
-    apart = layers_apart(prepared.model, tensors & {one.grid.base for one in errors})
+    twin = prepared.twin.model
+    tensors = query.values(twin).keys()
+    grids = clipping.watched(prepared.model).values()
+    only = None if len(errors) == len(grids) else {one.grid.quantize for one in errors}
+    apart = layers_apart(prepared.model, tensors & {grid.base for grid in grids}, only)
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
     names = list(dict.fromkeys([*apart.feeds.values(), *compared]))
-    first = rows[: layer_errors.ROWS]
-    rights: Iterable[Outputs] = execution.inside(prepared.twin.model, names, first)
-    if ort_cpu.is_large(prepared.twin.model):
+    first, taken = rows[: layer_errors.ROWS], deque[Outputs]()
+    read = {value.name for value in apart.model.graph.inputs}
+    rights: Iterable[Outputs] = execution.inside(twin, names, first)
+    if ort_cpu.is_large(twin):
         # Its session holds a copy of the weights: it is gone before another one is there.
         quantized.close()
         rights = [{name: value.copy() for name, value in right.items()} for right in rights]
+
+    def feeds() -> Iterator[Outputs]:
+        for row, right in zip(first, rights, strict=True):
+            taken.append(right)
+            given = {name: array for name, array in row.items() if name in read}
+            yield {**given, **{name: right[tensor] for name, tensor in apart.feeds.items()}}
+
     try:
-        opened = execution.session(apart.model)
+        for alone in execution.stream(apart.model, feeds(), together=True):
+            right = taken.popleft()
+            layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
+            yield right
     except ModelError as error:
+        if error.code != ort_cpu.REFUSED:
+            raise
         # Branches that nothing computes in are beyond ONNX Runtime, though the whole model is not.
         log.events.note(f"the layers are not compared one by one: {error}")
-        return
-    for row, right in zip(first, rights, strict=True):
-        alone = opened.run({**row, **{name: right[tensor] for name, tensor in apart.feeds.items()}})
-        layer_errors.compare_apart(errors, right, {name: alone[result] for name, result in apart.results.items()})
-        yield right
 
 
-def _told(rows: Iterable[Outputs], advance: Callable[[], None]) -> Iterator[Outputs]:
-    for row in rows:
-        yield row
-        advance()
+def _told(parts: Iterable[tuple[int, Outputs]], advance: Callable[[], None]) -> Iterator[Outputs]:
+    """The parts of rows; for each row that begins, one is counted."""
+    begun: set[int] = set()
+    for number, values in parts:
+        yield values
+        if number not in begun:
+            begun.add(number)
+            advance()
 
 
 def _warn_of_clipped(clipped: Sequence[clipping.Clipped], log: Log, *, shows: bool) -> None:
@@ -226,9 +268,11 @@ def clipping_doubts(
     """Doubt the data if the outputs change much with what is cut off; masked scores, for one, may be cut off freely."""
     if not clipped:
         return ()
-    free = unrounded(prepared.model, {one.tensor for one in clipped})
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
-    changed = compare("quantized", execution.PLAIN, execution.stream(free, rows), quantized.stream(rows))
+    known = list(quantized.stream(rows, together=True))
+    with left_unrounded(prepared.model, {one.tensor for one in clipped}):
+        free = execution.stream(prepared.model, rows, together=True)
+        changed = compare("quantized", execution.PLAIN, free, known)
     limit = prepared.config.verdict.suspect_below_db
     if all(row.equal is not None or row.sqnr_db is None or row.sqnr_db >= limit for row in changed):
         return ()

@@ -128,6 +128,11 @@ class _Task:
         return self.config.encodings is None
 
     @property
+    def plans_freely(self) -> bool:
+        """True if neither encodings nor ranges are given that a plan would have to keep."""
+        return self.is_free and not self.ranges and not self.config.calibrate_missing
+
+    @property
     def improves(self) -> bool:
         """True if weights may be moved between layers and rounded with them in view."""
         return self.is_free and self.config.effort != "fast"
@@ -194,7 +199,7 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
     if lone is not None:
         raise lone
     check_constants(model, first)
-    given = task.planned(model, types)
+    given = encodings.Planned(first) if task.plans_freely else task.planned(model, types)
     stopwatch.lap("planning")
     if not task.improves or task.config.headroom > MOST_HEADROOM_TO_MOVE:
         with task.events.stage("observe", len(task.rows)) as advance:
@@ -218,7 +223,6 @@ def _observed(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Observ
 
 def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[str, str]) -> _Observed:
     """Observe a model whose channels are moved: the tensors that changed, and in the same run its layers."""
-    from intact.quantization.improve.effort import DEPTHS
     from intact.quantization.improve.study import by_tensor, expect, studies
 
     model, given = migrated.model, task.planned(migrated.model, types)

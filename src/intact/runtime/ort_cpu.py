@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from intact.model import io, query
 from intact.model.hoisting import Hoist
 from intact.runtime.cores import cores
 from intact.runtime.ort_message import sentence
+
+REFUSED = "M130"
+"""The code of the error where ONNX Runtime does not load a model."""
 
 STOPPED = "M131"
 """The code of the error where ONNX Runtime has loaded a model, and cannot run it."""
@@ -125,6 +128,16 @@ class Session:
             raise ModelError(STOPPED, f"ORT stopped while running the model: {sentence(error)}") from error
         return dict(self._kept)
 
+    def stream(
+        self, rows: Iterable[Mapping[str, np.ndarray]], names: Sequence[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The outputs, all or these, for each row; several rows may be read before the outputs of the first come."""
+        return (self.run(row, names) for row in rows)
+
+    def parts(self, rows: Iterable[Mapping[str, np.ndarray]]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """The outputs for each row in one or more parts, each with the number of its row: to be looked at at once."""
+        return ((number, self.run_over(row)) for number, row in enumerate(rows))
+
     def twin(self) -> Session:
         """The same loaded model for another thread: the arrays that its `run_over` overwrites are its own."""
         result = copy.copy(self)
@@ -208,7 +221,7 @@ def _create(path_or_bytes: str | bytes, options: ort.SessionOptions) -> ort.Infe
         )
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
-        raise ModelError("M130", f"ORT refuses the model: {sentence(error)}") from error
+        raise ModelError(REFUSED, f"ORT refuses the model: {sentence(error)}") from error
 
 
 def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:

@@ -62,11 +62,11 @@ def watched(model: ir.Model) -> dict[str, ActivationGrid]:
     return {grid.tensor: grid for grid in grids_of(model) if grid.write.scale.size == 1}
 
 
-def clipped(grids: Mapping[str, ActivationGrid], rows: Iterable[Mapping[str, np.ndarray]]) -> list[Clipped]:
-    """The tensors that do not fit their grids on `rows`, the worst first; a row has the values of all."""
+def clipped(grids: Mapping[str, ActivationGrid], parts: Iterable[Mapping[str, np.ndarray]]) -> list[Clipped]:
+    """The tensors that do not fit their grids on some rows, the worst first; a part has the values of some."""
     tallies = {name: _Tally(*grid.range()) for name, grid in grids.items()}
-    for values in rows:
-        for name, tally in tallies.items():
-            tally.add(values[name])
+    for values in parts:
+        for name in values.keys() & tallies.keys():
+            tallies[name].add(values[name])
     found = [Clipped(name, seen.value, seen.low, seen.high, seen.sqnr_db()) for name, seen in tallies.items()]
     return sorted((one for one in found if one.sqnr_db < LEAST_SQNR), key=lambda one: one.sqnr_db)

@@ -64,15 +64,25 @@ def compare_apart(errors: Sequence[GridErrors], right: Values, apart: Values) ->
             one.own.add(right[name], apart[one.grid.quantize])
 
 
-def compared(errors: Sequence[GridErrors], right: Iterator[Values], rows: Iterable[Values]) -> Iterator[Values]:
-    """`rows` of the whole model as they are; for as long as there are right ones, the errors take them in."""
-    for values in rows:
-        expected = next(right, {})
-        for one in errors:
-            base = expected.get(one.grid.float_name)
-            if base is not None and base.shape == values[one.grid.tensor].shape:
-                one.accumulated.add(base, one.grid.rounded(values[one.grid.tensor]))
-        yield values
+def compared(
+    errors: Sequence[GridErrors], right: Iterator[Values], parts: Iterable[tuple[int, Values]]
+) -> Iterator[tuple[int, Values]]:
+    """Parts of rows of the whole model as they are; for as long as there are right rows, the errors take them in."""
+    by_tensor: dict[str, list[GridErrors]] = {}
+    for one in errors:
+        by_tensor.setdefault(one.grid.tensor, []).append(one)
+    expected: dict[int, Values] = {}
+    for number, values in parts:
+        while len(expected) <= number:
+            expected[len(expected)] = next(right, {})
+        for name in values if expected[number] else ():
+            for one in by_tensor.get(name, ()):
+                base = expected[number].get(one.grid.float_name)
+                if base is not None and base.shape == values[name].shape:
+                    one.accumulated.add(base, one.grid.rounded(values[name]))
+        if by_tensor.keys() <= values.keys():
+            expected[number] = {}
+        yield number, values
 
 
 class Seen(Protocol):

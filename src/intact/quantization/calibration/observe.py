@@ -18,6 +18,7 @@ from intact.quantization.calibration.shards import Watcher
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import QuantPlan
 from intact.runtime import ort_cpu
+from intact.runtime.pieces import SessionInPieces
 
 # Rows that are run at once, each with arrays of its own for everything that is observed.
 _AT_ONCE = 2
@@ -154,10 +155,13 @@ class _Observer:
         self.sketches = {name: Sketch(histogram=histogram) for name, histogram in histograms.items()}
 
     def add(self, feeds: Mapping[str, np.ndarray]) -> _Observer:
-        values = {**feeds, **(self.session.run_over(feeds) if self.session is not None else {})}
-        for name, sketch in self.sketches.items():
-            sketch.add(values[name])
+        for values, _ in shards.seen(self.session, [feeds]):
+            self.take(values)
         return self
+
+    def take(self, values: Mapping[str, np.ndarray]) -> None:
+        for name in values.keys() & self.sketches.keys():
+            self.sketches[name].add(values[name])
 
 
 def _observed(
@@ -190,6 +194,8 @@ def _observers(
     count = min(_AT_ONCE, ort_cpu.threads())
     # The threads that run rows compute too.
     session = shards.session_of(model, histograms, ort_cpu.threads() - count + 1)
+    if isinstance(session, SessionInPieces):
+        return [_in_pieces(_Observer(session, histograms), session, rows, progress)]
     idle = [_Observer(session, histograms) for _ in range(count)]
     busy: deque[Future[_Observer]] = deque()
 
@@ -206,6 +212,20 @@ def _observers(
         while busy:
             wait()
     return idle
+
+
+def _in_pieces(
+    observer: _Observer,
+    session: SessionInPieces,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    progress: Callable[[], None],
+) -> _Observer:
+    """Let one observer see all rows: they go through a long graph together, piece by piece."""
+    for values, is_new in shards.seen(session, rows):
+        observer.take(values)
+        if is_new:
+            progress()
+    return observer
 
 
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:

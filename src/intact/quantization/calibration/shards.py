@@ -102,12 +102,25 @@ def watch_rows(
     Watchers work at once, each in one thread for a row: none sees the rows in another order.
     """
     with ThreadPoolExecutor(threads) as pool:
-        for feeds in rows:
-            values = {**feeds, **(session.run_over(feeds) if session is not None else {})}
-            done = [pool.submit(one.add, values[name]) for name, several in watchers.items() for one in several]
+        for values, is_new in seen(session, rows):
+            watched = values.keys() & watchers.keys()
+            done = [pool.submit(one.add, values[name]) for name in watched for one in watchers[name]]
             for each in done:
                 each.result()
-            progress()
+            if is_new:
+                progress()
+
+
+def seen(session: ort_cpu.Session | None, rows: Iterable[Feeds]) -> Iterator[tuple[Feeds, bool]]:
+    """Inputs and tensors of each row, in parts where the session is one in pieces, and True for its first part."""
+    if not isinstance(session, pieces.SessionInPieces):
+        yield from (({**row, **(session.run_over(row) if session is not None else {})}, True) for row in rows)
+        return
+    left = iter(rows)
+    # The source of a row may write the next one into the same arrays.
+    while block := [{name: array.copy() for name, array in row.items()} for row in itertools.islice(left, pieces.ROWS)]:
+        yield from ((row, True) for row in block)
+        yield from ((values, False) for _, values in session.parts(block))
 
 
 def on_cluster(

@@ -132,9 +132,24 @@ def _kept(seen: Witness, rows: Sequence[Feeds]) -> dict[Pair, float]:
 
 def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.ndarray, np.ndarray]]:
     """Every pair on every row, with the tensors as they were and as they came."""
-    session = pieces.opened(runnable(seen.model)) if seen.pairs else None
-    for tensors in () if session is None else map(session.run, rows):
-        yield from ((pair, tensors[pair.old], tensors[pair.new]) for pair in seen.pairs)
+    if not seen.pairs:
+        return
+    pairs_of: dict[str, list[int]] = {}
+    for number, pair in enumerate(seen.pairs):
+        for name in dict.fromkeys((pair.old, pair.new)):
+            pairs_of.setdefault(name, []).append(number)
+    # A tensor may come in an earlier part than the one to compare it with.
+    waiting: dict[int, dict[str, np.ndarray]] = {}
+    for row, tensors in pieces.opened(runnable(seen.model)).parts(rows):
+        early = waiting.setdefault(row, {})
+        known = {**early, **tensors}
+        for number in sorted({number for name in tensors for number in pairs_of[name]}):
+            pair = seen.pairs[number]
+            if pair.old in known and pair.new in known:
+                yield pair, known[pair.old], known[pair.new]
+            else:
+                name = pair.old if pair.old in known else pair.new
+                early[name] = known[name]
 
 
 def _kept_db(signal: float, noise: float) -> float:
@@ -208,8 +223,8 @@ class _Change:
 
 
 def _outputs(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> Iterator[tuple[Feeds, Feeds]]:
-    first, second = pieces.opened(runnable(before)), pieces.opened(runnable(after))
-    return ((first.run(row), second.run(row)) for row in rows)
+    first, second = (pieces.opened(runnable(model)).stream(rows) for model in (before, after))
+    return zip(first, second, strict=True)
 
 
 def _changed(before: ir.Model, outputs: Iterable[tuple[Feeds, Feeds]]) -> list[_Change]:

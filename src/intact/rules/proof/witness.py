@@ -5,6 +5,7 @@ One changed integer upstream then blames no rule downstream.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import onnx_ir as ir
 
 from intact.matching import rewriter
 from intact.matching.rewriter import Firing, Rewritten, Rule
-from intact.model import edit, query
+from intact.model import edit, message, query
 from intact.results import Application
 
 
@@ -52,15 +53,17 @@ def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
 
 
 class _Recorder:
-    """Copies both sides of every firing into one growing model."""
+    """Copies both sides of every firing into one growing model, and before them what they read."""
 
     def __init__(self, model: ir.Model, subject: ir.Model) -> None:
         self._graph = subject.graph
-        self._model = model.clone()
-        self._names = edit.Names(self._model)
+        # Bodies read from the graph around them: such a graph is copied as a whole.
+        is_flat = message.is_flat(model)
+        self._model = _with_inputs_alone(model) if is_flat else model.clone()
+        self._names = edit.Names(model)
         self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
         copies = {value.name: value for value in _values(self._model.graph)}
-        self._known = {value: copies[value.name] for value in _values(self._graph)}
+        self._known = {value: copies[value.name] for value in _values(self._graph) if value.name in copies}
 
     def see(self, firing: Firing) -> None:
         """Add the nodes of the match and those that replace them, side by side."""
@@ -104,6 +107,14 @@ class _Recorder:
             if producer in inside and producer is not None:
                 self._copy_node(producer, inside, made)
         inputs = [made.get(value) or self._value(value) if value is not None else None for value in node.inputs]
+        known = self._known[node.outputs[0]].producer() if node.outputs[0] in self._known else None
+        if known is None or not all(map(operator.is_, known.inputs, inputs)):
+            made |= self._added(node, inputs)
+            return
+        made |= dict(zip(node.outputs, known.outputs, strict=True))
+
+    def _added(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> dict[ir.Value, ir.Value]:
+        """Add a copy of a node that reads these values; return what became of its outputs."""
         copy = ir.Node(
             node.domain,
             node.op_type,
@@ -116,15 +127,37 @@ class _Recorder:
             output.name, output.type = self._names.take(f"{copy.name}/output"), known.type
         self._model.graph.append(copy)
         self._model.opset_imports.setdefault(node.domain, 1)
-        made |= dict(zip(node.outputs, copy.outputs, strict=True))
+        return dict(zip(node.outputs, copy.outputs, strict=True))
 
     def _value(self, value: ir.Value) -> ir.Value:
+        producer = value.producer()
+        if value not in self._known and producer is not None and producer.op_type != "Constant":
+            self._fetch(producer)
         if value not in self._known:
             tensor = query.constant_tensor(value)
             assert tensor is not None, f"{value.name!r} comes from nowhere"
             name = self._names.take(f"witness/{value.name}")
-            self._known[value] = edit.add_initializer(self._model.graph, tensor, name)
+            dtype, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            # It shares the tensor: weights may be large.
+            constant = ir.Value(name=name, const_value=tensor, type=dtype, shape=shape)
+            self._model.graph.initializers[name] = self._known[value] = constant
         return self._known[value]
+
+    def _fetch(self, node: ir.Node) -> None:
+        """Copy a node that no rule has changed, and those before it that were not read so far."""
+        pending = [node]
+        while pending:
+            sources = (
+                value.producer() for value in pending[-1].inputs if value is not None and value not in self._known
+            )
+            missing = [source for source in sources if source is not None and source.op_type != "Constant"]
+            if missing:
+                pending += missing
+                continue
+            found = pending.pop()
+            if found.outputs[0] not in self._known:
+                inputs = [None if value is None else self._value(value) for value in found.inputs]
+                self._known |= self._added(found, inputs)
 
     def _readable(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
         """Integers of fewer than eight bits as int8: no array can hold them as they are."""
@@ -144,6 +177,13 @@ class _Recorder:
             self._model.graph.append(node)
             value = node.outputs[0]
         return outputs.setdefault(value, value.name or "")
+
+
+def _with_inputs_alone(model: ir.Model) -> ir.Model:
+    """A model with the inputs of another, and nothing in it."""
+    inputs = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in model.graph.inputs]
+    opsets = dict(model.opset_imports)
+    return ir.Model(ir.Graph(inputs, [], nodes=(), opset_imports=opsets, name="witness"), ir_version=model.ir_version)
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
