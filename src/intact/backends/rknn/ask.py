@@ -39,7 +39,7 @@ def ask_all(request: dict[str, Any]) -> dict[str, Any]:
     return {"ends": ends}
 
 
-def _asked_apart(question: dict[str, Any]) -> int:
+def _asked_apart(question: dict[str, str]) -> int:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -47,7 +47,7 @@ def _asked_apart(question: dict[str, Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _ask(question: dict[str, Any]) -> NoReturn:
+def _ask(question: dict[str, str]) -> NoReturn:
     """Compile and simulate one question, and end this process."""
     log = os.open(question["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -64,7 +64,7 @@ def _ask(question: dict[str, Any]) -> NoReturn:
     os._exit(status)
 
 
-def _simulated(question: dict[str, Any]) -> int:
+def _simulated(question: dict[str, str]) -> int:
     """The status of the first step that failed, or 0."""
     toolkit = RKNN(verbose=True)
     toolkit.config(target_platform=question["platform"])
