@@ -35,8 +35,8 @@ class Depth:
         return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, block) // max(rows, 1))
 
 
-# Eight times the columns and sixteen times the inputs gained nothing on unseen rows, of seven networks at 8 bits and five
-# at 4.
+# Eight times the columns and sixteen times the inputs gained nothing on unseen rows: of seven networks at 8 bits, and
+# of five at 4 bits.
 NORMAL = Depth(columns_per_input=4, together=512, together_coarse=2048, directions=32)
 
 
