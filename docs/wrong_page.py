@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from intact.backends.probing import chips
 from intact.backends.probing.atlas import AS_IT_STANDS
 from intact.backends.probing.probe_job import IDENTICAL, NOTHING_RIGHT
 from intact.backends.probing.wrong_regions import WrongRegion, shipped_regions
 from intact.targets import predicates
-from intact.targets.registry import known_archs, load_target
+from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
 _STEP = re.compile(r" \(([^()]*)\) -> (\w+)( symmetric)?")
@@ -61,7 +62,7 @@ def wrong_page(name: str) -> Iterator[str]:
     yield ""
     yield from _avoided(load_target(name))
     yield from ("", "## What was found", "")
-    yield from _found(groups, known_archs(name))
+    yield from _found(groups, name)
 
 
 def _about(asked: Sequence[str] | None) -> str:
@@ -193,7 +194,7 @@ def _avoided(target: Target) -> Iterator[str]:
         yield f"| a {dtype} grid right behind another one | none is left by rewriting | {target.rewrite.source} |"
 
 
-def _found(groups: Sequence[_Group], archs: Sequence[int]) -> Iterator[str]:
+def _found(groups: Sequence[_Group], name: str) -> Iterator[str]:
     """The conditions of each operator, and after them those of operators in a row."""
     yield "Types are those of the result. Sizes count from 0, and so do inputs."
     for title, own in _sections(groups):
@@ -201,7 +202,7 @@ def _found(groups: Sequence[_Group], archs: Sequence[int]) -> Iterator[str]:
         yield "| --- | --- | --- | --- | --- | --- |"
         for group in sorted(own, key=lambda group: (_KINDS.index(group.kind), group.subject, group.where)):
             what = f"{group.subject}{f', behind {group.behind}' if group.behind else ''}"
-            figures = f"{_db(group.worst)} | {group.usual} | {_archs(group.regions[0].archs, archs)}"
+            figures = f"{_db(group.worst)} | {group.usual} | {_archs(group.regions[0].archs, name)}"
             yield f"| {what} | {group.types} | {group.told} | {figures} |"
 
 
@@ -214,10 +215,10 @@ def _sections(groups: Sequence[_Group]) -> Iterator[tuple[str, list[_Group]]]:
         yield "Operators in a row", together
 
 
-def _archs(found: Sequence[int], every: Sequence[int]) -> str:
-    if not every or set(found) == set(every):
+def _archs(found: Sequence[int], name: str) -> str:
+    if set(found) == set(chips.numbers(name)):
         return "every"
-    return ", ".join(f"v{arch}" for arch in found)
+    return ", ".join(chips.label(name, arch) for arch in found)
 
 
 def _span(numbers: Sequence[float]) -> str:

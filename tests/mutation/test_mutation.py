@@ -99,8 +99,8 @@ print(run.wait(child.start(lambda: child.passes("intact.numbers.encoding", tree,
 @pytest.mark.parametrize(
     ("old", "new", "ends"),
     [
-        ("*limits(dtype), out", "*limits(dtype), out", child.SURVIVED),
-        ("*limits(dtype), out", "*(limits(dtype)[0], limits(dtype)[1] + 1), out", child.KILLED),
+        ("greatest = limits(dtype)", "greatest = limits(dtype)", child.SURVIVED),
+        ("minimum(levels, greatest,", "minimum(levels, greatest + 1,", child.KILLED),
         ("import numpy", "import nonsense", child.KILLED),
     ],
 )

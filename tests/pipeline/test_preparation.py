@@ -12,6 +12,7 @@ import pytest
 from intact.events import Log, Silence
 from intact.pipeline import stages
 from intact.quantization import float16, quantizing, stopwatch
+from intact.quantization.improve import migrate
 from intact.quantization.weight_only import packed_products
 from intact.settings.config import BuildConfig
 from tests.quantization.models import model
@@ -21,7 +22,7 @@ IMPROVE = importlib.import_module("intact.quantization.improve")
 # What each function takes, by a clock that stands still otherwise, and the phase that this belongs to.
 COSTS = [
     (quantizing, "plan", "planning", 1),
-    (quantizing, "Migration", "smoothing", 2),
+    (migrate, "Migration", "smoothing", 2),
     (quantizing, "observe_beside", "calibration", 4),
     (IMPROVE, "watch", "study", 8),
     (IMPROVE, "round_weights", "rounding", 16),

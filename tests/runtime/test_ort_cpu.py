@@ -60,12 +60,14 @@ def test_every_form_of_a_model_gives_the_same_numbers(form, tmp_path):
     np.testing.assert_array_equal(ort_cpu.Session(path, outputs=["a"]).run({"x": X})["a"], np.maximum(X, 0))
 
 
-LARGE = np.arange(1024, dtype=np.float32)
+# Enough of them that even halves are left out of a message.
+COUNT = 8192
+LARGE = np.arange(COUNT, dtype=np.float32)
 
 
 def product(weight, *, users=("w",), dtype=np.float32, is_input=False, in_branch=False):
     """y = x · w, with a weight that is used by name, not at all, from a branch, or as the default of an input."""
-    tensor = lambda name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1024])
+    tensor = lambda name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [COUNT])
     nodes = [helper.make_node("Mul", ["x", user], ["y"]) for user in users] or [helper.make_node("Neg", ["x"], ["y"])]
     if in_branch:
         branch = lambda op: helper.make_graph([helper.make_node(op, ["x", "w"], [op])], op, [], [tensor(op)])
@@ -83,7 +85,7 @@ def product(weight, *, users=("w",), dtype=np.float32, is_input=False, in_branch
         (product(LARGE), LARGE * 2),
         (product(LARGE, in_branch=True), LARGE * 2),
         (product(LARGE, is_input=True), LARGE * 2),
-        (product(LARGE, users=()), np.full(1024, -2, np.float32)),
+        (product(LARGE, users=()), np.full(COUNT, -2, np.float32)),
         (product(LARGE.astype(np.float16), dtype=np.float16), (LARGE * 2).astype(np.float16)),
         (product(LARGE.astype(np.int64), dtype=np.int64), (LARGE * 2).astype(np.int64)),
         (product(LARGE[::-1]), LARGE[::-1] * 2),
@@ -93,21 +95,21 @@ def product(weight, *, users=("w",), dtype=np.float32, is_input=False, in_branch
 def test_large_weights_are_read_where_they_are(given, expected, optimize):
     message, weights = io.without_weights(given)
     assert len(message) < LARGE.nbytes and list(weights) == (["w"] if given.graph.initializers["w"].uses() else [])
-    x = np.full(1024, 2, expected.dtype)
+    x = np.full(COUNT, 2, expected.dtype)
     np.testing.assert_array_equal(ort_cpu.run(given, {"x": x}, optimize=optimize)["y"], expected)
 
 
 def test_weights_outlive_the_model_that_they_came_with():
     session = ort_cpu.Session(product(LARGE.copy()))
     gc.collect()
-    np.testing.assert_array_equal(session.run({"x": np.full(1024, 2, np.float32)})["y"], LARGE * 2)
+    np.testing.assert_array_equal(session.run({"x": np.full(COUNT, 2, np.float32)})["y"], LARGE * 2)
 
 
 def test_a_run_writes_over_the_results_of_the_one_before_but_not_over_those_of_a_twin():
     session = ort_cpu.Session(product(LARGE))
     twin = session.twin()
     first, other, last = (
-        opened.run_over({"x": np.full(1024, factor, np.float32)})["y"]
+        opened.run_over({"x": np.full(COUNT, factor, np.float32)})["y"]
         for opened, factor in ((session, 2), (twin, 3), (session, 4))
     )
     assert first is last

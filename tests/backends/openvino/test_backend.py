@@ -324,4 +324,6 @@ def test_a_cpu_without_vnni_is_warned_of_products_that_may_saturate(zoo, vnni, o
 
 
 def test_the_manifests_schema_describes_layers():
-    assert {"kind", "kernel", "precision", "nodes", "cycles"} == set(schema()["$defs"]["PlacedLayer"]["properties"])
+    assert {"kind", "kernel", "precision", "nodes", "cycles", "moved_bytes"} == set(
+        schema()["$defs"]["PlacedLayer"]["properties"]
+    )

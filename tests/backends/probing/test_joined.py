@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from intact.backends import installed, probing
-from intact.backends.probing import asking, joined, probe_job, subjects
+from intact.backends.probing import asking, chips, joined, probe_job, subjects
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
 from intact.backends.probing.joined_names import keep, owner_of
@@ -172,7 +172,7 @@ def test_the_library_answers_together_what_it_answers_alone():
     ]
     wanted += ["Greater (uint8", "LSTM (float", "Asin (uint16", "RMSNormalization (uint8", "Pad (int8", "Mod (uint8"]
     cases = [next(case for name, case in by_name().items() if name.startswith(start)) for start in wanted]
-    asked = [Question(case, 73, probing.soc_of("qnn", 73), numeric=True) for case in cases]
+    asked = [Question(case, 73, chips.soc_of("qnn", 73), numeric=True) for case in cases]
     library = installed.find("qnn").library
     together, alone = joined.ask_joined(library, asked), asking.ask(library, asked)
     assert together == alone

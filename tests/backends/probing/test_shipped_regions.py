@@ -8,7 +8,7 @@ import random
 import pytest
 
 from intact.backends import probing
-from intact.backends.probing import asking, subjects, wrong_regions
+from intact.backends.probing import asking, chips, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
 from intact.backends.probing.atlas import AS_IT_STANDS
@@ -81,7 +81,7 @@ def check_edges(chosen):
         for one, factor in ends
         for is_so, value in ((True, one.wrong_at), (False, one.right_at))
     ]
-    questions = [Question(case, ARCH, probing.soc_of("qnn", ARCH), numeric=True) for _, _, case in sides]
+    questions = [Question(case, ARCH, chips.soc_of("qnn", ARCH), numeric=True) for _, _, case in sides]
     answers = [answer for _, answer in asking.ask(probing.library_of("qnn"), questions)]
     found = zip(sides, questions, answers, strict=True)
     wrong = [

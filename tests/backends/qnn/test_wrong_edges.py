@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from intact.backends import probing
-from intact.backends.probing import asking, subjects
+from intact.backends.probing import asking, chips, subjects
 from intact.backends.probing.asking import Question
 from intact.backends.probing.fitting import fitted, with_operand
 from intact.backends.probing.judging import is_wrong
@@ -97,7 +97,7 @@ def _described(case):
 def answers():
     """The answers to both sides of every edge, from one process."""
     sides = [make(value) for make, *values in EDGES.values() for value in values]
-    questions = [Question(case, 73, probing.soc_of("qnn", 73), numeric=True) for case in sides]
+    questions = [Question(case, 73, chips.soc_of("qnn", 73), numeric=True) for case in sides]
     found = [is_wrong(answer, output=q.output) for q, answer in asking.ask(probing.library_of("qnn"), questions)]
     return dict(zip(EDGES, zip(found[::2], found[1::2], strict=True), strict=True))
 

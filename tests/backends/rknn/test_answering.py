@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from intact.backends import probing
-from intact.backends.probing import Question, chips
+from intact.backends.probing import asking, chips
+from intact.backends.probing.asking import Question
 from intact.backends.rknn import client
 from intact.backends.rknn.backend import BACKEND
 from intact.model import io
@@ -52,7 +52,7 @@ def toolkit(monkeypatch):
 
 def answer(name, soc="rk3588"):
     [number] = chips.numbers_of("rknn", [soc])
-    [(_, found)] = probing.ask(BACKEND.library, [Question(by_name()[name], number, number)])
+    [(_, found)] = asking.ask(BACKEND.library, [Question(by_name()[name], number, number)])
     return found
 
 

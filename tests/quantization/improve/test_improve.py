@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import threadpoolctl
@@ -108,8 +110,9 @@ def algebra_threads():
 
 
 def test_improving_makes_every_product_with_one_thread(monkeypatch):
-    inside, improve = [], quantizing.improve
-    monkeypatch.setattr(quantizing, "improve", lambda *a, **k: inside.append(algebra_threads()) or improve(*a, **k))
+    inside, room = [], importlib.import_module("intact.quantization.improve")
+    improve = room.improve
+    monkeypatch.setattr(room, "improve", lambda *a, **k: inside.append(algebra_threads()) or improve(*a, **k))
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
         quantized(layer(), [{"x": normal(1, 8, 16)} for _ in range(4)], effort="normal")
         assert (inside, algebra_threads()) == ([{1}], {2})

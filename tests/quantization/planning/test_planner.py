@@ -8,6 +8,7 @@ import pytest
 
 from intact.errors import SettingsError, TargetError
 from intact.quantization import quantizing
+from intact.quantization.improve import migrate
 from intact.quantization.planning.planner import plan
 from intact.results import Range
 from intact.settings.config import QuantConfig
@@ -320,6 +321,6 @@ def test_grids_have_the_headroom_that_the_settings_ask_for():
 
 
 def test_no_channels_are_evened_out_where_room_is_asked_for(monkeypatch):
-    monkeypatch.setattr(quantizing, "Migration", lambda *_, **__: pytest.fail("channels lose their room"))
+    monkeypatch.setattr(migrate, "Migration", lambda *_, **__: pytest.fail("channels lose their room"))
     config = QuantConfig(headroom=1.0, activation_type="uint16")
     assert quantizing.quantize(net(), load_target("qnn"), config, FEEDS).plan.nodes

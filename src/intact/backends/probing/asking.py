@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ SECONDS_A_QUESTION = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A case, or a chain of them, for one architecture.
+    """A case, or a chain of them, for one architecture or chip.
 
     `numeric` asks for the error in steps too, and for no reason where the library refuses it.
     """
@@ -47,7 +48,8 @@ def ask(library: Library, questions: Sequence[Question]) -> list[tuple[Question,
         orders = [_write(folder, number, question) for number, question in enumerate(questions)]
         answers: dict[int, Answer] = {}
         while len(answers) < len(orders):
-            answers |= dict(_ask(library, folder, [order for order in orders if order["id"] not in answers]))
+            rest = [order for order in orders if order["id"] not in answers]
+            answers |= dict((_ask_apart if library.apart else _ask)(library, folder, rest))
     return [(question, answers[number]) for number, question in enumerate(questions)]
 
 
@@ -86,6 +88,11 @@ def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterato
     yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
     if death is not None:
         yield orders[len(replies)]["id"], Answer("died", _first_line(death))
+
+
+def _ask_apart(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:
+    """All answers of a library that is no part of this interpreter: its backend knows how to ask it."""
+    yield from importlib.import_module(library.module).answers(folder, orders)
 
 
 def _answer(reply: ProbeAnswer, reasons: Mapping[int, str]) -> Answer:
