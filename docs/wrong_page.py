@@ -58,7 +58,14 @@ def wrong_page(name: str) -> Iterator[str]:
     yield ""
     yield from _summary(groups)
     yield from ("", "## What builds avoid beforehand", "")
-    yield "`intact analyze` and every build name what a model that was quantized elsewhere has of it (T118)."
+    read = sum(region.condition is not None for region in shown.wrong)
+    yield (
+        "`intact analyze` and every build name what a model that was quantized elsewhere has of it (T118): by the "
+        f"rules of the table that are listed here, and by the conditions of {read} of the {len(shown.wrong)} regions "
+        "that were found. A region is narrowed to what can be read in a model (steps, ends of grids, sizes, windows) "
+        "and acted on inside the bounds that were asked about; what takes the values themselves is left to the "
+        "comparison of each build, and marked below. Nothing of it refuses a model."
+    )
     yield ""
     yield from _avoided(load_target(name))
     yield from ("", "## What was found", "")
@@ -196,14 +203,18 @@ def _avoided(target: Target) -> Iterator[str]:
 
 def _found(groups: Sequence[_Group], name: str) -> Iterator[str]:
     """The conditions of each operator, and after them those of operators in a row."""
-    yield "Types are those of the result. Sizes count from 0, and so do inputs."
+    yield (
+        "Types are those of the result. Sizes count from 0, and so do inputs. What is marked with (values) cannot be "
+        "read in a model."
+    )
     for title, own in _sections(groups):
         yield from ("", f"### {title}", "", "| what | types | where | there | usually | architectures |")
         yield "| --- | --- | --- | --- | --- | --- |"
         for group in sorted(own, key=lambda group: (_KINDS.index(group.kind), group.subject, group.where)):
             what = f"{group.subject}{f', behind {group.behind}' if group.behind else ''}"
             figures = f"{_db(group.worst)} | {group.usual} | {_archs(group.regions[0].archs, name)}"
-            yield f"| {what} | {group.types} | {group.told} | {figures} |"
+            unread = "" if any(region.condition is not None for region in group.regions) else " (values)"
+            yield f"| {what} | {group.types} | {group.told}{unread} | {figures} |"
 
 
 def _sections(groups: Sequence[_Group]) -> Iterator[tuple[str, list[_Group]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import resources
+from pathlib import Path
 
 from intact.errors import SettingsError
 from intact.settings import devices
@@ -63,7 +65,16 @@ def load_target(
         halves_alone=table.target.halves_alone,
         longest_stride=table.target.longest_stride,
         channels_at_once=table.target.channels_at_once,
+        cuts_flat_ends=table.target.cuts_flat_ends,
+        wrong=_wrong_folder(name, origin),
     )
+
+
+def _wrong_folder(name: str, origin: str) -> Path:
+    """The folder beside a table that says where the device computes wrongly, if there is one."""
+    if name in devices.shipped():
+        return Path(str(resources.files("intact"))) / "backends" / name / devices.WRONG
+    return Path(origin).with_name(devices.WRONG)
 
 
 def known_backends() -> list[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from intact.errors import SettingsError
@@ -266,7 +267,9 @@ class Target:
     their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
     float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
     convolutions that it computes directly: longer ones cost a multiple of what they have to. `channels_at_once` is how
-    many it multiplies together: fewer cost as much.
+    many it multiplies together: fewer cost as much. `cuts_flat_ends` says that a Clip in front of an operator that is
+    flat beyond it makes the grid between them finer, and costs nothing. `wrong` is the folder with the file of what it
+    computes wrongly.
     """
 
     backend: str
@@ -289,6 +292,8 @@ class Target:
     halves_alone: bool = False
     longest_stride: int | None = None
     channels_at_once: int | None = None
+    cuts_flat_ends: bool = False
+    wrong: Path | None = None
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

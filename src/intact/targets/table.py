@@ -116,6 +116,7 @@ class TargetSection(TableSection):
     halves_alone: bool = False
     longest_stride: int | None = None
     channels_at_once: int | None = None
+    cuts_flat_ends: bool = False
     untimed: str | None = None
     estimates: bool = False
 

@@ -11,7 +11,7 @@ from intact.model import normalize, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers.integer_types import limits as bounds
 from intact.results import Violation
-from intact.targets import predicates
+from intact.targets import faults, predicates
 from intact.targets.match import Kind, Mismatch, nearest
 from intact.targets.operands import DEQUANTIZE, FREE, QUANTIZE, NodeOperand, Use, describe, use_of
 from intact.targets.spec import OpSpec, Requirement, Signature, Target
@@ -79,16 +79,25 @@ def doubts(model: ir.Model, target: Target) -> tuple[Violation, ...]:
 def _doubts_of(node: ir.Node, target: Target) -> Iterator[Violation]:
     use = use_of(node, target.clipping)
     spec = target.op(use.domain, use.op)
-    for rule in () if spec is None else spec.right:
-        failed = predicates.check(node, rule)
-        if failed is not None and spec is not None:
-            yield _violation(use, WRONG, failed[0], failed[1], str(rule.get("source", spec.source)), _mended(rule))
+    by_table = list(_named_by_table(use, spec))
+    yield from by_table
+    # Rules of the table say more, and how it is mended.
+    met = faults.met(use, target.wrong, target.arch) if not by_table else None
+    if met is not None:
+        yield _violation(use, WRONG, met.fault.requirement, str(met), met.fault.source, _COMPARED)
     for operand, value in zip(use.inputs, node.inputs, strict=False):
         if operand is not None and operand.type in target.rewrite.requantizes_wrongly and _is_cut(value):
             required = f"no {operand.type} grid stands right behind a wider one"
             fix = f"intact rewrite --device {target.backend} leaves one of them; {_COMPARED}"
             found = f"{operand.name} was on a wider grid right before"
             yield _violation(use, WRONG, required, found, target.rewrite.source, fix)
+
+
+def _named_by_table(use: Use, spec: OpSpec | None) -> Iterator[Violation]:
+    for rule in () if spec is None else spec.right:
+        failed = predicates.check(use.node, rule)
+        if failed is not None and spec is not None:
+            yield _violation(use, WRONG, failed[0], failed[1], str(rule.get("source", spec.source)), _mended(rule))
 
 
 _COMPARED = "a build compares what comes out, and looks for another form where it is wrong"

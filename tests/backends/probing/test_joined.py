@@ -126,15 +126,32 @@ def test_what_is_wrong_together_gets_its_answer_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["dies_of", "refuses"])
-def test_a_question_that_spoils_a_group_is_found_by_halves(monkeypatch, way):
-    monkeypatch.setattr(joined, "FEW", 1)
+def test_a_question_that_spoils_a_group_gets_its_answer_alone(monkeypatch, way):
     fake = Fake(**{way: ("Div",)})
     found = answered(fake, monkeypatch)
     verdict = "died" if way == "dies_of" else "integer"
     assert {op: answer.verdict for op, answer in found.items()} == {**dict.fromkeys(OPS, "integer"), "Div": verdict}
-    # The half with it is asked in halves again until few are left, which are asked alone; the other half is not.
-    assert "Div" not in {op for group in fake.groups[1:] for op in group} or way == "refuses"
-    assert {op for op, answer in found.items() if answer.sqnr_db == 50.0} >= {"Add", "Sub", "Mul"}
+
+
+def test_of_a_group_that_the_library_dies_of_each_is_asked_alone_and_other_groups_are_not(monkeypatch):
+    monkeypatch.setattr(joined, "JOINED", 4)
+    fake = Fake(dies_of=("Div",))
+    found = answered(fake, monkeypatch)
+    assert fake.groups == [["Add", "Mul", "Max"]] and fake.alone == ["Sub", "Min"]
+    assert found["Div"].verdict == "died"
+
+
+def test_a_child_may_not_take_all_memory_of_the_machine(monkeypatch):
+    limits = []
+
+    def call(job, request, *, timeout, memory_limit):
+        limits.append(memory_limit)
+        raise ToolchainError("E100", "the job died: out of memory")
+
+    monkeypatch.setattr(process, "default_memory_limit", lambda: 64 << 30)
+    monkeypatch.setattr(process, "call", call)
+    joined.ask_joined(probing.library_of("qnn"), questions(("Add",)))
+    assert set(limits) == {asking.MOST_MEMORY} and asking.MOST_MEMORY <= 8 << 30
 
 
 def test_questions_of_another_chip_or_version_of_onnx_are_in_a_model_of_their_own(monkeypatch):

@@ -15,11 +15,18 @@ from intact.backends.probing.atlas import AS_IT_STANDS
 from intact.backends.probing.cases import Case
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.judging import is_wrong
+from intact.backends.probing.models import PROBED, model_of
 from intact.backends.probing.shape_factors import paired
-from intact.targets.registry import known_archs
+from intact.model import shapes
+from intact.targets import faults
+from intact.targets.operands import use_of
+from intact.targets.registry import known_archs, load_target
+from intact.targets.validate import doubts
 
 ARCH = 73
 SAMPLE = 40
+# Of the regions that a factor shows, without those of values beyond a grid, so many have a condition.
+LEAST_SHARE = 0.7
 
 
 @functools.cache
@@ -66,8 +73,8 @@ def asked_about(op):
 def factor_of(region):
     """The factor of a region with an edge; None where it is one around a corner."""
     # The step that cuts is a Slice.
-    last = region.case.split(", then ")[-1].partition(" (")[0].partition(":")[0].replace("Concat and cut", "Slice")
-    (op,) = [name for name in last.split() if name[0].isupper()] or ["Conv"]
+    last = region.case.split(", then ")[-1].partition(" (")[0].rpartition("::")[2].partition(":")[0]
+    (op,) = [name for name in last.replace("Concat and cut", "Slice").split() if name[0].isupper()] or ["Conv"]
     asked = asked_about(op)[region.case]
     factors = [*factors_of(asked), *paired(asked, lambda _: [])] if isinstance(asked, Case) else factors_between(asked)
     return next((factor for factor in factors if factor.name == region.factor), None)
@@ -98,6 +105,56 @@ def with_edges():
         for one in regions()
         if one.right_at is not None and ARCH in one.archs and not one.factor.startswith("where ")
     ]
+
+
+def is_named(region, asked):
+    """True if any operator of a question meets the condition of a region."""
+    model = model_of(asked)
+    shapes.infer_shapes(model)
+    nodes = [node for node in model.graph if (node.name or "").endswith(PROBED)]
+    return any(faults.holds(region.condition, use_of(node)) is not None for node in nodes)
+
+
+def check_conditions(chosen):
+    """The condition of every region holds at its last wrong value, and not at the next one."""
+    sides = [(one, factor.at(one.wrong_at), factor.at(one.right_at)) for one in chosen if (factor := factor_of(one))]
+    mistaken = [
+        (one.case, one.where)
+        for one, wrong, right in sides
+        if (is_named(one, wrong), is_named(one, right)) != (True, False)
+    ]
+    assert sides and mistaken == []
+
+
+def with_conditions():
+    return [one for one in with_edges() if one.condition is not None]
+
+
+def test_some_conditions_end_where_their_regions_do():
+    check_conditions(random.Random(3).sample(with_conditions(), SAMPLE))
+
+
+@pytest.mark.slow
+def test_all_conditions_end_where_their_regions_do():
+    check_conditions(with_conditions())
+
+
+def test_most_regions_can_be_read_in_a_model():
+    """The others take values: those beyond a grid, or a width that only values can show to be too much."""
+    alone = [one for one in regions() if one.factor and not one.factor.startswith("part of")]
+    assert sum(one.condition is not None for one in alone) >= LEAST_SHARE * len(alone)
+
+
+def test_a_validator_names_what_a_file_says_of_an_ordinary_operator():
+    """By way of the target that a build has: the last wrong value is named, and the next one is not, by any region."""
+    named = []
+    for one in [one for one in with_conditions() if one.case == "Atan (uint16) -> uint16"]:
+        factor = factor_of(one)
+        for value in (one.wrong_at, one.right_at):
+            model = model_of(factor.at(value))
+            shapes.infer_shapes(model)
+            named.append([doubt.code for doubt in doubts(model, load_target("qnn"))])
+    assert named and named == [["T118"], []] * (len(named) // 2)
 
 
 @pytest.mark.qnn

@@ -21,6 +21,8 @@ from intact.model import io
 from intact.runtime import process
 
 SECONDS_A_QUESTION = 10.0
+# A small model takes a library some hundred megabytes; where a compiler asks for all that there is, others go without.
+MOST_MEMORY = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterato
     log, death = "", None
     try:
         timeout = 60 + SECONDS_A_QUESTION * len(orders)
-        limit = process.default_memory_limit()
+        limit = memory_limit()
         job = "intact.backends.probing.probe_job:ask_all"
         log = process.call(job, request, timeout=timeout, memory_limit=limit).log
     except ToolchainError as error:
@@ -88,6 +90,12 @@ def _ask(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterato
     yield from ((reply["id"], _answer(reply, reasons)) for reply in replies)
     if death is not None:
         yield orders[len(replies)]["id"], Answer("died", _first_line(death))
+
+
+def memory_limit() -> int | None:
+    """Bytes of address space for a child that is asked."""
+    whole = process.default_memory_limit()
+    return None if whole is None else min(whole, MOST_MEMORY)
 
 
 def _ask_apart(library: Library, folder: Path, orders: list[ProbeQuestion]) -> Iterator[tuple[int, Answer]]:

@@ -20,9 +20,12 @@ from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import Factor
 from intact.backends.probing.judging import is_wrong
+from intact.backends.probing.narrowing import OF_GRIDS, NodeView, RegionEvidence, narrowed, views_of
 from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired, shape_factors
+from intact.backends.probing.shaped_cases import kind_of, shaped
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
+from intact.targets.faults import FaultCondition
 
 # Pairs of factors of one case whose surroundings are looked at.
 MOST_CORNERS = 3
@@ -121,6 +124,7 @@ class Atlas:
         kept = known is not None and known.library == str(self.library)
         self.answers = {name: dict(row) for name, row in known.answers.items()} if known and kept else {}
         self.regions: list[Region] = []
+        self._rows: dict[str, list[list[Spot]]] = {}
 
     @property
     def probed(self) -> Probed:
@@ -133,7 +137,7 @@ class Atlas:
         self._ask(plain, progress)
         self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
         taken = [case for case in cases if self._taken(Spot(case)) and not self._wrong(Spot(case))]
-        shown, others = _shaped(taken)
+        shown, others = shaped(taken)
         sizes = {case.name: SIZES for case in shown} | {case.name: PAIRED for case in others}
         rows = [_row(case, factor) for case in taken for factor in factors_of(case, sizes.get(case.name, ()))]
         rows += [
@@ -151,7 +155,31 @@ class Atlas:
         corners = [row for found in self._corners((*single, *two)) for row in found]
         self._narrow(corners, progress)
         telling = [row for row in corners if self._matters(row)]
+        for row in (row for row in (*([spot] for spot in plain), *rows, *two, *corners) if row):
+            self._rows.setdefault(row[0].asked.name, []).append(row)
         self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
+
+    def conditions(self) -> list[FaultCondition | None]:
+        """The condition of each region, where something that can be read in a model is one."""
+        known = _KnownViews()
+        return [narrowed(self._evidence(region, known), known.of) for region in self.regions]
+
+    def _evidence(self, region: Region, known: _KnownViews) -> RegionEvidence:
+        """A region with all that is right about its case, or about others of its operator where it has no factor."""
+        first = region.wrong[0]
+        rows = self._rows[first.asked.name]
+        if first.factor is None and isinstance(first.asked, Case):
+            op = first.asked.template.op
+            rows = [row for own in self._rows.values() for row in own[:1] if _is_of(row[0].asked, op)]
+        is_grid = first.factor is not None and first.kind.startswith(OF_GRIDS)
+        kinds = [row for row in rows if not row[0].factor or row[0].kind.startswith(OF_GRIDS) == is_grid]
+        judged = [item for row in kinds for item in self._judged(row)]
+        right = [spot for spot, _, is_so in judged if not is_so]
+        corners = [f"where {first.factor.told([spot.value])}, " for spot in region.wrong if first.factor is not None]
+        around = [spot for spot, _, is_so in judged if is_so and spot.kind.startswith(tuple(corners))]
+        ends = region.wrong if not is_grid or len(region.wrong) < 3 else (region.wrong[0], region.wrong[-1])
+        chosen = (known.built(spots) for spots in (ends, right, around if corners and not is_grid else ()))
+        return RegionEvidence("" if first.factor is None else first.kind, first.asked, *chosen)
 
     def _follow(self, rows: Sequence[list[Spot]], shown: Sequence[Case], progress: Progress) -> None:
         """Ask about sizes that are wrong in a case that was asked about all in those of other types beside it too."""
@@ -159,9 +187,9 @@ class Atlas:
         sizes = [row for row in rows if row and row[0].kind.startswith("size ")]
         wrong: dict[tuple[object, ...], set[float]] = {}
         for row in (row for row in sizes if row[0].asked.name in names):
-            wrong[_kind(row[0].asked), row[0].kind] = {spot.value for spot, _, is_so in self._judged(row) if is_so}
+            wrong[kind_of(row[0].asked), row[0].kind] = {spot.value for spot, _, is_so in self._judged(row) if is_so}
         for row in (row for row in sizes if row[0].asked.name not in names):
-            new = sorted(wrong.get((_kind(row[0].asked), row[0].kind), set()) - {spot.value for spot in row})
+            new = sorted(wrong.get((kind_of(row[0].asked), row[0].kind), set()) - {spot.value for spot in row})
             row += [replace(row[0], value=value) for value in new]
         self._ask([spot for row in sizes for spot in row], progress)
 
@@ -277,32 +305,29 @@ class Atlas:
             yield Region(spots, below, above, worst, usual, nearest)
 
 
-def _shaped(taken: Sequence[Case]) -> tuple[list[Case], list[Case]]:
-    """Cases whose shapes are asked about: one for each operator and width of numbers, and one for each other type.
-
-    Shapes matter alike for all weights; among the first are those of one type without signs, where there is one.
-    """
-    shown: dict[tuple[str, bool], Case] = {}
-    for case in sorted(taken, key=_oddness):
-        shown.setdefault(_kind(case), case)
-    first = {case.name for case in shown.values()}
-    known = {(case.template.name, case.output) for case in shown.values()}
-    others: dict[tuple[str, str], Case] = {}
-    for case in (one for one in taken if (one.template.name, one.output) not in known):
-        others.setdefault((case.template.name, case.output), case)
-    return [case for case in taken if case.name in first], list(others.values())
+def _is_of(asked: Case | Chain, op: str) -> bool:
+    return isinstance(asked, Case) and asked.template.op == op
 
 
-def _kind(case: Case | Chain) -> tuple[str, bool]:
-    """The operator, and if any number has 16 bits."""
-    assert isinstance(case, Case), "a chain has no sizes"
-    return case.template.name, any(word.split()[0] in ("uint16", "int16") for word in (*case.slots, case.output))
+class _KnownViews:
+    """Questions of spots, and what can be read in their models, each made once."""
 
+    def __init__(self) -> None:
+        self._built: dict[str, Case | Chain | None] = {}
+        self._views: dict[int, Sequence[NodeView | None]] = {}
 
-def _oddness(case: Case) -> tuple[int, bool]:
-    pairs = zip(case.template.operands, case.slots, strict=True)
-    types = {slot.split()[0] for operand, slot in pairs if operand.role in ("x", "y", "table")} | {case.output}
-    return len(types), any(word.startswith("int") for word in types)
+    def built(self, spots: Sequence[Spot]) -> list[Case | Chain]:
+        """The questions of spots that can be asked."""
+        for spot in (spot for spot in spots if spot.name not in self._built):
+            self._built[spot.name] = spot.built()
+        found = (self._built[spot.name] for spot in spots)
+        return [asked for asked in found if asked is not None]
+
+    def of(self, asked: Case | Chain) -> Sequence[NodeView | None]:
+        """The operators of a question that `built` made."""
+        if id(asked) not in self._views:
+            self._views[id(asked)] = views_of(asked)
+        return self._views[id(asked)]
 
 
 def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
@@ -345,18 +370,19 @@ def made(
         for row, region in zip(wrong, first.regions, strict=True):
             row += [arch] if str(region) in confirmed else []
         probed = other.probed
-    regions = [_told(region, tuple(sorted(row))) for region, row in zip(first.regions, wrong, strict=True)]
+    each = zip(first.regions, wrong, first.conditions(), strict=True)
+    regions = [_told(region, tuple(sorted(row)), condition) for region, row, condition in each]
     return Made(probed, tuple(regions))
 
 
-def _told(region: Region, archs: tuple[int, ...]) -> WrongRegion:
+def _told(region: Region, archs: tuple[int, ...], condition: FaultCondition | None) -> WrongRegion:
     worst, usual = region.worst.sqnr_db or 0.0, region.usual.sqnr_db or 0.0
     first, right = region.wrong[0], region.right
     if first.factor is None:
-        return WrongRegion(first.asked.name, region.where, worst, usual, archs)
+        return WrongRegion(first.asked.name, region.where, worst, usual, archs, condition=condition)
     at = first if right is None else min(region.wrong, key=lambda spot: abs(spot.value - right.value))
     edge = at.value, None if right is None else right.value
-    return WrongRegion(first.asked.name, region.where, worst, usual, archs, first.factor.name, *edge)
+    return WrongRegion(first.asked.name, region.where, worst, usual, archs, first.factor.name, *edge, condition)
 
 
 def _distance(spot: Spot, others: Sequence[Spot]) -> float:

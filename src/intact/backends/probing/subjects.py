@@ -18,7 +18,12 @@ from intact.backends.probing.fitting import chained, fitted
 TYPES = {
     "uint8": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "uint8 constant"},
     "uint16": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "uint16 constant"},
+    "int8": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "int8 constant symmetric"},
+    "int16": {"w": "int8 constant channel symmetric", "b": "int32 constant", "c": "int16 constant symmetric"},
 }
+# Types of operators that follow each other where both are in one network, with a conversion between them.
+MIXED = (("uint8", "uint16"), ("uint16", "uint8"))
+REGRID = "another grid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,19 @@ def alone(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) 
 
 
 def chains(ops: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[Chain]:
-    """Every pair of operators that follow each other, and the triples that networks are full of."""
-    rows = _rows(ops, [dtype for dtype in TYPES if types is None or dtype in types])
-    return [chain for chain in map(chained, rows) if chain is not None]
+    """Every pair of operators that follow each other, and the triples that networks are full of.
+
+    Pairs are asked about with a conversion between them, too, where one has 8 bits and the other 16.
+    """
+    rows = itertools.chain(
+        _rows(ops, [dtype for dtype in TYPES if types is None or dtype in types]),
+        _mixed_rows(ops, [pair for pair in MIXED if types is None or {*pair} <= {*types}]),
+    )
+    found: dict[str, Chain] = {}
+    # A question is known by its name: of two that read alike, on images and on tokens, the first one is asked.
+    for chain in (chain for chain in map(chained, rows) if chain is not None):
+        found.setdefault(chain.name, chain)
+    return list(found.values())
 
 
 def _rows(ops: Sequence[str] | None, types: Sequence[str]) -> Iterator[list[Case]]:
@@ -90,6 +105,18 @@ def _rows(ops: Sequence[str] | None, types: Sequence[str]) -> Iterator[list[Case
             found = [steps[name] for name in row]
             if ops is None or any(case.template.op in ops for case in found):
                 yield found
+
+
+def _mixed_rows(ops: Sequence[str] | None, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Case]]:
+    file = _file()
+    for kind, (first, second) in itertools.product(("images", "tokens"), pairs):
+        entries = {name: entry for name, entry in file[kind].items() if entry["op"]}
+        for one, other in itertools.product(entries, entries):
+            start, end = _step(one, dict(entries[one]), first), _step(other, dict(entries[other]), second)
+            if start.output == first and (ops is None or {start.template.op, end.template.op} & {*ops}):
+                shape = end.template.operands[end.template.follows].shape
+                between = Template(REGRID, "", "", (CaseOperand("x", shape),), (-1, 1))
+                yield [start, Case(between, (first,), second), end]
 
 
 @cache

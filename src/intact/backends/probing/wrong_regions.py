@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from intact import scratch
 from intact.backends import installed
+from intact.settings import devices
+from intact.targets import faults
+from intact.targets.faults import FaultCondition, WrittenCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class WrongRegion:
     """A condition under which a library takes operators and computes something else.
 
     `worst_db` is what is left of the signal there, `usual_db` what is left of it otherwise. At its edge a value of the
-    factor is wrong, `wrong_at`, and another right, `right_at`; None where none is, or there is no factor.
+    factor is wrong, `wrong_at`, and another right, `right_at`; None where none is, or there is no factor. `condition`
+    is what can be read of it in a model; None where it takes the values that go through.
     """
 
     case: str
@@ -28,6 +32,7 @@ class WrongRegion:
     factor: str = ""
     wrong_at: float | None = None
     right_at: float | None = None
+    condition: FaultCondition | None = None
 
     def __str__(self) -> str:
         archs = ", ".join(f"v{arch}" for arch in self.archs if arch)
@@ -36,9 +41,20 @@ class WrongRegion:
 
 def write(regions: Sequence[WrongRegion], library: str, asked: Sequence[str] | None, path: Path) -> None:
     """Write the file, whole or not at all; `asked` are the operators that were asked about, None stands for all."""
-    lines = ",\n".join(f"  {json.dumps(asdict(region), ensure_ascii=False)}" for region in regions)
+    lines = ",\n".join(f"  {json.dumps(_row(region), ensure_ascii=False)}" for region in regions)
     head = f'"library": {json.dumps(library)}, "asked": {json.dumps(asked)}'
     scratch.write_text(path, f'{{{head}, "wrong": [\n{lines}\n]}}\n')
+
+
+def _row(region: WrongRegion) -> dict[str, object]:
+    """A line of the file, without what is not there."""
+    plain = asdict(replace(region, condition=None))
+    found = {name: value for name, value in plain.items() if value is not None and value != ""}
+    return found if region.condition is None else found | {"condition": faults.written(region.condition)}
+
+
+def _condition(row: WrittenCondition | None) -> FaultCondition | None:
+    return None if row is None else faults.condition_of(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +69,13 @@ class ShippedRegions:
 @cache
 def shipped_regions(backend: str) -> ShippedRegions | None:
     """The regions of the newest library, or None."""
-    folder = installed.find(backend).table.with_name("wrong")
+    folder = installed.find(backend).table.with_name(devices.WRONG)
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     if not files:
         return None
     data = json.loads(files[-1].read_text(encoding="utf-8"))
-    wrong = tuple(WrongRegion(**{**row, "archs": tuple(row["archs"])}) for row in data["wrong"])
+    wrong = tuple(
+        WrongRegion(**row | {"archs": tuple(row["archs"]), "condition": _condition(row.get("condition"))})
+        for row in data["wrong"]
+    )
     return ShippedRegions(data["library"], None if data["asked"] is None else tuple(data["asked"]), wrong)
