@@ -21,8 +21,8 @@ class FaultSite:
 
     model: ir.Model
     tensor: str
-    reach: Mapping[str, float] = field(default_factory=dict)
-    """The greatest absolute value that was seen of the tensors that the unit reads."""
+    seen: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the greatest value that was seen of the tensors that the unit reads."""
 
     @property
     def nodes(self) -> list[ir.Node]:

@@ -21,6 +21,12 @@ WIDE = ("int16", "uint16")
 OTHER_STEP = 1.0 + 2.0**-7
 # Values that were not seen may be so many times as large as those that were.
 ROOM = 4.0
+# Where finer steps are for accuracy alone, values may be so many times as large as those of the few rows seen here.
+SOME_ROOM = 1.25
+# Values that fill so much of their grid gain little by one of their own.
+MOST_FILLED = 0.75
+# The greatest number of the upper half of 16 bits.
+UPPER = 255
 # The part of a product's range that what is left of an operand's 8 upper bits can fill.
 REST_OF_A_PRODUCT = 1.0 / 32
 
@@ -38,7 +44,7 @@ def widen_more(site: FaultSite) -> str | None:
 
 def tighten_inputs(site: FaultSite) -> str | None:
     """Give values that use few of the 16 bits of their grid smaller steps: a device may drop the lowest bits."""
-    most = {name: ROOM * reach for name, reach in site.reach.items() if reach > 0}
+    most = {name: ROOM * max(-low, high) for name, (low, high) in site.seen.items() if high > low}
 
     def choose(old: Encoding, source: str) -> Encoding | None:
         if old.dtype not in WIDE or source not in most or int(old.zero_point) != middle(old.dtype):
@@ -49,6 +55,26 @@ def tighten_inputs(site: FaultSite) -> str | None:
     found = _regrid_reads(site, choose)
     held = ", ".join(f"{source} up to {value:.4g}" for source, value in most.items())
     return f"{', '.join(found)} has smaller steps, which hold {held}" if found else None
+
+
+def fit_operand(site: FaultSite) -> str | None:
+    """Give 16 computed bits that a product is made with a grid of their own: a device may drop the lower half of them.
+
+    What shares its grid with other values, as parts of one tensor do, has fewer bits to lose.
+    """
+    node = next((n for n in site.nodes if n.op_type == "MatMul" and n.outputs[0].name == site.tensor), None)
+
+    def choose(old: Encoding, source: str) -> Encoding | None:
+        low, high = (SOME_ROOM * end for end in site.seen.get(source, (0.0, 0.0)))
+        steps = limits(old.dtype)[1] - limits(old.dtype)[0]
+        if old.dtype != "uint16" or not 0 < high - low < MOST_FILLED * float(old.scale) * steps:
+            return None
+        # Its upper half is a grid as well, so that dropping the lower one moves no zero.
+        zero_point = round(-low / (high - low) * UPPER) * (UPPER + 2)
+        return replace(old, scale=np.asarray((high - low) / steps, np.float32), zero_point=np.asarray(zero_point))
+
+    found = _regrid_reads(site, choose, lambda reader, index: reader is node and index == 1)
+    return f"{', '.join(found)} has a grid of its own, which holds more than was seen" if found else None
 
 
 def separate(site: FaultSite) -> str | None:
@@ -127,10 +153,14 @@ class _NodesBefore:
         return value
 
 
-def _regrid_reads(site: FaultSite, choose: Callable[[Encoding, str], Encoding | None]) -> list[str]:
+def _regrid_reads(
+    site: FaultSite,
+    choose: Callable[[Encoding, str], Encoding | None],
+    concerns: Callable[[ir.Node, int], bool] = lambda node, index: True,
+) -> list[str]:
     """Put what the unit reads on other grids, behind those that it is on; return the inputs that got one."""
     changed = []
-    for node, index, dequantize in list(site.reads()):
+    for node, index, dequantize in [read for read in site.reads() if concerns(*read[:2])]:
         encoding, written = encoding_of(dequantize), dequantize.inputs[0]
         quantize = None if written is None else written.producer()
         source = None if quantize is None else quantize.inputs[0]

@@ -48,7 +48,7 @@ class Learner:
         foreseen = foresee(model, rows, target, config)
         model, done = (model, []) if foreseen is None else (foreseen.model, list(foreseen.done))
         for tensor, lesson in _sites(model, known, target):
-            site = FaultSite(model.clone(), tensor, _reach(model, tensor, rows))
+            site = FaultSite(model.clone(), tensor, _seen(model, tensor, rows))
             told = {remedy.__name__: remedy for remedy in REMEDIES}[lesson.remedy](site)
             if told is not None:
                 edit.prune(site.model)
@@ -94,6 +94,6 @@ def _condition(site: FaultSite, target: Target) -> tuple[str, str]:
     return seen_as(site.nodes[0], target), ", ".join(sorted(node.op_type for node in behind if node is not None))
 
 
-def _reach(model: ir.Model, tensor: str, rows: Rows) -> dict[str, float]:
+def _seen(model: ir.Model, tensor: str, rows: Rows) -> dict[str, tuple[float, float]]:
     unit = next(unit for unit in Units(model).units if unit.tensor == tensor)
-    return mender.reach(model, unit.reads, rows)
+    return mender.seen_ranges(model, unit.reads, rows)

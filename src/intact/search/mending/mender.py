@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -19,9 +19,10 @@ from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Costs, Target
 
-# Places that are looked for one after the other, and the gain in dB that makes a form worth taking.
+# Places that are looked for one after the other, and the gain in dB that makes a form worth taking; of a weak place
+# less is enough, since the whole has to gain by it.
 MOST_PLACES = 6
-LEAST_GAIN = 6.0
+LEAST_GAIN, LEAST_GAIN_OF_WEAK = 6.0, 3.0
 # Where no place is wrong, so many of the weakest are looked at, if the device keeps less than this of each; what they
 # get may cost so many times as much.
 WEAKEST, WEAK_DB, MOST_COST = 4, 45.0, 1.05
@@ -69,13 +70,13 @@ def mend(
     aim = _Aim(rows, goal_db, {unit.tensor for unit in Units(model).units}, _within(MOST_COST, model, target.costs))
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
-        found = _next_form(comparison, aim)
-        if found is None:
+        found = _next_forms(comparison, aim)
+        if not found:
             break
-        wrong, form = found
-        model = form.model
-        place = TakenForm(wrong.error.unit.tensor, form.remedy, wrong.error.own_db, form.error.own_db, wrong.alone)
-        taken.append((place, form.done))
+        for wrong, form in found:
+            model = form.model
+            figures = (wrong.error.own_db, form.error.own_db, wrong.alone)
+            taken.append((TakenForm(wrong.error.unit.tensor, form.remedy, *figures), form.done))
     return Mended(model, tuple(done for _, done in taken), tuple(place for place, _ in taken)) if taken else None
 
 
@@ -101,22 +102,43 @@ def _within(share: float, model: ir.Model, costs: Costs | None) -> Callable[[ir.
     return lambda form: cost_estimate.prices(form, costs, ())[0] <= most
 
 
-def _next_form(comparison: DeviceComparison, aim: _Aim) -> tuple[_Fault, _Form] | None:
-    """The next place with the form that it gets: the first that is wrong, or of the weak ones that which gains most."""
+def _next_forms(comparison: DeviceComparison, aim: _Aim) -> list[tuple[_Fault, _Form]]:
+    """The next place with the form that it gets, or places: each form is made in the model of the one before it.
+
+    It is the first that is wrong. Of weak ones it is that which gains most, or all of them, if they gain more together.
+    """
     errors = [error for error in _errors(comparison) if error.unit.tensor in aim.places]
     wrong = _first_wrong(comparison, errors)
     if wrong is not None:
         form = _right_form(comparison, wrong.error, aim.rows)
-        return None if form is None else (wrong, form)
+        return [] if form is None else [(wrong, form)]
     kept = comparison.kept_db()
     if kept is None or kept >= aim.goal_db:
-        return None
-    best = None
-    for error, form in _better_forms(comparison, _weakest(errors), aim):
-        whole = _kept_by_whole(comparison, form)
+        return []
+    best: list[tuple[_Fault, _Form]] = []
+    each = [(_Fault(error, alone=True), form) for error, form in _better_forms(comparison, _weakest(errors), aim)]
+    for forms in ([one] for one in each):
+        whole = _kept_by_whole(comparison, forms[-1][1])
         if whole > kept:
-            best, kept = (_Fault(error, alone=True), form), whole
-    return best
+            best, kept = forms, whole
+    together = _one_in_the_other(each, aim) if len(each) > 1 else []
+    return together if together and _kept_by_whole(comparison, together[-1][1]) > kept else best
+
+
+def _one_in_the_other(each: Sequence[tuple[_Fault, _Form]], aim: _Aim) -> list[tuple[_Fault, _Form]]:
+    """Several places with their forms in one model, as many as are affordable."""
+    remedies = {remedy.__name__: remedy for remedy in REMEDIES}
+    found: list[tuple[_Fault, _Form]] = [each[0]]
+    for fault, form in each[1:]:
+        model, unit = found[-1][1].model, fault.error.unit
+        site = FaultSite(model.clone(), unit.tensor, seen_ranges(model, unit.reads, aim.rows))
+        if remedies[form.remedy](site) is None:
+            continue
+        edit.prune(site.model)
+        site.model.graph.sort()
+        if aim.is_affordable(site.model):
+            found.append((fault, replace(form, model=site.model)))
+    return found
 
 
 def _kept_by_whole(comparison: DeviceComparison, form: _Form) -> float:
@@ -151,18 +173,21 @@ def _weakest(errors: Sequence[UnitError]) -> list[UnitError]:
     return sorted(weak, key=lambda error: error.own_db or 0.0)[:WEAKEST]
 
 
-def reach(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str, float]:
-    """The greatest absolute value of each of some tensors, over all rows."""
-    most = dict.fromkeys(tensors, 0.0)
-    for seen in execution.inside(model, list(most), map(dict, rows)):
-        most = {name: max(value, float(np.abs(seen[name]).max(initial=0))) for name, value in most.items()}
-    return most
+def seen_ranges(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str, tuple[float, float]]:
+    """The least and the greatest value of each of some tensors, over all rows; zero is always between them."""
+    found = dict.fromkeys(tensors, (0.0, 0.0))
+    for seen in execution.inside(model, list(found), map(dict, rows)):
+        found = {
+            name: (min(low, float(seen[name].min(initial=0))), max(high, float(seen[name].max(initial=0))))
+            for name, (low, high) in found.items()
+        }
+    return found
 
 
 def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_UntriedForm]:
     """The other forms that there are for a unit, in the order of what they cost."""
     model = comparison.units.cutter.model
-    seen = reach(model, unit.reads, rows)
+    seen = seen_ranges(model, unit.reads, rows)
     for remedy in REMEDIES:
         site = FaultSite(model.clone(), unit.tensor, seen)
         done = remedy(site)
@@ -194,7 +219,9 @@ def _better_forms(
     for error in weak:
         drafts = [draft for draft in _drafts(comparison, error.unit, aim.rows) if aim.is_affordable(draft.model)]
         found = zip(drafts, _by_themselves(comparison, error.unit, drafts), strict=True)
-        better = ((draft, after) for draft, after in found if after is not None and _gains(error, after))
+        better = (
+            (draft, after) for draft, after in found if after is not None and _gains(error, after, LEAST_GAIN_OF_WEAK)
+        )
         first = next(better, None)
         if first is not None:
             yield error, _confirmed(first[0], error, first[1])
@@ -209,9 +236,9 @@ def _by_themselves(comparison: DeviceComparison, unit: Unit, drafts: Sequence[_U
         return [None] if len(drafts) == 1 else [_by_themselves(comparison, unit, [one])[0] for one in drafts]
 
 
-def _gains(before: UnitError, after: UnitError) -> bool:
+def _gains(before: UnitError, after: UnitError, least: float = LEAST_GAIN) -> bool:
     assert before.own_db is not None, "a unit that gets another form has an error"
-    return after.own_db is None or after.own_db >= before.own_db + LEAST_GAIN
+    return after.own_db is None or after.own_db >= before.own_db + least
 
 
 def _confirmed(draft: _UntriedForm, before: UnitError, after: UnitError) -> _Form:

@@ -15,6 +15,7 @@ from intact.model.node_encodings import encoding_of
 from intact.rules.quantized import folding
 from intact.search.mending.fault_site import FaultSite, Remedy, cut_behind
 from intact.search.mending.grid_forms import (
+    fit_operand,
     other_width,
     separate,
     split_operand,
@@ -71,5 +72,15 @@ def pad_rows(site: FaultSite, least: int = 32) -> str | None:
 
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
-    *(crop_outside, turn_axes, shrink_window, count_pads, pad_rows, widen_more, other_width, split_operand),
+    *(
+        crop_outside,
+        turn_axes,
+        shrink_window,
+        count_pads,
+        pad_rows,
+        widen_more,
+        other_width,
+        fit_operand,
+        split_operand,
+    ),
 )
