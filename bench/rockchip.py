@@ -2,7 +2,11 @@
 
 Each model is quantized by the vendor's `normal`, `kl_divergence` and `mmse` (as long as those end in ten minutes), and
 built by intact at `--precision int8`, with fast and normal effort. Everything that was measured is kept: a run goes on
-where it stopped, and `--again TOOL` measures one anew. Times are processor seconds of the whole command.
+where it stopped, and `--again TOOL` measures one anew.
+
+Times are processor seconds from the start of the process: theirs to import the toolkit as users do, quantize, build,
+write the file and simulate the rows to judge by; ours of the whole command, which simulates the same rows, and runs the
+float and the quantized model on the CPU, too, to compare with.
 
 python bench/rockchip.py [MODEL …] [--soc rk3588] [--tools TOOL …] [--again TOOL …] [--rows 8]
 """

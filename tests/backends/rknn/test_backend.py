@@ -10,13 +10,14 @@ import pytest
 
 from intact.backends import installed
 from intact.backends.base import Device
-from intact.backends.rknn import client
+from intact.backends.rknn import backend, client
 from intact.backends.rknn.backend import BACKEND, platform_of
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.errors import NotAvailable, SettingsError
 from intact.events import Log, Silence
 from intact.model import io
 from intact.pipeline import acceptance, stages
+from intact.results import PlacedLayer, PlacedNode, Placement
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
@@ -177,3 +178,11 @@ def test_linear_layers_of_a_transformer_are_integers_around_attention_in_half_pr
     attention = [layer.precision for layer in built.placement.layers if layer.kind == "exSDPAttention"]
     assert attention == ["FLOAT16", "FLOAT16"]
     assert min(row.sqnr_db for row in built.accuracy if row.form == "compiled") > LEAST_DB - 10
+
+
+def test_what_the_compiler_takes_in_half_precision_against_the_table_is_told_apart():
+    on_npu = tuple(PlacedNode(name, "Add") for name in ("sum", "half"))
+    layers = (PlacedLayer("Add", "NPU", "INT8", ("sum",)), PlacedLayer("Add", "NPU", "FLOAT16", ("half",)))
+    told = backend._warnings(Placement(on_npu, (), 1, layers=layers), {"sum": "refused", "half": "refused"})
+    assert [line.split(":")[0] for line in told] == ["sum", "half"]
+    assert "after all" in told[0] and "half precision" in told[1] and "try it on a board" in told[1]

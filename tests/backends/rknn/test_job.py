@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from intact.backends.rknn import client
+
+JOB = client.__file__.replace("client.py", "job.py")
 
 
 class FakeToolkit:
@@ -57,7 +60,7 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rknn.api", api)
     monkeypatch.setattr(FakeToolkit, "built", [])
     monkeypatch.chdir(tmp_path)
-    spec = importlib.util.spec_from_file_location("job", client.__file__.replace("client.py", "job.py"))
+    spec = importlib.util.spec_from_file_location("job", JOB)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -103,3 +106,35 @@ def test_the_toolkits_own_quantizer_gets_every_sample_on_a_line(job, tmp_path):
 def test_a_model_that_is_not_read_is_not_compiled(job, tmp_path):
     (tmp_path / "model.onnx").write_text("")
     assert job.compile_model(order(tmp_path, rknn=None)) == {"compiled": False, "error": None}
+
+
+PACKAGES = {
+    "torch/__init__.py": "import os\nfrom torch import nn\nos.environ['TORCH_RUNS'] = 'yes'\n",
+    "torch/nn.py": "",
+    "rknn/__init__.py": "",
+    "rknn/api/__init__.py": "import torch\nfrom .gdq_quant import GdqQuant\nfrom .toolkit import RKNN\n",
+    "rknn/api/toolkit.py": "import torch\nclass RKNN:\n    count = staticmethod(lambda: torch.nn)\n",
+    "rknn/api/gdq_quant.py": "import torch.nn\nclass GdqQuant:\n    def __init__(self, bits): self.bits = bits\n",
+}
+
+
+def run_in_packages(tmp_path, code):
+    """What a fresh interpreter prints that sees these packages, after it has loaded the job."""
+    for name, text in PACKAGES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    load = f"import sys, os; sys.path[:0] = [{str(tmp_path)!r}]; exec(open({JOB!r}).read())"
+    done = subprocess.run([sys.executable, "-c", f"{load}\n{code}"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_torch_is_not_run_until_something_of_it_is_used(tmp_path):
+    first = "print(os.environ.get('TORCH_RUNS'))"
+    assert run_in_packages(tmp_path, first) == "None"
+    assert run_in_packages(tmp_path, f"RKNN.count(); {first}") == "yes"
+
+
+def test_the_algorithm_that_needs_torch_is_itself_when_it_is_called(tmp_path):
+    code = "from rknn.api import GdqQuant; made = GdqQuant(bits=8); import rknn.api.gdq_quant as real\n"
+    code += "print(made.bits, type(made) is real.GdqQuant, os.environ.get('TORCH_RUNS'))"
+    assert run_in_packages(tmp_path, code) == "8 True yes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -23,6 +24,7 @@ MODELS = {
     "depthwise_cnn": depthwise_cnn,
     "resnet50": partial(resnet50, image=64, width=16),
     "mobilenet_v2": partial(mobilenet_v2, image=64, width=0.25),
+    "digits_cnn": partial(onnx.load, Path(__file__).parents[3] / "examples/digits_cnn/model.onnx"),
 }
 CHIPS = ("rk3588", "rk3576", "rk3566", "rv1106")
 SHORT = ("depthwise_cnn", "rk3588")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -148,3 +149,40 @@ def test_the_cycles_of_layers_are_those_of_the_groups_whose_nodes_they_compute()
     layers = [PlacedLayer("Conv", "NPU", "INT8", nodes, 10**place) for place, nodes in enumerate(names)]
     assert LayerCycles.of(layers, found) == LayerCycles((1, 110), 11000)
     assert LayerCycles.of(layers, found).total == 11111
+
+
+def test_cycles_that_nobody_expected_are_shared_out_by_what_groups_in_float_take_more():
+    chosen = SimpleNamespace(levels=(1, 1, 0))
+    before, after = LayerCycles((10, 10, 10), 0), LayerCycles((10, 109, 500), 0)
+    assert room.shared_out(202.0, chosen, before, after) == [2.0, 200.0, 0.0]
+
+
+class DearCompiler(FakeCompiler):
+    """Takes much more for one layer in float than anybody expects."""
+
+    dear = ""
+
+    def place(self, model, device):
+        placed = super().place(model, device)
+        dear = [self.dear in row.nodes and row.cycles == HALF for row in placed.layers]
+        layers = tuple(
+            replace(row, cycles=row.cycles + 10_000 * much) for row, much in zip(placed.layers, dear, strict=True)
+        )
+        self.placed[-1] = sum(row.cycles for row in layers)
+        return Placement((), (), 1, layers=layers)
+
+
+def test_what_is_dearer_than_expected_is_left_in_integers_and_the_room_spent_elsewhere(given, monkeypatch):
+    usual = 10 * INT8 + 4 * (HALF - INT8)
+    richer, compiler, _ = spent(given, monkeypatch, usual)
+    dear = next(name for name in in_float(richer) if any(name in row.nodes for row in _layers(compiler, given)))
+    monkeypatch.setattr(DearCompiler, "dear", dear)
+    monkeypatch.setattr(f"{__name__}.FakeCompiler", DearCompiler)
+    otherwise, compiler, details = spent(given, monkeypatch, usual)
+    assert max(compiler.placed) > 10_000, "it was tried"
+    assert dear not in in_float(otherwise) and in_float(otherwise)
+    assert details["cycles"] <= room.MOST_CYCLES * usual
+
+
+def _layers(compiler, given):
+    return compiler.place(preparation.quantize(given, Log()).model, None).layers

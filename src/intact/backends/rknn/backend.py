@@ -27,6 +27,8 @@ from intact.targets.spec import Soc
 MODEL = "model.onnx"
 SUFFIX = ".rknn"
 RKNN = f"model{SUFFIX}"
+# As the compiler calls half precision.
+HALF = "FLOAT16"
 
 
 class RknnBackend(Backend):
@@ -193,10 +195,15 @@ def _warnings(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[str, ...]:
     """Say which nodes the compiler placed otherwise than the table."""
     off = {node.name for node in placed.cpu_nodes}
     taken = [name for name in on_cpu if name not in off]
+    halves = {name for layer in placed.layers if layer.precision == HALF for name in layer.nodes}
     more = [node.name for node in _unforeseen(placed, on_cpu)]
-    told = (
-        [f"{', '.join(taken)}: on the NPU after all, since its compiler takes what the table refuses"] if taken else []
-    )
+    words = {
+        "on the NPU after all, since its compiler takes what the table refuses": [n for n in taken if n not in halves],
+        "on the NPU in half precision by the compiler's word, where the table has none: try it on a board": [
+            name for name in taken if name in halves
+        ],
+    }
+    told = [f"{', '.join(names)}: {text}" for text, names in words.items() if names]
     told += [f"{', '.join(more)}: on the CPU, which the table does not know"] if more else []
     return tuple(told)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,7 +28,7 @@ _JOBS = "intact.backends.rknn.job"
 # The toolkit with torch holds 700 MB before it has a model (seen with rknn-toolkit2 2.5.0).
 _BYTES_OF_A_SIMULATOR = 1 << 30
 _BYTES_FOR_EACH_OF_THE_MODEL = 8
-# The simulator is started again for each part of the samples, which takes 3 seconds.
+# The simulator is started again, and the model built, for each part of the samples.
 _LEAST_SAMPLES = 64
 
 # Options of `RKNN.config` that say how a model is compiled and neither what of it nor into which numbers.
@@ -142,44 +143,32 @@ def run(
     workers = pool.workers(math.ceil(len(samples) / _LEAST_SAMPLES), size)
     share = max(1, math.ceil(len(samples) / workers))
     parts = [samples[start : start + share] for start in range(0, len(samples), share)]
-    count = sample_files.SamplesRun(done)
-    if len(parts) == 1:
-        return _run_here(model, samples, outputs, platform, timeout, count)
-    jobs = (_running(model, part, outputs, platform, timeout, count) for part in parts)
+    count, job, python = sample_files.SamplesRun(done), f"{_JOBS}:run_samples", toolkit(platform.toolchain).python
+
+    def begin(order: SimulateOrder) -> AbstractContextManager[process.Awaited]:
+        """In the process that stays, which may have compiled the model just now, or each part in one of its own."""
+        if len(parts) == 1:
+            return nullcontext(partial(STANDING.call, job, order, python, timeout))
+        # The libraries reserve more address space than they ever use: no limit is set to it.
+        return process.started(job, order, timeout=timeout, python=python)
+
+    jobs = (_running(_order(model, platform), part, outputs, begin, count) for part in parts)
     return [found for part in pool.in_order(jobs, workers) for found in part]
-
-
-def _run_here(
-    model: Path,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    outputs: Sequence[str],
-    platform: Platform,
-    timeout: float,
-    run: sample_files.SamplesRun,
-) -> list[dict[str, np.ndarray]]:
-    """The outputs in the process that stays, which has compiled the model if that was its last order."""
-    with sample_files.sent(samples) as files:
-        order: SimulateOrder = {**_order(model, platform), **files}
-        run.add(files)
-        python = toolkit(platform.toolchain).python
-        count = STANDING.call(f"{_JOBS}:run_samples", order, python, timeout, run.look).result["outputs"]
-        run.look()
-        return _received(files, count, outputs)
 
 
 @contextmanager
 def _running(
-    model: Path,
+    given: PlatformOrder,
     samples: Sequence[Mapping[str, np.ndarray]],
     outputs: Sequence[str],
-    platform: Platform,
-    timeout: float,
+    begin: Callable[[SimulateOrder], AbstractContextManager[process.Awaited]],
     run: sample_files.SamplesRun,
 ) -> Iterator[Callable[[], list[dict[str, np.ndarray]]]]:
+    """A run of samples under way, and the function that waits for its outputs."""
     with sample_files.sent(samples) as files:
-        order: SimulateOrder = {**_order(model, platform), **files}
+        order: SimulateOrder = {**given, **files}
         run.add(files)
-        with _started("run_samples", order, platform, timeout) as answer:
+        with begin(order) as answer:
 
             def results() -> list[dict[str, np.ndarray]]:
                 count = answer(run.look).result["outputs"]
@@ -192,14 +181,6 @@ def _running(
 def _received(files: SamplesOrder, count: int, outputs: Sequence[str]) -> list[dict[str, np.ndarray]]:
     assert count == len(outputs), f"the simulator has {count} outputs, not {', '.join(outputs)}"
     return sample_files.received(files, outputs)
-
-
-def _started(
-    job: str, order: Mapping[str, object], platform: Platform, timeout: float
-) -> AbstractContextManager[process.Awaited]:
-    """A job in the interpreter of the toolkit; its libraries reserve more address space than they ever use."""
-    python = toolkit(platform.toolchain).python
-    return process.started(f"{_JOBS}:{job}", order, timeout=timeout, python=python)
 
 
 def _order(model: Path, platform: Platform) -> PlatformOrder:

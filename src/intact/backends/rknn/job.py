@@ -9,10 +9,68 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rknn.api import RKNN
+
+
+class _LateModule(ModuleType):
+    """A module that is run when something in it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.run(), name)
+
+    def run(self) -> ModuleType:
+        """The module itself."""
+        if sys.modules[self.__name__] is self:
+            assert self.__spec__ is not None and self.__spec__.loader is not None, f"{self.__name__} was found"
+            sys.modules[self.__name__] = module_from_spec(self.__spec__)
+            self.__spec__.loader.exec_module(sys.modules[self.__name__])
+        return sys.modules[self.__name__]
+
+
+class _LateAlgorithms(_LateModule):
+    """A module whose classes and functions are imported by name, and run when one is called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *given, **named: getattr(self.run(), name)(*given, **named)
+
+
+def _leave_torch_for_later() -> None:
+    """Have the toolkit's imports leave torch out until it is used.
+
+    Torch takes three quarters of the time. A few rules of the compiler use it, for some models, and one algorithm of
+    the quantizer, which nobody asks for here, cannot be imported without it.
+    """
+    package = PathFinder.find_spec("rknn")
+    if package is None:
+        return
+    inside = [os.path.join(place, "api") for place in package.submodule_search_locations or ()]
+    for kind, name, places in (_LateModule, "torch", None), (_LateAlgorithms, "rknn.api.gdq_quant", inside):
+        found = PathFinder.find_spec(name, places)
+        if found is not None and name not in sys.modules:
+            sys.modules[name] = kind(name)
+            sys.modules[name].__spec__ = found
+
+
+def _toolkit() -> Any:
+    """The class that the toolkit is used by."""
+    _leave_torch_for_later()
+    from rknn.api import RKNN
+
+    return RKNN
+
+
+if TYPE_CHECKING:
+    from rknn.api import RKNN
+else:
+    RKNN = _toolkit()
 
 
 def compile_model(request: dict[str, Any]) -> dict[str, Any]:

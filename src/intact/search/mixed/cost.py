@@ -18,7 +18,7 @@ class Workload:
 
     Multiply-adds are those of a target that multiplies `lanes` channels at once. Where a compiler has told what groups
     take, with all that they read and write, moving is `included`, and tensors cost something only where they are
-    converted.
+    converted. `dearer` is what it told that groups above the first level cost beyond that.
     """
 
     products: tuple[int, ...]
@@ -26,6 +26,7 @@ class Workload:
     values: tuple[int, ...]
     lanes: int = 1
     included: bool = False
+    dearer: tuple[float, ...] = ()
 
 
 def work(model: ir.Model, found: Structure, lanes: int = 1) -> Workload:
@@ -52,7 +53,9 @@ class Prices:
     def of_group(self, index: int, level: int) -> float:
         """Multiplying, and reading the weights."""
         row = self.costs.levels[level]
-        return self.work.products[index] * row.multiply + self.work.weights[index] * row.bytes[1] * self.costs.byte
+        told = self.work.dearer[index] if level and self.work.dearer else 0.0
+        read = self.work.weights[index] * row.bytes[1] * self.costs.byte
+        return self.work.products[index] * row.multiply + read + told
 
     def of_tensor(self, index: int, levels: Sequence[int]) -> float:
         """Writing a tensor, reading it, and converting it once for each other type that it is read in."""

@@ -32,11 +32,13 @@ from intact.settings.config import BuildConfig
 from intact.targets.spec import Costs
 
 # Cycles as a multiple of those of the vendor's own build: so much more nobody notices.
-MOST_CYCLES = 1.04
+MOST_CYCLES = 1.045
 # Noise as a share of the signal, 40 dB below it: cycles beyond that are saved.
 ENOUGH = 1e-4
 # Mixes that are compiled: each is followed by a cheaper or a dearer one, unless it is as close as this to the limit.
-MOST_TRIES, CLOSE = 3, 0.01
+MOST_TRIES, CLOSE = 5, 0.005
+# Where all within a limit were tried, it is raised by that share, so many times: expectations are often too high.
+MOST_STEPS = 8
 # The share of its room that is tried again after a mix that the compiler refuses, or that leaves nothing in integers.
 LESS = 0.75
 
@@ -103,12 +105,16 @@ class LayerCycles:
         return sum(self.groups) + self.others
 
 
-def ladder_of(measured: MeasuredNoise, cycles: LayerCycles, costs: Costs) -> Ladder:
-    """The steps between assignments at the compiler's prices: cycles of groups, and conversions between them."""
+def ladder_of(measured: MeasuredNoise, cycles: LayerCycles, costs: Costs, dearer: Sequence[float] = ()) -> Ladder:
+    """The steps between assignments at the compiler's prices: cycles of groups, and conversions between them.
+
+    `dearer` are cycles that groups in float were seen to take beyond those that are expected.
+    """
     assert costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
     products = tuple(round(count * costs.cycle) for count in cycles.groups)
     values = work(measured.model, measured.found).values
-    priced = Workload(products, (0,) * len(products), values, included=True)
+    told = tuple(count * costs.cycle for count in dearer)
+    priced = Workload(products, (0,) * len(products), values, included=True, dearer=told)
     return Ladder(Prices(measured.found, priced, costs), measured.noises)
 
 
@@ -125,6 +131,15 @@ def expected(chosen: Assignment, ladder: Ladder, cycles: LayerCycles) -> float:
     """The cycles of an assignment, conversions among them."""
     assert ladder.prices.costs.cycle is not None, "the price of a cycle is known where a compiler tells them"
     return cycles.others + chosen.cost / ladder.prices.costs.cycle
+
+
+def shared_out(excess: float, chosen: Assignment, plain: LayerCycles, found: LayerCycles) -> list[float]:
+    """Cycles that nobody expected, by the groups in float, as much as each of them takes more than in integers."""
+    more = [
+        max(after - before, 0) + 1 if level else 0
+        for level, before, after in zip(chosen.levels, plain.groups, found.groups, strict=True)
+    ]
+    return [excess * count / sum(more) for count in more]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +163,7 @@ class _Spending:
         most = MOST_CYCLES * (cycles.total if usual is None else usual)
         most = most if config.max_cycles is None else min(most, config.max_cycles)
         details = {"vendor_cycles": usual, "plain_cycles": cycles.total, "groups": len(measured.found.groups)}
-        chosen, spent = self._chosen(measured, ladder_of(measured, cycles, costs), cycles, most)
+        chosen, spent = self._chosen(measured, costs, cycles, most)
         count = sum(level > 0 for level in chosen.levels)
         beside = f"{spent} cycles" + ("" if usual is None else f", {usual} of the vendor's own quantizer")
         if not count:
@@ -159,25 +174,40 @@ class _Spending:
         return SpentRoom(settings(self.begun, measured.found, chosen), told, details)
 
     def _chosen(
-        self, measured: MeasuredNoise, ladder: Ladder, cycles: LayerCycles, most: float
+        self, measured: MeasuredNoise, costs: Costs, cycles: LayerCycles, most: float
     ) -> tuple[Assignment, int]:
-        """The most accurate assignment within so many cycles as the compiler makes it, and its cycles."""
+        """The most accurate assignment within so many cycles as the compiler makes it, and its cycles.
+
+        Groups that turn out to take more cycles in float than expected are dearer from then on.
+        """
+        dearer = [0.0] * len(cycles.groups)
+        ladder = ladder_of(measured, cycles, costs)
         limit, best = most, (ladder.uniform(0), cycles.total)
+        tried = {best[0].levels}
         for _ in range(MOST_TRIES):
-            chosen = best_within(ladder, cycles, limit)
-            if chosen == best[0]:
+            limits = [limit + step * CLOSE * most for step in range(MOST_STEPS)]
+            found = (best_within(ladder, cycles, each) for each in limits)
+            chosen = next((each for each in found if each.levels not in tried), None)
+            if chosen is None:
                 break
+            tried.add(chosen.levels)
+            foreseen = expected(chosen, ladder, cycles)
             layers = self._layers(settings(self.begun, measured.found, chosen))
             if layers is None:
-                limit = cycles.total + LESS * (expected(chosen, ladder, cycles) - cycles.total)
+                limit = cycles.total + LESS * (foreseen - cycles.total)
                 continue
             spent = sum(layer.cycles or 0 for layer in layers)
             if spent <= most and chosen.noise < best[0].noise:
                 best = (chosen, spent)
-            # Conversions, which have a price, are often none in the compiler's cycles.
-            if abs(most - spent) < CLOSE * most or best[0].noise <= ENOUGH:
+            if 0 <= most - spent < CLOSE * most or best[0].noise <= ENOUGH:
                 break
-            limit += most - spent
+            if spent <= max(most, foreseen):
+                # Conversions, which have a price, are often none in the compiler's cycles.
+                limit += most - spent
+                continue
+            told = shared_out(spent - foreseen, chosen, cycles, LayerCycles.of(layers, measured.found))
+            dearer = [a + b for a, b in zip(dearer, told, strict=True)]
+            ladder = ladder_of(measured, cycles, costs, dearer)
         return best
 
     def _layers(self, config: BuildConfig) -> tuple[PlacedLayer, ...] | None:
