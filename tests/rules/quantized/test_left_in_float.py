@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from intact.matching import rewriter
-from intact.rules.quantized.left_in_float import QuantizeBias, RoundAfterMove
+from intact.rules.quantized import families
+from intact.rules.quantized.left_in_float import QuantizeBias, RoundAfterMove, RoundAfterRelu
 from intact.runtime import ort_cpu
+from intact.targets.registry import load_target
+from intact.targets.validate import validate
 from tests.builder import Net
 from tests.rules.proof.harness import fired, refused
 
@@ -74,3 +77,30 @@ def test_a_move_with_a_grid_behind_it_or_for_the_caller_alone_stays():
 def test_a_constant_that_is_moved_stays():
     model = moved(lambda net, flat: [net.op("Add", flat, net.dequantize("x", 0.1, U8(3)))], np.zeros((2, 3), U8))
     assert "it moves a constant" in refused(RoundAfterMove(), model)
+
+
+def test_a_relu_leaves_values_on_their_grid():
+    net = Net()
+    read = net.op("Relu", net.dequantize("x", 0.1, U8(3)))
+    model = net.model({"x": np.zeros((2, 3), U8)}, net.op("Neg", read))
+    wanted = ["DequantizeLinear", "Relu", "QuantizeLinear", "DequantizeLinear", "Neg"]
+    assert fired(RoundAfterRelu(), model) == wanted
+
+
+def test_a_relu_on_the_scales_of_channels_stays():
+    net = Net()
+    read = net.dequantize("x", F32([0.1, 0.2, 0.3]), np.zeros(3, U8), axis=1)
+    model = net.model({"x": np.zeros((2, 3), U8)}, net.op("Neg", net.op("Relu", read)))
+    assert "input" in refused(RoundAfterRelu(), model)
+
+
+@pytest.mark.parametrize("dtype", [U8, np.uint16])
+def test_a_hexagon_takes_a_relu_that_training_left_between_a_grid_and_a_layer(dtype):
+    net, grid = Net(), (F32(0.01), dtype(7))
+    x = net.op("Relu", net.dequantize(net.quantize("x", *grid), *grid))
+    weight = net.dequantize(RNG.integers(-9, 9, (2, 3, 1, 1)).astype(I8), F32([0.1, 0.2]), np.zeros(2, I8), axis=0)
+    y = net.dequantize(net.quantize(net.op("Conv", x, weight), *grid), *grid)
+    before, target = net.model({"x": np.zeros((1, 3, 4, 4), F32)}, y), load_target("qnn", arch=73)
+    after = families.rewrite(before.clone(), target).model
+    found = [[violation.code for violation in validate(one, target, strict=False)] for one in (before, after)]
+    assert "T102" in found[0] and found[1] == []

@@ -82,6 +82,7 @@ NOT_WRITTEN = {
     "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
     "ONNX Runtime has no kernel for int8 beside uint8 weights, and its quantizer writes none": ("match_weight_sign",),
     "Quantizers put biases on grids: those that train on grids leave them in float": ("quantize_bias",),
+    "Quantizers give a layer and its Relu one grid: training without fusion gives the layer one": ("round_after_relu",),
 }
 ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 

@@ -15,6 +15,7 @@ from intact.errors import SettingsError
 from intact.matching import explanation, rewriter
 from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query
+from intact.model.copying import copied
 from intact.results import Application, Refusal, RuleCount
 from intact.rules import discovery, quantized
 from intact.rules.quantized.target_rule import TargetRule
@@ -73,7 +74,7 @@ class Latitude(enum.StrEnum):
 
 def rewrite(model: ir.Model, target: Target, latitude: Latitude = Latitude.BUILD) -> Rewritten:
     """Rewrite a copy of a quantized model to the form that `target` takes, with the rules that `rules_for` chooses."""
-    return rewriter.apply(model.clone(), rules_for(target, latitude))
+    return rewriter.apply(copied(model), rules_for(target, latitude))
 
 
 def explain(
@@ -117,7 +118,7 @@ def _fired_with(node: str, model: ir.Model, rules: Sequence[Rule]) -> list[Appli
             found.append(firing.application)
             heirs.update(firing.created)
 
-    rewriter.apply(model.clone(), rules, watch=watch)
+    rewriter.apply(copied(model), rules, watch=watch)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import onnx_ir as ir
 
@@ -62,6 +64,12 @@ class RoundAfterMove(MovementRule):
     def rewrite(self, op: Builder, first: ir.Node, move: ir.Node) -> ir.Value:
         grid = dq_operand(first).grid(op)
         return op.DequantizeLinear(op.QuantizeLinear(op.like(move, *move.inputs), *grid), *grid)
+
+
+class RoundAfterRelu(RoundAfterMove):
+    """Relu(DQ(x, s, z)) = DQ(Q(Relu(DQ(x, s, z)), s, z), s, z): every grid has the 0 that it writes."""
+
+    ops: ClassVar[tuple[str, ...]] = ("Relu",)
 
 
 def _channel_axis(node: ir.Node) -> int:

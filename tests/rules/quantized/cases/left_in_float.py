@@ -1,4 +1,4 @@
-"""Layers with biases in float, and moves without a grid behind them: types, groups, extremes of zero points."""
+"""Layers with float biases, moves and Relus without a grid behind them: types, groups, extremes of zero points."""
 
 from __future__ import annotations
 
@@ -49,4 +49,16 @@ def round_after_move(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(f"{op} {dtype.__name__}", net.model({"x": x}, result), [{"x": x}])
 
 
-CASES: dict[str, Generator] = {"quantize_bias": quantize_bias, "round_after_move": round_after_move}
+def round_after_relu(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype in TYPES:
+        for zero in zero_points(dtype):
+            net, x = Net(), integers(rng, dtype, SHAPE)
+            result = net.op("Neg", net.op("Relu", net.dequantize("x", 0.03, zero)))
+            yield Case(f"{dtype.__name__} {zero}", net.model({"x": x}, result), [{"x": x}])
+
+
+CASES: dict[str, Generator] = {
+    "quantize_bias": quantize_bias,
+    "round_after_move": round_after_move,
+    "round_after_relu": round_after_relu,
+}
