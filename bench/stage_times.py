@@ -1,7 +1,8 @@
-"""Where the time of quantizing goes: processor seconds of each stage, and of their start, in a process for each model.
+"""Where the time goes: processor seconds of each stage of quantizing and of whole builds, a process for each model.
 
 Stages end where the program's own stopwatch ends them. Processor seconds of all threads hold up on a busy machine,
-but for what shared caches cost. Models are those of bench/peers, with 24 samples, uint8 for the CPU.
+but for what shared caches cost. Models are those of bench/peers, with 24 samples, uint8 for the CPU; the first one is
+also built for the simulator of an NPU, as `make demo` does.
 
 python bench/stage_times.py [NAME...] [--efforts fast normal] [-o bench/STAGE_TIMES.md]
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,21 +70,56 @@ def measured(model: Path, rows: Path, effort: str) -> dict[str, float]:
     return spent
 
 
-def table(found: dict[str, dict[str, float]]) -> str:
+def measured_build(model: Path, rows: Path, device: str) -> dict[str, float]:
+    """Processor seconds by stage of one build in this process and its children, which have ended by then."""
+    started = sum(os.times()[:4])
+    import intact
+    from intact import events
+
+    class Clock:
+        """What a stage takes of the processor, where it asks for the time."""
+
+        perf_counter = staticmethod(lambda: sum(os.times()[:4]))
+
+    events.time = Clock  # type: ignore[assignment]
+    build, begun = intact.build, Clock.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(model, output=Path(folder) / "out", device=device, precision="uint8", data=rows)
+    stages = {stage.name: stage.seconds for stage in built.stages if stage.status == "ran"}
+    rest = Clock.perf_counter() - begun - sum(stages.values())
+    return {"imports": begun - started, **stages, "write, check, report": rest}
+
+
+def table(quantized: dict[str, dict[str, float]], built: dict[str, dict[str, float]]) -> str:
     """The page: a row a model and effort, a column a stage."""
-    lines = [
-        "# Where the time of quantizing goes",
-        "",
-        "Written by `python bench/stage_times.py -o bench/STAGE_TIMES.md`: processor seconds of all threads,",
-        "24 samples, uint8 for the CPU, one process for each row.",
-        "",
-        f"| model, effort | {' | '.join(HEADINGS.values())} | all |",
-        f"| --- | {' | '.join('---' for _ in HEADINGS)} | --- |",
-    ]
+    named = {name: {HEADINGS[stage]: value for stage, value in spent.items()} for name, spent in quantized.items()}
+    return "\n".join(
+        [
+            "# Where the time goes",
+            "",
+            "Written by `python bench/stage_times.py -o bench/STAGE_TIMES.md`: processor seconds of all threads,",
+            "24 samples, uint8, one process for each row.",
+            "",
+            "## Quantizing for the CPU",
+            "",
+            *_rows(named, list(HEADINGS.values())),
+            "",
+            "## Whole builds, normal effort",
+            "",
+            "With rewriting, compiling, verification on held-back rows, manifest and report; child processes count.",
+            "",
+            *_rows(built, list(dict.fromkeys(stage for spent in built.values() for stage in spent))),
+            "",
+        ]
+    )
+
+
+def _rows(found: dict[str, dict[str, float]], columns: list[str]) -> list[str]:
+    lines = [f"| model | {' | '.join(columns)} | all |", f"| --- | {' | '.join('---' for _ in columns)} | --- |"]
     for name, spent in found.items():
-        figures = " | ".join(f"{spent[stage]:.2f}" for stage in HEADINGS)
+        figures = " | ".join(f"{spent[column]:.2f}" if column in spent else "–" for column in columns)
         lines.append(f"| {name} | {figures} | {sum(spent.values()):.2f} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def main() -> None:
@@ -94,24 +131,32 @@ def main() -> None:
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.job:
-        model, rows, effort = asked.job
-        print(json.dumps(measured(Path(model), Path(rows), effort)))
+        model, rows, how = asked.job
+        job = measured if how in ("fast", "normal") else measured_build
+        print(json.dumps(job(Path(model), Path(rows), how)))
         return
     sys.path.insert(0, str(ROOT))
     from bench.peers import models
 
-    found = {}
+    quantized: dict[str, dict[str, float]] = {}
+    built: dict[str, dict[str, float]] = {}
     for name in asked.names or NAMES:
         case = models.case(name, ROOT / "output/peers/models", curve=False)
+        files = [str(case.model.resolve()), str(case.rows[models.SAMPLES].resolve())]
         for effort in asked.efforts:
-            files = [str(case.model.resolve()), str(case.rows[models.SAMPLES].resolve())]
-            command = [sys.executable, __file__, "--job", *files, effort]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[f"{case.title}, {effort}"] = json.loads(done.stdout.splitlines()[-1])
-            page = table(found)
-            if asked.output:
-                asked.output.write_text(page, encoding="utf-8")
+            quantized[f"{case.title}, {effort}"] = _in_a_process(*files, effort)
+        for device in ("qnn", "cpu") if name == NAMES[0] else ("cpu",):
+            built[f"{case.title}, {device}"] = _in_a_process(*files, device)
+        page = table(quantized, built)
+        if asked.output:
+            asked.output.write_text(page, encoding="utf-8")
     print(page)
+
+
+def _in_a_process(model: str, rows: str, how: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--job", model, rows, how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

@@ -172,18 +172,25 @@ def _contents(result: Path) -> tuple[str, int]:
 
 
 def judge_all(bench: Bench, cases: Sequence[Case], tools: Sequence[Tool], results: Results) -> None:
-    """Judge the models of the tables that have not been judged yet."""
-    for case in cases:
-        for tool in tools:
-            runs = results.of(case.name, tool.label, case.counts[0])
-            quantized = result_of(bench, case, tool, case.counts[0])
-            if results.verdict(case.name, tool.label) or not runs or runs[-1].error or not quantized.exists():
-                continue
-            cpu = judge.on_cpu(case.model, quantized, case.test, case.labels)
-            qnn = judge.on_simulator(case.model, quantized, case.test, quantized.parent) if bench.simulate else {}
-            results.judged.append(Judged(case.name, tool.label, runs[-1].sha256, cpu, qnn))
-            store.write(bench.file, results)
-            bench.say(f"{case.name} {tool.label}: CPU {json.dumps(cpu)}, NPU {json.dumps(qnn)}")
+    """Judge the models of the tables as far as they have not been judged yet, on the CPU first, which is quicker."""
+    pairs = [(case, tool) for case in cases for tool in tools]
+    for case, tool in pairs:
+        _judge(bench, case, tool, results, simulate=False)
+    for case, tool in pairs if bench.simulate else ():
+        _judge(bench, case, tool, results, simulate=True)
+
+
+def _judge(bench: Bench, case: Case, tool: Tool, results: Results, *, simulate: bool) -> None:
+    runs, known = results.of(case.name, tool.label, case.counts[0]), results.verdict(case.name, tool.label)
+    quantized = result_of(bench, case, tool, case.counts[0])
+    if not runs or runs[-1].error or not quantized.exists() or (known and (known.qnn or not simulate)):
+        return
+    cpu = known.cpu if known else judge.on_cpu(case.model, quantized, case.test, case.labels)
+    qnn = judge.on_simulator(case.model, quantized, case.test, quantized.parent) if simulate else {}
+    found = Judged(case.name, tool.label, runs[-1].sha256, cpu, qnn)
+    results.judged = [*(one for one in results.judged if one is not known), found]
+    store.write(bench.file, results)
+    bench.say(f"{case.name} {tool.label}: CPU {json.dumps(cpu)}, NPU {json.dumps(qnn)}")
 
 
 def note_models(cases: Sequence[Case], results: Results) -> None:

@@ -28,6 +28,7 @@ MOVED = {
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
     "peers.md": "bench/RESULTS.md",
+    "stage_times.md": "bench/STAGE_TIMES.md",
     **{
         f"examples/{path.parent.name}.md": f"examples/{path.parent.name}/README.md"
         for path in ROOT.glob("examples/*/README.md")
