@@ -25,13 +25,14 @@ def layers(nodes: int) -> onnx.ModelProto:
 
 
 def residual(nodes: int) -> onnx.ModelProto:
-    """Convolutions with shortcuts: Conv, Relu, Conv, Add, Relu."""
+    """Convolutions with shortcuts: Conv, Relu, Conv, Add, Relu; a Mul behind every tenth keeps values finite."""
     net = SeededNet("residual", 0)
     x = net.input("x", (1, 8, 4, 4))
-    for _ in range(nodes // 5):
+    for block in range(nodes * 10 // 51):
         y = net.op("Relu", _conv(net, x, 1.4))
         x = net.op("Relu", net.op("Add", x, _conv(net, y, 0.2)))
-        x = net.op("Mul", x, net.const(0.98)) if len(net.nodes) % 50 == 0 else x
+        # A block makes its values larger by a hundredth: 9,000 of them beyond what a float holds.
+        x = net.op("Mul", x, net.const(0.8)) if block % 10 == 9 else x
     net.output(x, "y", (1, 8, 4, 4))
     return _model(net)
 
@@ -59,6 +60,16 @@ GRAPHS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "chain": chain,
     "fan": fan,
 }
+
+
+def gemms(size: int) -> onnx.ModelProto:
+    """Gemm layers with weights of `size` bytes in the model itself."""
+    net = SeededNet("gemms", 0)
+    x = net.input("x", (1, FEATURES))
+    for _ in range(max(1, size // (4 * FEATURES * FEATURES))):
+        x = net.op("Relu", net.gemm(x, FEATURES, FEATURES))
+    net.output(x, "y", (1, FEATURES))
+    return _model(net)
 
 
 def save_weights(path: Path, size: int) -> None:

@@ -5,8 +5,8 @@ memory is what all of its processes hold at once and no file backs (`Anonymous` 
 status 1 where a bar does not hold.
 
 python bench/scale.py graphs [KIND…]           5,000 and 50,000 nodes of each kind
-python bench/scale.py weights                  3 GB of weights beside the model, uint8 and w4
-python bench/scale.py estimate                 what a build says that it needs, against what it holds
+python bench/scale.py weights [BYTES]          3 GB of weights beside the model, uint8 and w4
+python bench/scale.py estimate [MODEL…]        what builds say that they need, against what they hold and ask for
 python bench/scale.py curve KIND NODES…        one kind at these sizes
 python bench/scale.py profile KIND NODES       the functions that take the most time
 """
@@ -23,7 +23,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -33,7 +35,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.big_graphs import FEATURES, GRAPHS, save_weights  # noqa: E402
+from bench.big_graphs import FEATURES, GRAPHS, gemms, save_weights  # noqa: E402
 from bench.large_models import IMAGE, cnn  # noqa: E402
 
 FEW, MANY = 5_000, 50_000
@@ -164,43 +166,76 @@ def graphs(*kinds: str) -> bool:
 
 def weights(*sizes: str) -> bool:
     held = []
-    size = int(float(sizes[0])) if sizes else WEIGHTS
     with tempfile.TemporaryDirectory(dir=os.environ.get("INTACT_BENCH_FOLDER")) as folder:
-        model, rows = Path(folder) / "weights.onnx", Path(folder) / "rows.npz"
-        save_weights(model, size)
-        np.savez(rows, x=np.random.default_rng(1).standard_normal((ROWS, 4, FEATURES), np.float32))
+        model, rows = big_weights(Path(folder), int(float(sizes[0])) if sizes else WEIGHTS)
         bytes_of = model.with_suffix(".data").stat().st_size
         for precision in ("uint8", "w4"):
             cost = measured(model, rows, json.dumps({"precision": precision}))
             print(f"{precision}: {cost.stages}")
+            share = f"{precision}: GB held, for {bytes_of / 1e9:.2f} GB of weights: times"
             held += [
-                told(
-                    f"{precision}: GB held, for {bytes_of / 1e9:.2f} GB of weights: times",
-                    cost.peak / bytes_of,
-                    WEIGHT_SHARE,
-                ),
+                told(share, cost.peak / bytes_of, WEIGHT_SHARE),
                 told(f"{precision}: CPU seconds", cost.seconds, WEIGHT_SECONDS),
+                told_need(precision, cost),
             ]
     return all(held)
 
 
-def estimate() -> bool:
-    """Compare what a build says that it needs with what it holds."""
+def estimate(*names: str) -> bool:
+    """Compare what builds say that they need with what they hold, and build again within exactly that much."""
     held = []
-    with tempfile.TemporaryDirectory(dir=os.environ.get("INTACT_BENCH_FOLDER")) as name:
-        folder = Path(name)
-        weights, rows = folder / "weights.onnx", folder / "rows.npz"
-        save_weights(weights, 3 * 10**8)
-        np.savez(rows, x=np.random.default_rng(1).standard_normal((ROWS, 4, FEATURES), np.float32))
-        network, images = folder / "cnn.onnx", folder / "images.npz"
-        onnx.save(cnn(), network)
-        np.savez(images, image=np.random.default_rng(1).standard_normal((ROWS, *IMAGE[1:]), np.float32))
-        for model, data in (graph(folder, "layers", 3_000), (network, images), (weights, rows)):
-            cost = measured(model, data)
-            sizes = f"{cost.needed / 1e9:.2f} GB said, {cost.peak / 1e9:.2f} GB held"
-            apart = max(cost.needed, cost.peak) / min(cost.needed, cost.peak)
-            held.append(told(f"{model.stem}: {sizes}, times", apart, MOST_APART))
+    for name in names or ESTIMATED:
+        make, settings = ESTIMATED[name]
+        with tempfile.TemporaryDirectory(dir=os.environ.get("INTACT_BENCH_FOLDER")) as folder:
+            model, rows = make(Path(folder))
+            cost = measured(model, rows, json.dumps(settings))
+            held.append(told_need(name, cost))
+            measured(model, rows, json.dumps({**settings, "max_memory": f"{-(-cost.needed // 10**6)}M"}))
+            print(f"{name}: built within {cost.needed / 1e9:.2f} GB", flush=True)
     return all(held)
+
+
+def told_need(name: str, cost: Cost) -> bool:
+    """Print what a build said that it needs and what it held; return True if they are near each other."""
+    sizes = f"{cost.needed / 1e9:.2f} GB said, {cost.peak / 1e9:.2f} GB held"
+    return told(f"{name}: {sizes}, times", max(cost.needed, cost.peak) / min(cost.needed, cost.peak), MOST_APART)
+
+
+def big_weights(folder: Path, size: int) -> tuple[Path, Path]:
+    """Layers with weights of so many bytes beside the model, and inputs for them."""
+    model, rows = folder / "weights.onnx", folder / "rows.npz"
+    save_weights(model, size)
+    np.savez(rows, x=np.random.default_rng(1).standard_normal((ROWS, 4, FEATURES), np.float32))
+    return model, rows
+
+
+def weights_inside(folder: Path) -> tuple[Path, Path]:
+    """Gemm layers with 0.3 GB of weights in the file of the model."""
+    model, rows = folder / "inside.onnx", folder / "rows.npz"
+    onnx.save(gemms(3 * 10**8), model)
+    np.savez(rows, x=np.random.default_rng(1).standard_normal((ROWS, FEATURES), np.float32))
+    return model, rows
+
+
+def network(folder: Path) -> tuple[Path, Path]:
+    """A CNN, and images for it."""
+    model, images = folder / "cnn.onnx", folder / "images.npz"
+    onnx.save(cnn(), model)
+    np.savez(images, image=np.random.default_rng(1).standard_normal((ROWS, *IMAGE[1:]), np.float32))
+    return model, images
+
+
+ESTIMATED: dict[str, tuple[Callable[[Path], tuple[Path, Path]], dict[str, str]]] = {
+    "layers": (partial(graph, kind="layers", nodes=3_000), {}),
+    "cnn": (network, {}),
+    "inside": (weights_inside, {}),
+    "weights": (partial(big_weights, size=3 * 10**8), {"precision": "uint8"}),
+    "w4": (partial(big_weights, size=3 * 10**8), {"precision": "w4"}),
+    "1 GB": (partial(big_weights, size=10**9), {"precision": "uint8"}),
+    "1 GB, w4": (partial(big_weights, size=10**9), {"precision": "w4"}),
+    "3 GB": (partial(big_weights, size=WEIGHTS), {"precision": "uint8"}),
+    "3 GB, w4": (partial(big_weights, size=WEIGHTS), {"precision": "w4"}),
+}
 
 
 class StackSampler:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from intact.backends.rknn.toolchain import TOOLCHAIN as RKNN
-from intact.runtime import host_cpu, loads, toolchains
+from intact.runtime import host_cpu, loads, toolchains, trial_load
 from tests.zoo import ZOO, data
 
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared/models"
@@ -53,7 +53,7 @@ def _load_here(
     *paths: Path, timeout: float = loads.TIMEOUT, optimize: bool = True, loader: loads.Loader | None = None
 ) -> dict[Path, str]:
     """The job of `loads.problems` without its process."""
-    found = loads.load({"models": [str(path) for path in paths], "optimize": optimize})["refused"]
+    found = trial_load.load({"models": [str(path) for path in paths], "optimize": optimize})["refused"]
     return {path: found[str(path)] for path in paths if str(path) in found}
 
 

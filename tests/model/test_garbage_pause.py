@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -47,3 +49,26 @@ def test_a_program_that_keeps_objects_out_of_the_collector_is_let_be():
         assert gc.get_freeze_count() == kept
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("statement", ["", "import intact; intact.IntactError"])
+def test_a_program_that_uses_us_ends_as_without_us(statement):
+    """Objects in cycles may have something to do in the end, as to close a file: only commands of ours skip that."""
+    assert _printed_at_exit(statement) == "by hand\ncollected\n"
+
+
+def _printed_at_exit(statement: str) -> str:
+    program = f"""
+import atexit, os
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self, say=os.write):
+        say(1, b"collected\\n")
+{statement}
+import gc
+gc.disable()
+Cycle()
+atexit.register(os.write, 1, b"by hand\\n")
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

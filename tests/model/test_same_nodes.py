@@ -23,6 +23,8 @@ def model(text="a = MatMul(x, w) b = Relu(a) y = Identity(b)", opset=17):
     ("text", "same"),
     [
         ("a = MatMul(x, w) b = Relu(a) y = Identity(b)", True),
+        # Newer versions take further types.
+        ("a = MatMul(x, w) b = IsNaN(a) y = Cast<to = 1>(b)", True),
         # From opset 18 on axes are an input.
         ("a = ReduceMean<axes = [1], keepdims = 1>(x) y = Add(x, a)", False),
     ],

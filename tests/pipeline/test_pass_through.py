@@ -194,9 +194,11 @@ def test_a_model_that_ends_with_maps_is_quantized_and_still_does(tmp_path):
 TRAINING = {"ratio": np.float32(0.5), "on": np.array(True)}
 
 
-@pytest.mark.parametrize("body", ["y = Dropout(x, ratio, on)", "r = RandomUniformLike(x)  y = Add(x, r)"])
+@pytest.mark.parametrize("body", ["d = Dropout(x, ratio, on)", "r = RandomUniformLike(x)  d = Add(x, r)"])
 def test_a_model_that_draws_random_numbers_is_built_and_not_judged(body, tmp_path):
-    model = from_text("(float[2,8] x) => (float[2,8] y)", body, weights=TRAINING)
+    # Opset 18 has the axes of a ReduceMax elsewhere: what an upgrade leaves as it is needs no run to compare.
+    body = f"{body}  y = ReduceMax<axes = [1]>(d)"
+    model = from_text("(float[2,8] x) => (float[2,1] y)", body, weights=TRAINING)
     model.opset_imports[""] = 17
     io.save(model, tmp_path / "given.onnx")
     built = build(tmp_path / "given.onnx", output=tmp_path / "out", device="cpu", precision="uint8")

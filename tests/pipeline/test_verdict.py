@@ -251,14 +251,14 @@ def test_a_gate_that_cannot_be_checked_fails(zoo, tmp_path):
 @pytest.mark.usefixtures("loads_in_a_child")
 def test_what_ends_onnx_runtime_is_an_error_and_not_our_end(zoo, quantized, tmp_path, monkeypatch):
     """A child that dies while it loads what was written: status 3, and no file."""
-    from intact.runtime import loads
+    from intact.runtime import loads, trial_load
 
     def dies(request):
         import os
 
         os.abort()
 
-    monkeypatch.setattr(loads, "load", dies)
+    monkeypatch.setattr(trial_load, "load", dies)
     assert loads.problems(quantized) == {}, "a patch does not reach the child"
     monkeypatch.setattr(
         loads.process, "call", lambda *_, **__: (_ for _ in ()).throw(loads.IntactError("E102", "it died of SIGABRT"))

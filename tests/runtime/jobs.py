@@ -20,6 +20,10 @@ def whereabouts(_request):
     return {"cwd": os.getcwd(), "pid": os.getpid(), "session": os.getsid(0), "modules": sorted(sys.modules)}
 
 
+def variables(request):
+    return {name: os.environ.get(name) for name in request["names"]}
+
+
 def modules_with(request):
     importlib.import_module(request["module"])
     return {"modules": sorted(sys.modules)}

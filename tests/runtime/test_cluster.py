@@ -34,6 +34,9 @@ ROWS = 3 * shards.ROWS + 5
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None, reason="distributed is not installed (extra: cluster)"
 )
+needs_qnn = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_qnn") is None, reason="onnxruntime-qnn is not installed (extra: qnn)"
+)
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
@@ -161,6 +164,34 @@ def test_a_matrix_and_a_search_run_on_a_scheduler(folder: Path, scheduler: str) 
         assert (folder / "here" / part).read_bytes() == (folder / "there" / part).read_bytes()
     same = [(folder / f"{name}-auto" / "model.onnx").read_bytes() for name in ("here", "there")]
     assert same[0] == same[1]
+
+
+def jobs_done(scheduler: str) -> int:
+    """Grows with every job that a scheduler was given."""
+    from distributed import Client
+
+    with Client(scheduler) as client:
+        return int(client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter))
+
+
+@needs_dask
+@needs_qnn
+@pytest.mark.qnn
+@pytest.mark.slow
+def test_a_probe_and_the_search_on_a_simulator_run_on_a_scheduler(folder: Path, scheduler: str, tmp_path: Path) -> None:
+    for name, where in (("here", None), ("there", scheduler)):
+        before = jobs_done(scheduler)
+        intact.probe(op=["Relu"], arch=["v73"], output=tmp_path / f"{name}.json", cluster=where)
+        assert (jobs_done(scheduler) > before) == (where is not None)
+    assert (tmp_path / "here.json").read_bytes() == (tmp_path / "there.json").read_bytes()
+    words = {"data": folder / "x.npz", "samples": 8}
+    intact.quantize(folder / "m.onnx", device="qnn", output=tmp_path / "q.onnx", effort="fast", **words)
+    found = []
+    for where in (None, scheduler):
+        before = jobs_done(scheduler)
+        found.append(intact.debug(tmp_path / "q.onnx", device="qnn", cluster=where, **words))
+        assert (jobs_done(scheduler) > before) == (where is not None)
+    assert repr(found[0]) == repr(found[1])
 
 
 @needs_ray

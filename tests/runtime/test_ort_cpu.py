@@ -168,3 +168,33 @@ def test_a_session_of_a_large_model_asks_for_no_more_memory_than_one_copy_of_its
     session = ort_cpu.Session(outside, optimize=True, outputs=["p", "y"], threads=1, prepack=False)
     assert asked_for() - before < 1.5 * sum(array.nbytes for array in weights.values())
     assert session.run({"x": np.ones((1, width), np.float32)})["y"][0, 0] == np.float32(width) ** 4
+
+
+def test_an_optimized_session_computes_with_what_its_optimizers_made_of_a_weight():
+    weight = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((128, 64)).astype(np.float32)
+    text = "a = Transpose<perm = [1, 0]>(x) b = Add(a, w) c = Relu(b) y = Transpose<perm = [1, 0]>(c)"
+    model = from_text("(float[128,64] x) => (float[128,64] y)", text, weights={"w": weight})
+    assert weight.nbytes >= io.COPIED_BYTES, "so that it is handed over"
+    for optimize in (False, True):
+        np.testing.assert_array_equal(
+            ort_cpu.run(model, {"x": x}, optimize=optimize)["y"], np.maximum(x.T + weight, 0).T
+        )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process holds on Linux only")
+def test_a_session_that_does_not_pack_weights_holds_no_copy_of_them_at_any_moment():
+    weight = np.ones((4096, 4096), np.float32)
+    model = from_text("(float[1,4096] x) => (float[1,4096] y)", "y = MatMul(x, w)", weights={"w": weight})
+    model.graph.initializers["w"].const_value = ir.Tensor(weight)  # not as bytes of a message, which may lie askew
+    ort_cpu.run(product(LARGE), {"x": LARGE})  # what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # the greatest size so far is forgotten
+    before = of_status("VmHWM")
+    ort_cpu.Session(model, prepack=False).run({"x": weight[:1]})
+    assert of_status("VmHWM") - before < weight.nbytes / 2
+
+
+def of_status(name: str) -> int:
+    """Bytes that the system says of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

@@ -213,6 +213,13 @@ def test_a_process_that_stays_imports_beforehand_what_its_jobs_need(module, is_t
     assert (module in modules) == is_there and "intact.errors" in modules
 
 
+def test_a_process_that_stays_has_the_variables_that_it_is_given_beside_ours(monkeypatch):
+    monkeypatch.setenv("OURS", "kept")
+    with process.staying(timeout=30, environment={"THEIRS": "given"}) as call_next:
+        found = call_next(f"{JOBS}:variables", {"names": ["OURS", "THEIRS"]}).result
+    assert found == {"OURS": "kept", "THEIRS": "given"} and "THEIRS" not in os.environ
+
+
 def test_the_death_of_a_process_that_stays_is_told_now_and_later():
     with process.staying(timeout=30) as call_next:
         for job in ("abort", "echo"):

@@ -33,7 +33,7 @@ class Device:
 
     `timeout` is in seconds; toolchains that run in this process ignore it. `toolchain` is a version of the vendor's
     library, or a folder, where the usual one is not meant. `done` is called for each sample that ran, by backends that
-    are told while they run many.
+    are told while they run many. `nodes` counts those of the model that it runs, where somebody knows.
     """
 
     backend: str
@@ -44,6 +44,7 @@ class Device:
     soc: Soc | None = None
     toolchain: str | None = None
     done: Callable[[], None] = nothing
+    nodes: int | None = None
 
     @classmethod
     def of(

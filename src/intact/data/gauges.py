@@ -18,6 +18,7 @@ from intact.data.dataset import Dataset
 from intact.data.symptom import Symptom
 from intact.errors import ModelError
 from intact.model import query
+from intact.model.copying import copied
 from intact.runtime import ort_cpu
 
 # The factor by which the median channel may differ from running statistics.
@@ -119,7 +120,7 @@ def _values(tensor: ir.Value, model: ir.Model, rows: Dataset) -> np.ndarray:
     few = islice(rows, GAUGED_ROWS)
     if tensor.is_graph_input():
         return np.concatenate([row[name] for row in few]).astype(np.float64)
-    prefix = model.clone()
+    prefix = copied(model)
     wanted = next(one for node in prefix.graph for one in node.outputs if one.name == name)
     prefix.graph.outputs.clear()
     prefix.graph.outputs.append(wanted)

@@ -16,6 +16,7 @@ from intact.linting.check import UNAFFECTED, Check, Severity
 from intact.matching import rewriter
 from intact.matching.rewriter import EXACT, Rewritten, Rule
 from intact.model import shapes
+from intact.model.copying import copied
 
 
 class Purpose(enum.Enum):
@@ -48,7 +49,7 @@ def repair(model: ir.Model, purpose: Purpose = Purpose.EVERYTHING, *, saturates:
     if purpose is Purpose.EVERYTHING:
         return _all_repaired(model, rules)
     affected = any(found for rule in rules if isinstance(rule, Check) for found in rule.find(model))
-    return _repaired(model.clone(), rules) if affected else Rewritten(model)
+    return _repaired(copied(model), rules) if affected else Rewritten(model)
 
 
 def needed(model: ir.Model, purpose: Purpose, *, saturates: bool | None = None) -> tuple[Rule, ...]:
@@ -69,7 +70,7 @@ def _all_repaired(model: ir.Model, rules: tuple[Rule, ...]) -> Rewritten:
     removed = coverage.remove_dead(result)
     rewritten = _repaired(result, rules)
     applications = removed + rewritten.applications
-    changed = rewritten.model if applications else model.clone()
+    changed = rewritten.model if applications else copied(model)
     return dataclasses.replace(rewritten, model=changed, applications=applications)
 
 

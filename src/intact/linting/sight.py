@@ -11,6 +11,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import edit, query
+from intact.model.copying import copied
 
 
 class TransposeSeenWeight(Rule):
@@ -42,7 +43,7 @@ _TRANSPOSE_WEIGHT = TransposeSeenWeight()
 
 def seen(model: ir.Model) -> ir.Model:
     """A copy without Identity nodes, and without Transpose nodes between a weight and its user."""
-    result = model.clone()
+    result = copied(model)
     for node in list(query.all_nodes(result)):
         source = node.inputs[0] if (node.domain, node.op_type) == ("", "Identity") else None
         # What a body hands out has to be its own.

@@ -58,7 +58,7 @@ class PatternIndex(Generic[Item]):
         for item in items:
             for key in sorted(item.pattern.keys):
                 self._by_key.setdefault(key, []).append(item)
-        self._telling = _telling(node for item in items for node in item.pattern.most_uses)
+        self._telling = _telling(node for item in items for node in item.pattern.nodes)
         self._sought = frozenset(key for item in items for key in item.pattern.wants_beside)
         self._judged: dict[tuple[Place, Beside], list[Item]] = {}
 

@@ -17,7 +17,7 @@ import functools
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -175,35 +175,63 @@ class Patterns:
 
 
 def _value_pattern(item: Wanted) -> ValuePattern:
-    if item is None or isinstance(item, Var | Literal | Output | AnyOf | Each):
+    if item is None or isinstance(item, (Var, Literal, Output, AnyOf, Each)):
         return item
     return Literal(np.asarray(item))
 
 
 class Pattern:
-    """A pattern as the matcher wants it: its roots, the op types it can start at, and what it binds."""
+    """A pattern as the matcher wants it: its roots, the op types it can start at, and what it binds.
+
+    An index of rules asks for the types and the nodes alone; what a match needs is found out at the first match.
+    """
 
     def __init__(self, build: Callable[..., Roots]) -> None:
         parameters = list(inspect.signature(build).parameters.values())[1:]
-        variables = {item.name: Var(item.name, optional=item.default is None) for item in parameters}
-        result = build(Patterns(), **variables)
+        self.variables = {item.name: Var(item.name, optional=item.default is None) for item in parameters}
+        result = build(Patterns(), **self.variables)
         roots: tuple[Output | AnyOf, ...] = tuple(result) if isinstance(result, Sequence) else (result,)
         self.starts = _starts(roots[0])
         self.others = tuple(root for root in roots[1:] if isinstance(root, Output))
         assert len(self.others) == len(roots) - 1, "only the first root may be any_of"
-        whole = [item for root in roots for item in _outputs(root) if item.index is None]
-        assert not whole or (set(whole) <= set(self.starts) and not self.others), "every_output() is the only root"
+        outputs = [item for item in _distinct(roots) if isinstance(item, Output)]
+        whole = {item for item in outputs if item.index is None}
+        assert not whole or (whole <= set(self.starts) and not self.others), "every_output() is the only root"
         self.roots = roots
+        self.nodes = tuple(dict.fromkeys(item.node for item in outputs))
         self.keys = frozenset(key for start in self.starts for key in start.node.keys)
-        self.tuples = _names_inside_each_only(roots)
-        self.names = frozenset(variables) | frozenset(names(roots))
-        self.depth = max(_depth(root) for root in roots)
-        self.most_uses = _most_uses(roots)
-        self.is_plain = not self.others and all(self._is_plain(start) for start in self.starts)
+
+    @functools.cached_property
+    def tuples(self) -> frozenset[str]:
+        """The names that bind to tuples: those inside of each() only."""
+        return frozenset(names(self.roots)) - frozenset(names(self.roots, through_each=False))
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The names that a match binds."""
+        return frozenset(self.variables) | frozenset(names(self.roots))
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """The most nodes on the way from a root to an input."""
+        known: dict[int, int] = {}
+        return max(_depth(root, known) for root in self.roots)
+
+    @functools.cached_property
+    def most_uses(self) -> dict[NodePattern, int]:
+        """For each node of the pattern, the most uses of its outputs that other nodes of a match can make."""
+        return _most_uses(self.roots)
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
         """True if there are no alternatives but at the root, and no other root."""
-        self.turned = self._only_alternative()
-        """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
-        self.local = {item: self.tuples & frozenset(names([item.item])) for root in roots for item in _eaches(root)}
+        return not self.others and all(self._is_plain(start) for start in self.starts)
+
+    @functools.cached_property
+    def local(self) -> dict[Each, frozenset[str]]:
+        """For each each(), the names that it binds to tuples."""
+        eaches = [item for root in self.roots for item in _walk(root) if isinstance(item, Each)]
+        return {item: self.tuples & frozenset(names([item.item])) for item in eaches}
 
     def _is_plain(self, pattern: ValuePattern, turned: NodePattern | None = None) -> bool:
         """True if there is no alternative at a value or before it; the operands of `turned` do not count."""
@@ -215,8 +243,10 @@ class Pattern:
             return is_fixed and all(self._is_plain(item, turned) for item in pattern.node.inputs)
         return not isinstance(pattern, AnyOf)
 
-    def _only_alternative(self) -> NodePattern | None:
-        found = {item.node for start in self.starts for item in _outputs(start) if _swaps(item.node)}
+    @functools.cached_property
+    def turned(self) -> NodePattern | None:
+        """The node whose two operands may be swapped, where that is the only alternative of the pattern."""
+        found = {item.node for item in _distinct(self.starts) if isinstance(item, Output) and _swaps(item.node)}
         turned = next(iter(found)) if len(found) == 1 and len(self.starts) == 1 and not self.others else None
         if turned is None or not self._is_plain(self.starts[0], turned):
             return None
@@ -233,6 +263,8 @@ class Pattern:
     @functools.cached_property
     def wants_beside(self) -> frozenset[OpKey]:
         """The types of the other roots, where all roots are nodes that read one value first."""
+        if not self.others:
+            return frozenset()
         nodes = {root.node for root in (*self.starts, *self.others)}
         reads_one = len(nodes) > 1 and len({node.inputs[:1] for node in nodes}) == 1
         return frozenset(key for other in self.others for key in other.node.keys) if reads_one else frozenset()
@@ -241,14 +273,6 @@ class Pattern:
 def _swaps(node: NodePattern) -> bool:
     """True if the operands of what matches may stand in another order; taken all alike, their order is nothing."""
     return bool(node.keys & SWAPPABLE.keys()) and not (node.inputs and isinstance(node.inputs[-1], Each))
-
-
-def _eaches(root: ValuePattern) -> Iterator[Each]:
-    return (item for item in _walk(root) if isinstance(item, Each))
-
-
-def _outputs(root: ValuePattern) -> Iterator[Output]:
-    return (item for item in _walk(root) if isinstance(item, Output))
 
 
 def _starts(root: Output | AnyOf) -> tuple[Output, ...]:
@@ -285,13 +309,23 @@ def names(roots: Sequence[ValuePattern], through_each: bool = True) -> Iterator[
             yield pattern.node.name
 
 
-def _names_inside_each_only(roots: Sequence[ValuePattern]) -> frozenset[str]:
-    return frozenset(names(roots)) - frozenset(names(roots, through_each=False))
+def _distinct(roots: Sequence[ValuePattern]) -> Iterable[ValuePattern]:
+    """Every pattern at or below the roots, once each, however many ways lead to it."""
+    found: dict[int, ValuePattern] = {}
+    left = list(reversed(roots))
+    while left:
+        item = left.pop()
+        if id(item) not in found:
+            found[id(item)] = item
+            left += reversed(children(item))
+    return found.values()
 
 
-def _depth(pattern: ValuePattern) -> int:
-    below = max((_depth(child) for child in children(pattern)), default=0)
-    return below + isinstance(pattern, Output)
+def _depth(pattern: ValuePattern, known: dict[int, int]) -> int:
+    if id(pattern) not in known:
+        below = max((_depth(child, known) for child in children(pattern)), default=0)
+        known[id(pattern)] = below + isinstance(pattern, Output)
+    return known[id(pattern)]
 
 
 def _most_uses(roots: Sequence[ValuePattern]) -> dict[NodePattern, int]:

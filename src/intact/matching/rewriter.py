@@ -15,7 +15,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -152,7 +152,7 @@ def apply(model: ir.Model, rules: Iterable[Rule], *, watch: Watch | None = None)
 
 def could_fire(model: ir.Model, rules: Iterable[Rule]) -> bool:
     """True if a rule matches somewhere in `model` and has no doubt; where none does, `apply` changes nothing."""
-    index = PatternIndex([_prepared(rule) for rule in rules])
+    index = _indexed(tuple(rules))
     return any(
         prepared.check(match) is None
         for node in query.all_nodes(model)
@@ -162,14 +162,26 @@ def could_fire(model: ir.Model, rules: Iterable[Rule]) -> bool:
 
 
 class PreparedRule:
-    """A rule with its pattern built and the arguments of its methods known."""
+    """A rule with its pattern built; the arguments of its methods and its matcher are found out at the first match."""
 
     def __init__(self, rule: Rule, *, explain: bool = False) -> None:
         self.rule = rule
         self.pattern = Pattern(rule.pattern)
-        self._check_names = _wanted(rule.check, self.pattern.names)
-        self._rewrite_names = _wanted(rule.rewrite, self.pattern.names)
-        self.matcher = Matcher(self.pattern, wanted={*self._check_names, *self._rewrite_names}, explain=explain)
+        self._explain = explain
+
+    @cached_property
+    def matcher(self) -> Matcher:
+        """Finds the matches of the pattern."""
+        wanted = {*self._check_names, *self._rewrite_names}
+        return Matcher(self.pattern, wanted=wanted, explain=self._explain)
+
+    @cached_property
+    def _check_names(self) -> tuple[str, ...]:
+        return _wanted(self.rule.check, self.pattern.names)
+
+    @cached_property
+    def _rewrite_names(self) -> tuple[str, ...]:
+        return _wanted(self.rule.rewrite, self.pattern.names)
 
     def check(self, match: Match) -> str | None:
         bindings = match.bindings
@@ -188,6 +200,12 @@ class PreparedRule:
 
 # Rules have no state, and preparing a large one takes milliseconds.
 _prepared = lru_cache(maxsize=1024)(PreparedRule)
+
+
+@lru_cache(maxsize=16)
+def _indexed(rules: tuple[Rule, ...]) -> PatternIndex[PreparedRule]:
+    """Rules by the types that their patterns start at; an optimizer applies the same ones time and again."""
+    return PatternIndex([_prepared(rule) for rule in rules])
 
 
 def _wanted(method: Callable[..., object], names: frozenset[str]) -> tuple[str, ...]:
@@ -209,10 +227,11 @@ class _Engine:
     MOST_SPREAD = 16
 
     def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
-        prepared = [_prepared(rule) for rule in rules]
+        given = tuple(rules)
+        prepared = [_prepared(rule) for rule in given]
         self.model = model
         self.watch = watch
-        self.index = PatternIndex(prepared)
+        self.index = _indexed(given)
         self.reach = max((item.pattern.depth for item in prepared), default=0)
         self.builder = Builder(model)
         self.order = Order(model)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
+from intact.model.copying import copied
 from intact.model.cutting import Cutter
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding, round_to_grid
@@ -70,7 +71,7 @@ def base_of(value: ir.Value) -> ir.Value:
 
 def unrounded(model: ir.Model, tensors: Collection[str] | None = None) -> ir.Model:
     """A copy of a quantized model in which activations, all or these, are not rounded; its weights are."""
-    result = model.clone()
+    result = copied(model)
     _leave_unrounded(result, tensors)
     return result
 
@@ -119,7 +120,7 @@ def layers_apart(model: ir.Model, known: Collection[str], only: Collection[str] 
 
     `only` names QuantizeLinear nodes: there are no others then than the layers before these.
     """
-    result = model.clone() if only is None else _layers_before(model, known, only)
+    result = copied(model) if only is None else _layers_before(model, known, only)
     names = edit.Names(result)
     inputs: dict[str, ir.Value] = {}
     seen: dict[str, ir.Value] = {}

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import mapped, query
+from intact.model.copying import shape_of, shared
 
 
 class Names:
@@ -38,7 +39,7 @@ class Names:
 def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name: str) -> ir.Value:
     """Add a constant to the graph under a name that is free (see `Names`)."""
     tensor = _named(array, name)
-    shape = ir.Shape(tensor.shape.numpy())
+    shape = tensor.shape if isinstance(tensor, ir.Tensor) else ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
     graph.initializers[name] = value
     return value
@@ -47,9 +48,9 @@ def add_initializer(graph: ir.Graph, array: np.ndarray | ir.TensorProtocol, name
 def _named(array: np.ndarray | ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     # Large graphs have many constants, and `ir.tensor` asks many questions about each.
     if isinstance(array, np.ndarray):
-        return ir.Tensor(mapped.aside(array), name=name)
+        return ir.Tensor(mapped.aside(array), shape=shape_of(array.shape), name=name)
     if isinstance(array, ir.Tensor):
-        return ir.Tensor(mapped.aside(array.numpy()), dtype=array.dtype, name=name)
+        return ir.Tensor(mapped.aside(array.numpy()), dtype=array.dtype, shape=shared(array.shape), name=name)
     return ir.tensor(array, name=name)
 
 

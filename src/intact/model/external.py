@@ -24,6 +24,10 @@ RUNTIME_KEYS = "prepacked_"
 # No file has more bytes than a number of so many digits tells.
 MOST_DIGITS = 20
 
+# The file that tensors refer to whose data is elsewhere: empty, so that reading it can only fail. ONNX Runtime wants it
+# to be there.
+NO_CONTENT = Path(__file__).resolve().parents[1] / "py.typed"
+
 CONFINED = "a relative path with forward slashes, inside the folder of the model"
 
 
@@ -69,7 +73,8 @@ def reference(tensor: str, entries: Iterable[tuple[str, str]]) -> Reference:
 
 def hollow(tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
     """A tensor of the same type and shape that refers to a file which is never opened."""
-    return ir.ExternalTensor("hollow", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.ExternalTensor(NO_CONTENT.name, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 
 def locate(model: Path, location: str, owner: str, kind: str = "external data") -> Located:

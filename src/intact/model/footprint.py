@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import io, normalize, query, shapes
+from intact.model.copying import copied
 
 # All tensors of a run together: a file of some hundred bytes has no use for more than the first, and no architecture
 # makes more of its weights and inputs than the second.
@@ -52,7 +53,7 @@ def of(model: ir.Model, *, unclaimed: bool = False) -> Footprint:
 
 def _inferred(model: ir.Model) -> ir.Model:
     """A copy with the shapes that follow from the inputs, whatever the file claims."""
-    copy = model.clone()
+    copy = copied(model)
     _forget_shapes(copy)
     # A model whose shapes do not fit together may still run: what is not known is tried out.
     with contextlib.suppress(ModelError):

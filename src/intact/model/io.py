@@ -31,6 +31,7 @@ from intact.model import (
     sniff,
     upgrade,
 )
+from intact.model.copying import copied
 from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
@@ -308,7 +309,7 @@ def _message(model: ir.Model, outside: dict[str, ir.ExternalTensor], *, describe
 
 def _with_tensors(model: ir.Model, outside: dict[str, ir.ExternalTensor]) -> ir.Model:
     """A copy of `model` whose initializers are those in `outside`, or else hold their data themselves."""
-    result = model.clone()
+    result = copied(model)
     for number, graph in enumerate(result.graphs()):
         for value in graph.initializers.values():
             if value.const_value is not None:

@@ -10,11 +10,12 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import query, shapes, upgrade
+from intact.model.copying import copied
 
 
 def lowered(model: ir.Model, opset: int) -> ir.Model:
     """A copy of `model` in `opset`, or in its own where that is older; a node that has no such form is refused."""
-    result = model.clone()
+    result = copied(model)
     if result.opset_imports.get("", 0) <= opset:
         return result
     shapes.infer_shapes(result)

@@ -66,6 +66,7 @@ def _has_annotations(graph: ir.Graph) -> bool:
 class _Writer:
     """Writes constants and nodes of a graph into a message, to the bytes that `ir.serde` writes.
 
+    Nothing is made to look for what is not there: `metadata_props` is an empty dict at everything that was asked once.
     Most nodes and values have nothing but names, a type and a shape, and many have the same of these: such are written
     here in a fraction of the time. All others are left to `ir.serde`.
     """
@@ -92,7 +93,7 @@ class _Writer:
     def _describe(self, value: ir.Value) -> None:
         """Write type and shape of a value, if it has any of them and a name."""
         if not value.name or (
-            value.type is None and value.shape is None and not value.metadata_props and not value.doc_string
+            value.type is None and value.shape is None and not value._metadata_props and not value.doc_string
         ):
             return
         info = self._message.graph.value_info.add()
@@ -109,14 +110,14 @@ class _Writer:
 def _key(value: ir.Value) -> object | None:
     """Type and shape of a tensor of which nothing else is known, or None."""
     kind, shape = value.type, value.shape
-    if type(kind) is not ir.TensorType or kind.denotation or shape is None or value.metadata_props or value.doc_string:
+    if type(kind) is not ir.TensorType or kind.denotation or shape is None or value._metadata_props or value.doc_string:
         return None
     dims = shape.dims
     return None if any(map(shape.get_denotation, range(len(dims)))) else (kind.dtype, dims)
 
 
 def _write_tensor(message: onnx.TensorProto, tensor: ir.TensorProtocol, name: str) -> None:
-    if type(tensor) is not ir.Tensor or tensor.doc_string or tensor.metadata_props or not _is_bytes(tensor):
+    if type(tensor) is not ir.Tensor or tensor.doc_string or tensor._metadata_props or not _is_bytes(tensor):
         tensor.name = name
         ir.serde.serialize_tensor_into(message, tensor)
         return
@@ -142,7 +143,7 @@ def is_plain(dtype: ir.DataType) -> bool:
 
 def _write_node(message: onnx.NodeProto, node: ir.Node, ir_version: int) -> None:
     outputs = [value.name for value in node.outputs]
-    is_plain = not (node.overload or node.doc_string or node.metadata_props or node.device_configurations)
+    is_plain = not (node.overload or node.doc_string or node._metadata_props or node.device_configurations)
     if not is_plain or not all(outputs):
         ir.serde.serialize_node_into(message, node, model_ir_version=ir_version)
         return

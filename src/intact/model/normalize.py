@@ -11,6 +11,7 @@ from onnx_ir.passes import common as passes
 
 from intact.errors import ModelError, SettingsError
 from intact.model import edit, fixed_inputs, query, shapes, upgrade
+from intact.model.copying import copied
 
 # Beside ONNX's first domain, which is upgraded: operators of these have changed from one version to the next.
 VERSIONED_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -26,7 +27,7 @@ def normalize(
     `dims` maps the name of a dimension to its size; a dimension without a name goes by `input:axis`. The inputs in
     `fixed` become constants. The nodes of `model` must be sorted, as `io.load` leaves them.
     """
-    return normalize_own(model.clone(), dims=dims, fixed=fixed)
+    return normalize_own(copied(model), dims=dims, fixed=fixed)
 
 
 def normalize_own(

@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from intact.model import message, upgrade
 
-# Operators that only move numbers: from this opset on, new versions of them took in further types, and nothing else
-# (ONNX's Changelog.md).
+# From this opset on, new versions of these operators took in further types, and nothing else but what those types need,
+# such as the `saturate` of a Cast to 8-bit floats (ONNX's Changelog.md).
 SINCE = 13
-MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+WIDENED = {"Cast", "Flatten", "Identity", "IsNaN", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 def are_same(one: ir.Model, other: ir.Model) -> bool:
@@ -50,8 +50,8 @@ def _mean_the_same(domain: str, op: str, one: ir.Model, other: ir.Model) -> bool
     first, second = (upgrade.schema_of(op, version or 0) for version in versions)
     if first is None or second is None:
         return False
-    only_moves = op in MOVES and min(first.since_version, second.since_version) >= SINCE
-    return only_moves or bool(first.since_version == second.since_version)
+    is_widened = op in WIDENED and min(first.since_version, second.since_version) >= SINCE
+    return is_widened or bool(first.since_version == second.since_version)
 
 
 def _alike(one: ir.Node, other: ir.Node) -> bool:

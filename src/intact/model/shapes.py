@@ -9,6 +9,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from intact.model import external, message, proto_check, query
+from intact.model.copying import shape_of, shared
 from intact.model.garbage_pause import no_collection
 
 # Shapes, axes and scales are smaller; larger tensors say nothing about shapes, and only weigh.
@@ -156,9 +157,9 @@ def _copy_types(graph: ir.Graph, known: onnx.GraphProto) -> None:
         if name in found:
             value.type = ir.serde.deserialize_type_proto_for_type(found[name]) or value.type
             shape = ir.serde.deserialize_type_proto_for_shape(found[name])
-            value.shape = value.shape if shape is None else shape
+            value.shape = value.shape if shape is None else shared(shape)
         elif value.const_value is not None:
-            value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(value.const_value.shape.numpy())
+            value.type, value.shape = ir.TensorType(value.const_value.dtype), shape_of(value.const_value.shape.numpy())
     for node, same in zip(graph, known.node, strict=True):
         bodies = [body for attribute in same.attribute for body in _graphs(attribute)]
         for inner, known_inner in zip(query.bodies(node), bodies, strict=True):

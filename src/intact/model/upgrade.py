@@ -16,6 +16,7 @@ from onnx_ir.passes import common as passes
 
 from intact.errors import ModelError, some
 from intact.model import edit, legacy_ops, opset_rules, query, shapes
+from intact.model.copying import copied
 from intact.model.patch import Patch
 
 # From here on, rules know every change of a definition. What an older opset has is taken where it means the same here.
@@ -42,7 +43,7 @@ class Upgraded:
 
 def upgrade(model: ir.Model, minimum: int = MINIMUM) -> Upgraded:
     """Return a copy of `model` in opset `minimum`, or in its own where that is newer; nodes of other domains stay."""
-    result = model.clone()
+    result = copied(model)
     from_opset = result.opset_imports.get("", minimum)
     bodies = bodies_of(result)
     notes: list[str] = []

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from intact.model import census, query, shapes
 from intact.model.census import NodeTypes
+from intact.model.copying import copied
 from intact.model.multiplications import elements, multiply_adds
 from intact.numbers.integer_types import FLOAT_BITS, width
 from intact.results import CostEstimate
@@ -61,6 +62,6 @@ def _shaped(model: ir.Model) -> ir.Model:
     """The model with all shapes that are known; a rule may have left some of its results without."""
     if all(value.shape is not None for node in model.graph for value in node.outputs):
         return model
-    result = model.clone()
+    result = copied(model)
     shapes.infer_shapes(result)
     return result

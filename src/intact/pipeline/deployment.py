@@ -17,6 +17,7 @@ from intact.events import Log
 from intact.linting import linter, repairs
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes
+from intact.model.copying import copied
 from intact.pipeline import analysis, execution
 from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
@@ -147,7 +148,7 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
     if prepared.unquantized is not None:
         log.skip("validate", f"nothing is quantized, and {target.name} runs it in float or refuses it whole")
         return ValidatedModel(rewritten, {})
-    described = rewritten.deployed.model.clone()
+    described = copied(rewritten.deployed.model)
     normalize.name_nodes(described)
     shapes.infer_shapes(described)
     with log.stage("analyze") as (_, details):

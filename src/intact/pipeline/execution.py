@@ -19,6 +19,7 @@ from intact.backends.base import Timer
 from intact.errors import ModelError, SettingsError
 from intact.events import nothing
 from intact.model import detect, io, upgrade
+from intact.model.copying import copied
 from intact.quantization import boundary
 from intact.results import Form
 from intact.runtime import ort_cpu, pieces
@@ -135,7 +136,7 @@ def session(
     model = content or (io.load(model_or_path) if isinstance(model_or_path, Path) else model_or_path)
     if (model.ir_version or 0) > upgrade.IR_VERSION:
         # ONNX Runtime refuses a file that names a newer format than it knows, although nothing in it may be new.
-        model_or_path = model = model.clone()
+        model_or_path = model = copied(model)
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
     if known is not model or not isinstance(model_or_path, Path) or pieces.is_long(model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,8 @@ LEAST_UPGRADE_SQNR = 60.0
 # Between integer operators it decides what becomes of ties, so that whole steps change.
 LEAST_INTEGER_UPGRADE_SQNR = 20.0
 UPGRADE_ROWS = 2
+# With more bytes of weights than this, both forms run in turn and nothing else beside them: each session has copies.
+MOST_COPIED_BESIDE = 1 << 27
 _SHOWN = 3
 
 
@@ -76,6 +78,13 @@ class UpgradeCheck:
 
     found: Future[tuple[float | None, tuple[str, ...]]] | None
     details: dict[str, object]
+    is_heavy: bool = False
+    """True if it copies so many weights that nothing else should copy any meanwhile."""
+
+    def make_way(self) -> None:
+        """Wait for a comparison that is heavy."""
+        if self.found is not None and self.is_heavy:
+            wait([self.found])
 
     def confirm(self, log: Log) -> None:
         """Wait for the comparison and record it; raise if the upgrade changed the function."""
@@ -113,17 +122,22 @@ def start_loading(path: Path, config: BuildConfig, log: Log) -> tuple[LoadedMode
             _refuse_what_kills(path, model)
         trial.refuse_bombs(path, model, config.dims, unclaimed=not footprint.claims_shapes(given))
         log.warn(*seen_types.complete(model))  # It runs the model: what would end the process is refused by now.
-        # To run both forms of a long graph takes long, and shows nothing where they are the same by definition.
-        unchanged = pieces.is_long(model) and same_nodes.are_same(given, model)
-        details.update({"upgrade_sqnr_db": None} if unchanged else {})
+        differs = upgraded.from_opset != upgraded.to_opset
+        # To run both forms shows nothing where they are the same by definition.
+        are_same = (differs or pieces.is_long(model)) and same_nodes.are_same(given, model)
+        details.update({"upgrade_sqnr_db": None} if are_same else {})
+        unchanged = are_same and pieces.is_long(model)
         source = LoadedModel(path, digest.result(), opset, model, quantized, found, fixed, unchanged)
         details.update({"fixed_inputs": dict(config.fixed_inputs)} if fixed else {})
     for name, value in config.fixed_inputs.items():
         log.events.note(f"input {name} is a constant now, {json.dumps(value)}: the model does not take it any more")
-    differs = upgraded.from_opset != upgraded.to_opset and not unchanged
-    check = aside.submit(_check_upgrade, source, given) if differs else None
+    check = aside.submit(_check_upgrade, source, given) if differs and not are_same else None
     aside.shutdown(wait=False)
-    return source, UpgradeCheck(check, details)
+    return source, UpgradeCheck(check, details, _is_heavy(model))
+
+
+def _is_heavy(model: ir.Model) -> bool:
+    return io.size_of_weights(model) > MOST_COPIED_BESIDE
 
 
 def _repeated(given: ir.Model) -> list[str]:
@@ -213,7 +227,7 @@ def _distance(rows: Sequence[Outputs], *forms: tuple[ir.Model | Path, ir.Model])
         session = execution.session(form[0], content=form[1], threads=threads)
         return list(session.stream(_fed(session, row) for row in rows))
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1 if any(_is_heavy(content) for _, content in forms) else 2) as pool:
         before, after = pool.map(run, forms)
     accuracy = compare("upgraded", "onnxruntime", before, after)
     return min((row.sqnr_db for row in accuracy if row.sqnr_db is not None), default=None)

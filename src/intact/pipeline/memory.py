@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -23,7 +24,7 @@ from intact.settings.memory_size import bytes_of, gigabytes
 
 # Measured with bench/scale.py: Python with its libraries in this process and in one that loads the result, a node in
 # all forms that are alive at once, and the rows that calibration runs at once, each with its tensors and a copy.
-PROGRAM = 120_000_000
+PROGRAM = 140_000_000
 NODE = 88_000
 # Of the nodes beyond so many, whose quantized form runs in pieces, one piece is a session at a time.
 NODES_AT_ONCE = pieces.SHORTEST // 2
@@ -31,8 +32,13 @@ NODE_IN_PIECES = 40_000
 ACTIVATIONS = 4
 # The numbers on the way from a weight to its integers are two arrays of float64.
 LARGEST_WEIGHT = 6
-# A quantized model that is written: in memory, as a message, and as its bytes; or as the session that runs it.
-QUANTIZED = 3
+# Results of the largest layer's weight, dequantized: of two forms of the model that run side by side.
+DEQUANTIZED = 4
+# A quantized model that is written: in memory, as a message, and as its bytes; or the copies of the session that runs
+# it as it is deployed, beside that of the rewritten form. Weights that are quantized alone are packed once more.
+QUANTIZED, QUANTIZED_ALONE = 3, 4
+# Weights in the order that kernels like have gaps.
+PACKED = 1.05
 
 FLOAT_BITS = 32
 _NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|MemoryError|[Cc]annot allocate memory|bfc_arena")
@@ -58,31 +64,32 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     """Estimate what building `model` takes, from its nodes, weights and shapes alone."""
     tensors = list(io.tensors_of(model))
     sizes = [tensor.nbytes for tensor in tensors]
+    every, largest = sum(sizes), max(sizes, default=0)
     inside = sum(tensor.nbytes for tensor in tensors if not isinstance(tensor, ir.ExternalTensor))
     quant = config.quantization
-    written = QUANTIZED * int(_share(quant) * sum(sizes))
-    # Calibration copies the weights; verification does so beside all other forms, unless the model is large.
-    calibrates = quant is not None and quant.activation_type != "float"
-    whole = sum(sizes) + written
-    copied = whole if not ort_cpu.is_large(model) else max(sum(sizes) if calibrates else 0, written)
+    # The session of the model as given packs the weights, unless there are many, and reads those in the file itself.
+    given = 0 if ort_cpu.is_large(model) else int(PACKED * every) + inside
+    has_grids = quant is not None and quant.activation_type != "float"
+    copies, dequantized = (QUANTIZED, DEQUANTIZED * largest) if has_grids else (QUANTIZED_ALONE, 0)
+    verified = given + int(copies * _share(quant) * every) + dequantized
     effort = "fast" if quant is None else quant.effort
     studied = sum([_moments(tuple(tensor.shape.numpy()), effort) for tensor in tensors])
     nodes = sum(1 for _ in query.all_nodes(model))
-    rounded = LARGEST_WEIGHT * max(sizes, default=0)
-    # Weights alone are rounded before any session of the result is made.
-    held = copied + rounded if calibrates else max(copied, rounded)
     return MemoryNeed(
         PROGRAM + NODE * min(nodes, NODES_AT_ONCE) + NODE_IN_PIECES * max(0, nodes - NODES_AT_ONCE),
-        inside + studied + held,
+        # Weights are rounded before any session of the result is made.
+        inside + studied + max(LARGEST_WEIGHT * largest, verified),
         ACTIVATIONS * footprint.activations(model),
     )
 
 
 def _share(quant: QuantConfig | None) -> float:
-    """The size of weights on their grid as a share of what they have in float32."""
+    """The size of weights on their grid, with the scales of blocks, as a share of what they have in float32."""
     if quant is None:
         return 1.0
-    return (16 if quant.weight_type == "float16" else bits(quant.weight_type)) / FLOAT_BITS
+    if quant.weight_type == "float16":
+        return 16 / FLOAT_BITS
+    return bits(quant.weight_type) / FLOAT_BITS + (1 / quant.block_size if quant.block_size else 0)
 
 
 def _moments(shape: tuple[int, ...], effort: str) -> int:
@@ -120,9 +127,10 @@ def kept_within(config: BuildConfig) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     most = bytes_of(config.max_memory)
     with suppress(ValueError):  # a stricter limit of the system stays
-        resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (most + _untouched(), before[1]))
     try:
-        yield
+        with ort_cpu.sparing_memory():
+            yield
     except MemoryError as problem:
         raise _beyond(config.max_memory) from problem
     except IntactError as problem:
@@ -131,6 +139,14 @@ def kept_within(config: BuildConfig) -> Iterator[None]:
         raise _beyond(config.max_memory) from problem
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _untouched() -> int:
+    """Bytes that this process has asked for and not used, as for stacks of threads: a limit counts them, too."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    found = dict(line.partition(":")[::2] for line in lines)
+    asked, used = (1024 * int(found[name].split()[0]) for name in ("VmData", "RssAnon"))
+    return max(0, asked - used)
 
 
 def _beyond(limit: str) -> ToolchainError:

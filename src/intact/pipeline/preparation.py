@@ -168,7 +168,9 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
     # Where a grid is as fine as half precision, in which an NPU computes such layers, it holds their states better.
     unroll = target.npu and quant is not None and quant.activation_type in FINE
     ops = target.has if target.npu else None
-    asked = optimization.rules_of(target, in_integers=quant is not None and quant.has_grids)
+    in_integers = quant is not None and quant.has_grids
+    ends_anywhere = quant is not None and quant.activation_type not in FINE and not quant.activation_symmetric
+    asked = optimization.rules_of(target, in_integers=in_integers, ends_anywhere=in_integers and ends_anywhere)
     return optimization.optimize(model, ops=ops, take_apart=take_apart, unroll_layers=unroll, asked=asked)
 
 

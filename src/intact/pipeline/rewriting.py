@@ -16,6 +16,7 @@ from intact.linting.repairs import Purpose
 from intact.matching import rewriter
 from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
+from intact.model.copying import copied
 from intact.pipeline import deployment, execution, loading, model_files, preparation
 from intact.results import Refusal, RequantizedWeight, RewriteCheck, RuleCount
 from intact.rules.proof import exactness
@@ -70,7 +71,7 @@ def rewrite_file(order: RewriteOrder, config: BuildConfig, log: Log) -> Rewritte
         rows = deployment.validation_rows(inputs)
         lossy = exactness.lossy(source.model, order.rules, rows)
         rules = exactness.except_at(order.rules, lossy)
-        chosen = rewriter.apply(source.model.clone(), rules)
+        chosen = rewriter.apply(copied(source.model), rules)
         rewritten, validation = _repaired(source.model, chosen, rules, rows, target)
     for node, reason in lossy.items():
         log.events.note(f"--near: {node} stays exact: {reason}")
@@ -105,7 +106,7 @@ def _repaired(
     if not needed:
         return first, found
     # Both together, so that rewriting once more finds nothing to do.
-    repaired = rewriter.apply(first.model.clone(), (*rules, *needed))
+    repaired = rewriter.apply(copied(first.model), (*rules, *needed))
     shapes.infer_shapes(repaired.model)
     again = deployment.check_rewriting(first.model, repaired, (*rules, *needed), rows, target)
     return replace(repaired, applications=first.applications + repaired.applications), _together(found, again)

@@ -93,16 +93,17 @@ def prepare(
     begun, upgrade = preparation.begin(path, asked, log)
     begun = replace(begun, checkpoints=kept or checkpoints.Checkpoints())
     begun.checkpoints.under(partial(preparation.key_of, begun))
-    try:
-        with memory.kept_within(begun.config):
+    with memory.kept_within(begun.config):
+        try:
+            upgrade.make_way()
             optimized = preparation.optimize(begun, log)
             tidy(optimized.model)
             optimized = optimized if spender is None else spender(optimized, log)
             result = preparation.quantize(optimized, log)
             tidy(result.model)
             return result
-    finally:
-        upgrade.confirm(log)
+        finally:
+            upgrade.confirm(log)
 
 
 def complete(quantized: PreparedModel, output: Path, options: BuildOptions, log: Log) -> Build:

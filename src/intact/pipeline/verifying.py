@@ -126,6 +126,7 @@ def _runners(built: CompiledModel, quantized: WatchedModel, done: Callable[[], N
 def _deployed(built: CompiledModel, done: Callable[[], None], *, in_turn: bool) -> Runner:
     io, prepared, path = built.before.deployed, built.prepared, built.compiled.path
     device = execution.device_of(prepared.target, prepared.config.compile, done)
+    device = replace(device, nodes=len(io.model.graph))
 
     def outputs(rows: Iterable[data.Feeds]) -> Iterator[Outputs]:
         found = execution.stream_compiled(path, map(io.quantize, rows), device, in_turn=in_turn)

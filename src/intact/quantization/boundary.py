@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import edit, query
+from intact.model.copying import copied
 from intact.model.node_encodings import encoding_of
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
@@ -72,7 +73,7 @@ def grids(ports: Iterable[Port], direction: Direction) -> dict[str, Encoding]:
 
 def integer_io(model: ir.Model) -> IntegerIO:
     """A copy of a QDQ model without the Q behind its inputs and the DQ before its outputs."""
-    result = model.clone()
+    result = copied(model)
     names = edit.Names(result)
     inputs = {v.name or "": e for v in list(result.graph.inputs) if (e := _strip_input(v)) is not None}
     outputs = {}

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query, upgrade
+from intact.model.copying import copied
 from intact.model.garbage_pause import no_collection
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
@@ -20,7 +21,7 @@ _FIRST_OPSETS = {"int2": 25}
 def insert(model: ir.Model, plan: QuantPlan, resolved: Resolved) -> ir.Model:
     """A copy of `model` with one Q/DQ pair on every planned tensor, and integer constants behind a DQ."""
     with no_collection():
-        result = model.clone()
+        result = copied(model)
         _write(result, plan, resolved)
         edit.prune(result)
     _raise_opset(result, resolved)

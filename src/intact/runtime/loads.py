@@ -6,23 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from intact.errors import IntactError, ModelError
 from intact.runtime import process
+from intact.runtime.trial_load import TrialLoad
 
 # A session of the largest models that people build takes a minute; one that takes this long does not end.
 TIMEOUT = 900.0
 
+# Loading multiplies no matrices: the threads that numpy's library would start for that spin for longer than a small
+# model takes to load.
+NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
+
 # A child process that loads models, as `loader` gives it.
 Loader = process.Call
-
-
-class TrialLoad(TypedDict):
-    """Model files to make sessions for, with the optimizations of ONNX Runtime or without."""
-
-    models: list[str]
-    optimize: bool
 
 
 def check(*paths: Path, timeout: float = TIMEOUT, optimize: bool = True) -> None:
@@ -43,7 +40,7 @@ def refusal(path: Path, problem: str) -> ModelError:
 @contextmanager
 def loader(timeout: float = TIMEOUT) -> Iterator[Loader]:
     """A child process that gets ready to load models while this one makes them."""
-    with process.staying(timeout=timeout, imports="onnxruntime") as call:
+    with process.staying(timeout=timeout, imports="onnxruntime", environment=NO_THREADS) as call:
         yield call
 
 
@@ -61,30 +58,10 @@ def problems(
     try:
         order: TrialLoad = {"models": list(places), "optimize": optimize}
         call = loader or partial(process.call, timeout=timeout)
-        reply = call("intact.runtime.loads:load", order)
+        reply = call("intact.runtime.trial_load:load", order)
     except IntactError as error:
         if len(paths) == 1:
             return {paths[0]: error.message}
         # The process died of one of them: alone, each tells.
         return {path: why for one in paths for path, why in problems(one, timeout=timeout, optimize=optimize).items()}
     return {places[path]: why for path, why in reply.result["refused"].items()}
-
-
-def load(order: TrialLoad) -> dict[str, dict[str, str]]:
-    """Job: make a session for each model; what ONNX Runtime refuses is answered, what crashes it ends this process."""
-    import onnxruntime as ort
-
-    from intact.runtime.ort_message import sentence
-
-    refused = {}
-    for path in order["models"]:
-        options = ort.SessionOptions()
-        if not order["optimize"]:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        try:
-            ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        # ORT's exception classes have no common base but Exception.
-        except Exception as error:
-            refused[path] = sentence(error)
-    return {"refused": refused}

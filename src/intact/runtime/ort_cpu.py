@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
 from intact.errors import ModelError
-from intact.model import io, query
+from intact.model import external, io, query
+from intact.model.copying import copied
 from intact.model.hoisting import Hoist
 from intact.runtime.cores import cores
 from intact.runtime.ort_message import sentence
@@ -31,8 +34,17 @@ LARGEST_COPIED = 1 << 30
 # this, no session of ours pays for them but that of the deployed model.
 MOST_OPTIMIZED = 10_000
 
+_FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
+
+# The optimizer that makes equal constants one. To find that there are none it takes a time that grows with the square
+# of the constants: 40 s for 75,000.
+_SHARING = "ConstantSharing"
+
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
+
+# Of this process: True while its sessions ask for no more memory than they use.
+_spares_memory = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +67,27 @@ class Session:
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
     `prepack` says whether kernels may copy weights into an order that they like; those of a large model in memory are
-    read where they are unless it says so.
+    read where they are unless it says so. With `optimize` "unshared" the optimizer that makes equal constants one is
+    left out, for a file that has none.
     """
 
     def __init__(
         self,
         model_or_path: ir.Model | str | Path,
         *,
-        optimize: bool = False,
+        optimize: bool | Literal["unshared"] = False,
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
         prepack: bool | None = None,
     ) -> None:
         model = model_or_path
-        options = _options(optimize, threads, inside=outputs is not None)
+        options = _options(bool(optimize), threads, inside=outputs is not None)
         if prepack is None:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
+        if not prepack or _spares_memory:
             # Both ask for memory that is never touched, which a limit counts all the same: the arena for twice as much
             # each time it grows, the pattern for a second place of every weight.
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False
@@ -83,12 +97,12 @@ class Session:
             model = io.load(model)
         if isinstance(model, ir.Model):
             message, weights = io.without_weights(_with_outputs(model, outputs))
-            # ORT reads the weights where they are, for as long as the session lives.
-            self._weights = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
-            options.add_external_initializers(list(weights), self._weights)
+            # They have to last as long as the session.
+            self._weights = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+            _hand_over(self._weights, options, shared=not optimize)
             self._session = _create(message, options)
         else:
-            self._session = _create(str(model), options)
+            self._session = _create(str(model), options, (_SHARING,) if optimize == "unshared" else ())
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
         produced = {node.name: _port(node) for node in self._session.get_outputs()}
         self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))
@@ -169,14 +183,25 @@ def is_large(model: ir.Model) -> bool:
 
 
 def is_worth_optimizing(model: ir.Model) -> bool:
-    """True if ONNX Runtime optimizes a model in less time than some runs take without it."""
-    return len(model.graph) <= MOST_OPTIMIZED
+    """True if ONNX Runtime optimizes a model in less time than some runs take without it, and may copy its weights."""
+    return len(model.graph) <= MOST_OPTIMIZED and not is_large(model)
 
 
 def use_threads(count: int) -> None:
     """Give sessions of this process this many threads each, unless they ask for a number themselves."""
     global _threads
     _threads = count
+
+
+@contextmanager
+def sparing_memory() -> Iterator[None]:
+    """Let sessions that are made meanwhile ask for no more memory than they use."""
+    global _spares_memory
+    before, _spares_memory = _spares_memory, True
+    try:
+        yield
+    finally:
+        _spares_memory = before
 
 
 def threads() -> int:
@@ -214,10 +239,31 @@ def _options(optimize: bool, threads: int, *, inside: bool) -> ort.SessionOption
     return options
 
 
-def _create(path_or_bytes: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+def _hand_over(weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions, *, shared: bool) -> None:
+    """Give a session the weights that its message leaves out: to be read where they are, or as copies of its own.
+
+    A session that optimizes has to have copies: an optimizer may leave another tensor under the name of a weight, and
+    the session would go on with what it shares.
+    """
+    if not shared:
+        options.add_external_initializers(list(weights), list(weights.values()))
+        return
+    options.add_session_config_entry(_FOLDER_OF_WEIGHTS, str(external.NO_CONTENT.parent))
+    for name, value in weights.items():
+        options.add_initializer(name, value)
+
+
+def _create(
+    path_or_bytes: str | bytes, options: ort.SessionOptions, left_out: Sequence[str] = ()
+) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(
-            path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0, read_config_from_model=0
+            path_or_bytes,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=list(left_out) or None,
+            enable_fallback=0,
+            read_config_from_model=0,
         )
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
@@ -230,7 +276,7 @@ def _with_outputs(model: ir.Model, names: Sequence[str] | None) -> ir.Model:
     missing = [name for name in names or () if name not in present]
     if not missing:
         return model
-    result = model.clone()
+    result = copied(model)
     values, hoist = query.values(result), None
     for name in missing:
         assert name in values, f"no tensor of the graph is called {name!r}"

@@ -146,14 +146,16 @@ def staying(
     memory_limit: int | None = None,
     python: Interpreter | None = None,
     imports: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Call]:
     """A child process that stays for one job after another, each as in `call`, and keeps what they have cached.
 
-    A module that it `imports` is there for the first job already: this process need not wait for it.
+    A module that it `imports` is there for the first job already: this process need not wait for it. `environment` are
+    variables that it has beside those of this process.
     """
     with scratch.folder("jobs") as home:
         early = () if imports is None else ("--import", imports)
-        process = _start(home, python, *early, stdin=subprocess.PIPE)
+        process = _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
 
         def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
             with scratch.folder("job") as folder:
@@ -202,12 +204,17 @@ def _write_order(
 
 
 def _start(
-    folder: Path, python: Interpreter | None, *arguments: str, stdin: int = subprocess.DEVNULL
+    folder: Path,
+    python: Interpreter | None,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     executable = sys.executable if python is None else str(python.executable)
     # A vendor's temporary files go with the job: some are left behind, and a process that is killed leaves all.
     temporary = folder / "tmp"
     temporary.mkdir()
+    own = {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)), **(environment or {})}
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
             [executable, str(_WORKER), *arguments],
@@ -215,7 +222,7 @@ def _start(
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(python) | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)),
+            env=_environment(python) | own,
             start_new_session=True,
         )
 

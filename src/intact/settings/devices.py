@@ -11,6 +11,8 @@ from typing import Any
 from intact.errors import NotAvailable
 
 TABLE = "table.toml"
+WRONG = "wrong"
+"""The folder beside a table with the file of what the device computes wrongly."""
 BACKEND_GROUP = "intact.backends"
 """Installed packages add backends under this name: an entry point of it loads a `Backend`, which knows its table."""
 TARGET_GROUP = "intact.targets"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
 from intact.backends import compiling
@@ -53,6 +55,35 @@ def test_a_long_model_shares_its_constants_and_is_left_to_be_loaded_by_whoever_r
     feeds = qdq.images(1)[0]
     found, expected = (ort_cpu.Session(one.path).run(feeds)["scores.d"] for one in (long, plain))
     np.testing.assert_array_equal(found, expected)
+
+
+def test_equal_constants_are_looked_for_unless_compile_left_none(tmp_path, monkeypatch):
+    opened, real = [], ort.InferenceSession
+
+    def create(*arguments, disabled_optimizers=None, **options):
+        opened.append(disabled_optimizers)
+        return real(*arguments, disabled_optimizers=disabled_optimizers, **options)
+
+    compiled, samples = build(qdq.cnn(), tmp_path), qdq.images(2)
+    monkeypatch.setattr(backend, "MOST_LOADED_TWICE", 10)
+    monkeypatch.setattr(ort_cpu.ort, "InferenceSession", create)
+    found = [compiling.run(compiled.path, samples, compiling.Device("cpu", 60, nodes=nodes)) for nodes in (10, 11)]
+    assert opened == [None, ["ConstantSharing"]]
+    for short, long in zip(*found, strict=True):
+        np.testing.assert_array_equal(short["scores.d"], long["scores.d"])
+
+
+def test_without_this_optimizer_equal_constants_stay_apart(tmp_path):
+    constants = "<float[1] a = {2.0}, float[1] b = {2.0}>"
+    text = f"g (float[4] x, float[4] y) => (float[4] p, float[4] q) {constants} {{ p = Mul(x, a) q = Mul(y, b) }}"
+    given = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    kept = []
+    for left_out in ((), ("ConstantSharing",)):
+        options, saved = ort.SessionOptions(), tmp_path / f"{len(left_out)}.onnx"
+        options.optimized_model_filepath, options.log_severity_level = str(saved), 4
+        ort_cpu._create(given.SerializeToString(), options, left_out)
+        kept.append(len(onnx.load(saved).graph.initializer))
+    assert kept == [1, 2]
 
 
 def test_provider_options_mean_nothing_on_the_cpu(tmp_path):

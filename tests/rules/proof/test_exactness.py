@@ -217,6 +217,21 @@ def test_outputs_may_be_as_far_apart_as_quantizing_has_put_them_from_those_of_th
             exactness.validate(before, after, [MoveByOneHonestly()], ROWS)
 
 
+def test_an_output_that_quantizing_ruined_allows_nothing_for_the_one_beside_it():
+    grid, row = (4.0, np.uint8(100)), {"x": ROWS[0]["x"]}
+    net, exact = Net(), Net()
+    x = net.dequantize(net.quantize(net.op("Relu", "x"), *grid), *grid)
+    before = net.model(row, net.op("Neg", x), net.op("Mul", x, np.float32(2)))
+    y = exact.op("Relu", "x")
+    twin = exact.model(row, exact.op("Mul", y, np.float32(-1.5)), exact.op("Mul", y, np.float32(2)))
+    for ours, theirs in zip(before.graph.outputs, twin.graph.outputs, strict=True):
+        theirs.name = ours.name
+    after, known = rewriter.apply(before.clone(), [MoveByOneHonestly()]), exactness.KnownRewriting(twin=twin)
+    with pytest.raises(GateFailed, match=f"output {before.graph.outputs[1].name!r} is") as caught:
+        exactness.validate(before, after, [MoveByOneHonestly()], ROWS, known)
+    assert caught.value.allowed == "at least 20 dB"
+
+
 @pytest.mark.parametrize("as_float", [True, False])
 def test_an_output_may_move_by_a_step_of_its_own_grid_however_coarse(as_float):
     net, steps = Net(), np.float32(40)

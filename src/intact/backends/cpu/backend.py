@@ -13,6 +13,7 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from intact.backends.base import Backend, Compiled, Device, NativeProvider, Snippet
 from intact.errors import SettingsError
 from intact.model import io
+from intact.model.copying import copied
 from intact.results import PlacedNode, Placement
 from intact.runtime import loads, ort_cpu
 from intact.targets.provider_placement import compute_nodes, node_ops
@@ -60,8 +61,9 @@ class CpuBackend(Backend):
     def run(
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
-        """Outputs of the model as it will be deployed: with all optimizations."""
-        session = ort_cpu.Session(path, optimize=True)
+        """Outputs of the model as it will be deployed: with all optimizations, as far as `compile` left them work."""
+        is_long = (device.nodes or 0) > MOST_LOADED_TWICE
+        session = ort_cpu.Session(path, optimize="unshared" if is_long else True)
         return [session.run(sample) for sample in samples]
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
@@ -76,7 +78,7 @@ class CpuBackend(Backend):
 
 def _with_shared_constants(model: ir.Model) -> ir.Model:
     """A copy in which equal constants are one: zero points, mostly, which are a third of those of a chain of layers."""
-    result = model.clone()
+    result = copied(model)
     DeduplicateInitializersPass()(result)
     return result
 

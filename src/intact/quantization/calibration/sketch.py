@@ -55,19 +55,25 @@ class Sketch:
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.count += flat.size
         if self.histogram:
-            self._count(flat)
+            # Bins of negative values follow those of positive ones.
+            self._count(flat, _BINS if low < 0 else _bins_up_to(high))
 
-    def _count(self, flat: np.ndarray) -> None:
+    def _count(self, flat: np.ndarray, bins: int) -> None:
+        """Count values that fall into the first `bins`, but for a negative zero."""
         top = flat.view(np.uint16)[_TOP_HALF::2]
-        chunks = (top[start : start + _CHUNK] for start in range(0, top.size, _CHUNK))
-        counts = functools.reduce(np.add, (np.bincount(chunk, minlength=_BINS) for chunk in chunks))
-        for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS)).tolist():
-            found = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS]
+        chunks = [top[start : start + _CHUNK] for start in range(0, top.size, _CHUNK)]
+        found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
+        if any(one.size > bins for one in found):
+            self._count(flat, _BINS)
+            return
+        counts = functools.reduce(np.add, found)
+        for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS[: bins // _MANTISSAS])).tolist():
+            new = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS]
             known = self.rows.get(row)
             if known is None:
-                self.rows[row] = found.copy()
+                self.rows[row] = new.copy()
             else:
-                known += found
+                known += new
 
     def merge(self, other: Sketch) -> Sketch:
         """The sketch of everything that either has seen; it has a histogram if both have one."""
@@ -156,6 +162,11 @@ class Sketch:
         order = np.argsort(ends.sum(axis=0), kind="stable")
         lower, upper = ends[:, order]
         return lower, upper, counts[occupied][order]
+
+
+def _bins_up_to(value: float) -> int:
+    """The number of bins up to that of a value which is not negative, with all others of its exponent."""
+    return (int(np.float32(value).view(np.uint32)) >> 16 | (_MANTISSAS - 1)) + 1
 
 
 def _ends(codes: np.ndarray) -> np.ndarray:

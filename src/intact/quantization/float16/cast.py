@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
+from intact.model.copying import copied
 from intact.quantization.float16.follow import is_half, reads_half
 from intact.quantization.float16.form import Form
 
@@ -16,7 +17,7 @@ _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
 def cast(model: ir.Model, forms: Mapping[ir.Node, Form], half: Collection[ir.Node]) -> ir.Model:
     """A copy of `model` in which the nodes of `half` compute in half precision; its inputs and outputs stay."""
-    result = model.clone()
+    result = copied(model)
     copies = dict(zip(model.graph, result.graph, strict=True))
     writer = _HalfWriter(result, {copies[node]: form for node, form in forms.items()}, {copies[node] for node in half})
     writer.write()

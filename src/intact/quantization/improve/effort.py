@@ -15,13 +15,14 @@ _FEWEST_COLUMNS = 64
 class Depth:
     """The share of the inputs of layers that is looked at.
 
-    `columns_per_input` is how many columns second moments are taken of, per input that is treated together;
-    `together` is how many those are at most, since moments take memory and time that grow with their square and cube,
-    and `together_coarse` how many where weights have so few bits that making up for their errors matters more;
+    `columns_per_input` is how many columns second moments are taken of, per input that is treated together; `together`
+    is how many those are at most, since moments take memory and time that grow with their square and cube. Both are
+    larger where weights have so few bits that making up for their errors matters more (`…_coarse`);
     `directions` is in how many random sums of a layer's outputs the trial of grids looks at their change.
     """
 
     columns_per_input: int
+    columns_per_input_coarse: int
     together: int
     together_coarse: int
     directions: int
@@ -30,14 +31,15 @@ class Depth:
         """The number of inputs that are treated together at most, for weights of a type."""
         return self.together_coarse if dtype in COARSE else self.together
 
-    def columns(self, inputs: int, rows: int, block: int) -> int:
-        """The number of columns, of a layer with so many inputs in such blocks, to look at in each of `rows`."""
-        return max(_FEWEST_COLUMNS, self.columns_per_input * min(inputs, block) // max(rows, 1))
+    def columns(self, inputs: int, rows: int, dtype: str) -> int:
+        """The number of columns, of a layer with so many inputs and weights of a type, to look at in each of `rows`."""
+        each = self.columns_per_input_coarse if dtype in COARSE else self.columns_per_input
+        return max(_FEWEST_COLUMNS, each * min(inputs, self.block(dtype)) // max(rows, 1))
 
 
-# Eight times the columns and sixteen times the inputs gained nothing on unseen rows: of seven networks at 8 bits, and
-# of five at 4 bits.
-NORMAL = Depth(columns_per_input=4, together=512, together_coarse=2048, directions=32)
+# Sixteen times the columns and inputs gained nothing on unseen rows of seven networks at 8 bits, nor eight times the
+# columns of five at 4 bits.
+NORMAL = Depth(columns_per_input=2, columns_per_input_coarse=4, together=512, together_coarse=2048, directions=32)
 
 
 @dataclass(frozen=True, slots=True)

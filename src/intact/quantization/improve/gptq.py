@@ -71,7 +71,10 @@ def _factor(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
     moments = moments.astype(np.float32 if moments.shape[1] <= _FLOAT32_INPUTS else np.float64)
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     order = np.argsort(-diagonal, axis=1, kind="stable")
-    h = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
+    if len(order) == 1:  # rows are copied as a whole
+        h = moments[0][order[0]][:, order[0]][None]
+    else:
+        h = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
     added = DAMPING * np.maximum(diagonal.mean(axis=1), 1e-30) + noise
     index = np.arange(h.shape[1])
     h[:, index, index] += added[:, None]

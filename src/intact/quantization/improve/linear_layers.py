@@ -152,7 +152,8 @@ class Moments:
         self.total += np.ones(columns.shape[1], np.float32) @ columns
         for index, product in enumerate(self.products):
             part = np.ascontiguousarray(columns[:, :, index * self.block : (index + 1) * self.block])
-            product += np.matmul(part.transpose(0, 2, 1), part)
+            # A copy, or numpy computes half of the product and copies it to the other half, which takes longer.
+            product += np.matmul(part.transpose(0, 2, 1).copy(), part)
 
     def fresh(self) -> Moments:
         """The same columns, of which nothing is seen yet."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.model import edit
+from intact.model.copying import copied
 from intact.quantization.calibration.observe import Rows, watch
 from intact.quantization.improve.channel_ranges import Channels
 from intact.quantization.improve.editor import Editor
@@ -51,7 +52,7 @@ class Migration:
     """
 
     def __init__(self, model: ir.Model, plan: QuantPlan, *, by_nodes: bool) -> None:
-        self._given, self._result = model, model.clone()
+        self._given, self._result = model, copied(model)
         # A Mul between integers would round once more: it pays only behind a tensor that is computed in float.
         self._sites = list(_sites(self._result, plan, _produced(model, plan) if by_nodes else None))
 

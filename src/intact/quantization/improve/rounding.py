@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import mapped, query
+from intact.model.copying import copied
 from intact.numbers.encoding import Encoding, narrowest
 from intact.quantization.calibration.resolve import Resolved
 from intact.quantization.improve.gptq import round_with_feedback
@@ -79,7 +80,7 @@ def correct_biases(
             # W·before − R·after, as a sum of two small terms that float32 holds well.
             error = (matrix - rounded) @ before + rounded @ moved
             corrections[name] = error.reshape(-1)
-    result = model.clone()
+    result = copied(model)
     for name, error in corrections.items():
         _shift(result.graph.initializers[name], error)
     return result, tuple(corrections)

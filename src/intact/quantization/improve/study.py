@@ -128,7 +128,7 @@ def studies(model: ir.Model, plan: QuantPlan, rows: int, depth: Depth = NORMAL) 
         block = depth.block(weight.dtype)
         key = entry, view, block
         if key not in found:
-            moments = Moments.empty(view, matrix, most=depth.columns(matrix.shape[2], rows, block), block=block)
+            moments = Moments.empty(view, matrix, most=depth.columns(matrix.shape[2], rows, weight.dtype), block=block)
             found[key] = Study(source.name, entry, view, [], [], moments, max(1, _TRIAL_COLUMNS // max(rows, 1)))
         found[key].layers.append((weight, matrix))
         found[key].projections.append(_projection(matrix, depth.directions))

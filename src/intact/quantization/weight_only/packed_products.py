@@ -14,6 +14,7 @@ import onnx_ir as ir
 from intact.errors import ModelError, SettingsError, TargetError, some
 from intact.events import Events, Silence
 from intact.model import edit, query
+from intact.model.copying import copied
 from intact.numbers import encoding as arithmetic
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.observe import Rows, watch
@@ -81,7 +82,7 @@ def pack(
     moments: dict[str, Moments] = {}
     if rows is not None and config.effort != "fast":
         moments = _moments(model, chosen, rows, config, events or Silence())
-    result = model.clone()
+    result = copied(model)
     copies = dict(zip(model.graph, result.graph, strict=True))
     writer = _ProductWriter(result, config, moments)
     for node in chosen:
@@ -102,7 +103,7 @@ def _moments(
             continue
         view = MatrixProduct(bool(query.int_(node, "transB", 0)), False)
         matrix = view.matrix(weight)
-        most = NORMAL.columns(matrix.shape[2], len(rows), block)
+        most = NORMAL.columns(matrix.shape[2], len(rows), config.weight_type)
         found[source.name] = Moments.empty(view, matrix, most=most, block=block)
     with events.stage("study the layers", len(rows)) as advance:
         watch(model, {name: [moments] for name, moments in found.items()}, rows, progress=advance)

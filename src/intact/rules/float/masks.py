@@ -25,6 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
+from intact.model.copying import copied
 from intact.results import Range
 
 MARK = "intact.mask"
@@ -115,7 +116,7 @@ def score_range(seen: Scores, softmax_step: float) -> Range:
 
 def choose_mask_depth(model: ir.Model, seen: Mapping[str, Scores], softmax_step: float) -> ir.Model:
     """Return a copy of `model` whose masks are just deep enough for what was seen at the Softmax inputs."""
-    result = model.clone()
+    result = copied(model)
     names = edit.Names(result)
     for node, site in list(_sites(result)):
         together = functools.reduce(Scores.__or__, (seen[name] for name in site.scores))

@@ -8,10 +8,12 @@ import onnx_ir as ir
 
 from intact.matching.rewriter import Rewritten, Rule, apply
 from intact.model import edit, normalize, shapes
+from intact.model.copying import copied
 from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, composites, constant_folding, duplicates, loops
+from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, FlatEndRule
 from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.patches import SplitLongStride, TakePixelsIntoChannels
@@ -44,13 +46,17 @@ RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.rep
 
 
 # Rules that are not used unless a fact about the target asks for them.
-ASKED = (FlatLinearRule, NegateProduct, SplitLongStride, TakePixelsIntoChannels)
+ASKED = (FlatEndRule, FlatLinearRule, NegateProduct, SplitLongStride, TakePixelsIntoChannels)
 
 
-def rules_of(target: Target, *, in_integers: bool) -> list[Rule]:
-    """The rules that facts about a target ask for, in a model that is going to be computed in integers or not."""
+def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) -> list[Rule]:
+    """The rules that facts about a target ask for, in a model that is going to be computed in integers or not.
+
+    `ends_anywhere` says that these have few bits, and that their grids need not reach as far below zero as above it.
+    """
     flat = in_integers and target.multiplies_matrices_only
     return [
+        *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
         *([] if target.channels_at_once is None else [TakePixelsIntoChannels(target.channels_at_once)]),
@@ -72,7 +78,7 @@ def optimize(
     are taken apart, as quantizing them needs it, and every device but its CPU provider; `unroll_layers`, whether
     recurrent layers are. `asked` are rules that a fact about the target asks for (see `rules_of`).
     """
-    result = model.clone()
+    result = copied(model)
     normalize.lift_constants(result)
     known = RULES if ops is None else [rule for rule in (*RULES, *RARE) if _is_for(rule, ops)]
     apart = (*(() if take_apart else (FusedRule,)), *(() if unroll_layers else (UnrolledLayer,)))

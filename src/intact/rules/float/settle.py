@@ -35,7 +35,7 @@ def settle_masks(model: ir.Model, rows: Iterable[Mapping[str, np.ndarray]], soft
         return Settled(model, {})
     axes = {value.name: axis for value, axis in _softmaxes(model)}
     seen = {name: masks.Scores() for name in depths}
-    session = ort_cpu.Session(model, optimize=True, outputs=list(depths))
+    session = ort_cpu.Session(model, optimize=ort_cpu.is_worth_optimizing(model), outputs=list(depths))
     for feeds in rows:
         for name, array in session.run(feeds).items():
             seen[name] |= masks.scores_of(array, depths[name], axes.get(name, -1))

@@ -14,6 +14,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots
 from intact.matching.rewriter import EXACT, LocalRule, Rule
 from intact.model import query, shapes
+from intact.model.copying import copied
 from intact.numbers import integer
 from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.operand import INT32, output_operand
@@ -117,7 +118,7 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     rules = [*mixed, *rules, *exact]
     if is_typed and not rewriter.could_fire(model, rules):
         return model
-    copy = model.clone()
+    copy = copied(model)
     if not is_typed:
         shapes.infer_shapes(copy)
     done = rewriter.apply(copy, rules)

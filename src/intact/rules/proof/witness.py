@@ -14,6 +14,7 @@ import onnx_ir as ir
 from intact.matching import rewriter
 from intact.matching.rewriter import Firing, Rewritten, Rule
 from intact.model import edit, message, query
+from intact.model.copying import copied
 from intact.results import Application
 
 
@@ -41,7 +42,7 @@ def rewrite(model: ir.Model, rules: Sequence[Rule]) -> tuple[Rewritten, Witness]
 
     A firing in the body of an If or Loop leaves no pair.
     """
-    subject = model.clone()
+    subject = copied(model)
     recorder = _Recorder(model, subject)
     done = rewriter.apply(subject, rules, watch=recorder.see)
     return done, recorder.witness()
@@ -59,7 +60,7 @@ class _Recorder:
         self._graph = subject.graph
         # Bodies read from the graph around them: such a graph is copied as a whole.
         is_flat = message.is_flat(model)
-        self._model = _with_inputs_alone(model) if is_flat else model.clone()
+        self._model = _with_inputs_alone(model) if is_flat else copied(model)
         self._names = edit.Names(model)
         self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
         copies = {value.name: value for value in _values(self._model.graph)}
@@ -137,7 +138,8 @@ class _Recorder:
             tensor = query.constant_tensor(value)
             assert tensor is not None, f"{value.name!r} comes from nowhere"
             name = self._names.take(f"witness/{value.name}")
-            dtype, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            dtype = ir.TensorType(tensor.dtype)
+            shape = value.shape if value.const_value is tensor else ir.Shape(tensor.shape.numpy())
             # It shares the tensor: weights may be large.
             constant = ir.Value(name=name, const_value=tensor, type=dtype, shape=shape)
             self._model.graph.initializers[name] = self._known[value] = constant
