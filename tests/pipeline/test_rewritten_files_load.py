@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
+from intact.api.compile import compile
 from intact.api.convert import convert
 from intact.api.rewrite import rewrite
 from intact.model import io, upgrade
@@ -61,6 +63,19 @@ def test_what_onnx_runtime_would_refuse_or_get_wrong_is_written_in_another_form(
         np.testing.assert_allclose(found, expected[name], atol=1e-6)
     ALL[act](once, twice)
     assert once.read_bytes() == twice.read_bytes()
+
+
+@pytest.mark.parametrize("device", ["cpu", "qnn"])
+def test_the_portable_file_of_an_int8_model_from_elsewhere_loads_although_its_upgraded_form_would_not(tmp_path, device):
+    given = tmp_path / "given.onnx"
+    onnx.save(
+        onnx.parser.parse_model(ADDED.replace('10, opset_import: ["" : 21]', '8, opset_import: ["" : 18]')), given
+    )
+    built = compile(given, device=device, strict=False, output=tmp_path / "built")
+    rows = {"x": np.linspace(-4, 4, 64, dtype=np.float32).reshape(2, 4, 8)}
+    found = ort.InferenceSession(tmp_path / "built/model.qdq.onnx", providers=["CPUExecutionProvider"]).run(None, rows)
+    np.testing.assert_allclose(found[0], ort_cpu.Session(given).run(rows)["y"], atol=1e-6)
+    assert any("Q119" in warning for warning in built.warnings)
 
 
 TIED = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 16, 16] x) => (float[1, 4, 8, 8] y)

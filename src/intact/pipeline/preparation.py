@@ -185,10 +185,18 @@ def _quantize_or_skip(optimized: PreparedModel, log: Log) -> PreparedModel:
     source, quant = optimized.source, optimized.config.quantization
     if quant is None:
         log.skip("quantize", str(source.quantized or _kept_in_float(optimized.config, optimized.target)))
-        return optimized if source.quantized is None else replace(optimized, model=source.model)
+        return optimized if source.quantized is None else replace(optimized, model=_that_loads(source.model, log))
     return optimized.checkpoints.stage(
         "quantize", partial(_quantize_or_leave, optimized, quant, log), _pack, partial(_unpack, optimized)
     )
+
+
+def _that_loads(quantized: ir.Model, log: Log) -> ir.Model:
+    """A model that came quantized, in a form that ONNX Runtime loads in the opset that it was upgraded to."""
+    repaired = repairs.repair(quantized, Purpose.LOAD)
+    if repaired.applications:
+        log.warn(f"{len(repaired.applications)} nodes written so that ONNX Runtime {Purpose.LOAD}")
+    return repaired.model
 
 
 def _quantize_or_leave(optimized: PreparedModel, quant: QuantConfig, log: Log) -> PreparedModel:
