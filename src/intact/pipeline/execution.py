@@ -223,7 +223,7 @@ class WatchedModel:
             outputs[number] |= {name: array for name, array in values.items() if name in asked}
             size += sum(array.nbytes for array in values.values())
             if size <= BYTES_KEPT:
-                inside[number] |= values
+                inside[number] |= {name: array.copy() for name, array in values.items()}
             else:
                 inside = [{} for _ in rows]
         if size <= BYTES_KEPT:
