@@ -20,6 +20,10 @@ from intact.results import Application
 from intact.rules.proof.noted_graph import NotedGraph, NotedNode, NotedValue, Tensor
 
 
+# As many values may be known before a look at those that are gone.
+LEAST_KNOWN = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The names of one replaced tensor, old and new; floats have the step that `grid_step` or `sum_step` finds."""
@@ -84,6 +88,7 @@ class _Recorder:
         self._known: dict[ir.Value, Tensor] = {
             value: copies[value.name] for value in _values(self._graph) if value.name in copies
         }
+        self._most_known = max(LEAST_KNOWN, 2 * len(self._known))
         self._prefix = _free_prefix(copies)
         self._count = 0
 
@@ -91,6 +96,8 @@ class _Recorder:
         """Add the nodes of the match and those that replace them, side by side."""
         if firing.graph is not self._graph:
             return
+        if len(self._known) > self._most_known:
+            self._forget()
         before = self._copy(firing.covered, {})
         # What replaces a match may read from nodes of it that stay: from the same copies then as the match itself.
         self._known |= self._copy(firing.created, dict(before))
@@ -102,6 +109,11 @@ class _Recorder:
             copies[1].type = copies[1].type or old.type
             was, came = (self._readable(copy, old.dtype or new.dtype) for copy in copies)
             self._pairs.append((firing.application, was, came, *steps))
+
+    def _forget(self) -> None:
+        """Do without values that are gone: nothing reads from them again."""
+        self._known = {value: known for value, known in self._known.items() if not _is_gone(value)}
+        self._most_known = max(LEAST_KNOWN, 2 * len(self._known))
 
     def witness(self) -> Witness:
         """The graph with nothing but the pairs as its outputs."""
@@ -199,6 +211,12 @@ class _Recorder:
                 outputs[value] = self._noted(("", "Identity"), [value], {}, [value.type]).outputs[0]
             outputs[value].read_outside()
         return outputs[value].name
+
+
+def _is_gone(value: ir.Value) -> bool:
+    """True for a value that belonged to a graph once."""
+    node = value.producer()
+    return node.graph is None if node is not None else not (value.is_initializer() or value.is_graph_input())
 
 
 def _free_prefix(names: Collection[str | None]) -> str:
