@@ -155,7 +155,8 @@ def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.nd
                 yield pair, known[pair.old], known[pair.new]
             else:
                 name = pair.old if pair.old in known else pair.new
-                early[name] = known[name]
+                # An array of a session holds on to all the memory that the session had.
+                early[name] = known[name].copy()
 
 
 def _opened(seen: Witness) -> Session:
