@@ -19,7 +19,6 @@ from intact.model.copying import copied
 from intact.results import Application
 from intact.rules.proof.noted_graph import NotedGraph, NotedNode, NotedValue, Tensor
 
-
 # As many values may be known before a look at those that are gone.
 LEAST_KNOWN = 4096
 
