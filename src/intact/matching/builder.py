@@ -32,6 +32,11 @@ class Origins:
         """Remember where a new node came from."""
         self._names[node] = names
 
+    def forget(self, nodes: Iterable[ir.Node]) -> None:
+        """Do without nodes that are gone."""
+        for node in nodes:
+            self._names.pop(node, None)
+
     def write(self) -> None:
         """Give every new node that is in a graph the names it came from, under `query.ORIGIN`."""
         for node, names in self._names.items():
@@ -84,6 +89,10 @@ class Builder:
         self._metadata = root.metadata_props
         self._origin = self._origins.of(covered)
         self.nodes: list[ir.Node] = []
+
+    def forget(self, nodes: Iterable[ir.Node]) -> None:
+        """Do without nodes that are gone."""
+        self._origins.forget(nodes)
 
     def finish(self) -> None:
         """Write down in every new node where it came from."""

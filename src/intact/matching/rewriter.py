@@ -225,6 +225,8 @@ class _Engine:
 
     # A value with more uses than this does not spread a visit at once; a sweep sees to its users.
     MOST_SPREAD = 16
+    # Removed nodes that may wait: with more, they are freed before others are made.
+    MOST_REMAINS = 1000
 
     def __init__(self, model: ir.Model, rules: Iterable[Rule], watch: Watch | None = None) -> None:
         given = tuple(rules)
@@ -260,18 +262,29 @@ class _Engine:
         self.builder.finish()
         return Rewritten(self.model, tuple(self.applications), self._standing_refusals(), self.attempts)
 
-    def _sweep(self, nodes: Iterable[ir.Node]) -> bool:
+    def _sweep(self, nodes: list[ir.Node]) -> bool:
         """Visit nodes, and those that a change on the way could concern; return whether a rule fired."""
         done = len(self.applications)
         self.queue.extend(nodes)
         self.queued.update(self.queue)
+        nodes.clear()
         while self.queue:
             node = self.queue.popleft()
             self.queued.discard(node)
             self.untouched.discard(node)
             if node.graph is not None and node not in self.remains.nodes:
                 self._visit(node)
+            if len(self.remains.nodes) > self.MOST_REMAINS:
+                self._forget_removed()
         return len(self.applications) > done
+
+    def _forget_removed(self) -> None:
+        """Free the nodes that were removed: in a large graph they are most of those that there were."""
+        gone = self.remains.take_apart()
+        for node in gone:
+            self.refusals.pop(node, None)
+            self.left_out.pop(node, None)
+        self.builder.forget(gone)
 
     def _left_out(self) -> list[ir.Node]:
         """The nodes that no change has queued, though one could concern them."""

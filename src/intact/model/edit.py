@@ -215,6 +215,28 @@ class Remains:
 
     def take_out(self) -> None:
         """Take the nodes out of their graphs, and the initializers that they were the last to use."""
+        self._take_nodes_out()
+        for value in self._sources:
+            _drop_initializer(value)
+        self.nodes.clear()
+        self._sources.clear()
+
+    def take_apart(self) -> list[ir.Node]:
+        """Take the nodes out of their graphs, and apart, so that nothing but the result refers to them.
+
+        They would refer to each other otherwise, and be freed by a collection only.
+        """
+        self._take_nodes_out()
+        found = list(self.nodes)
+        self.nodes.clear()
+        for node in found:
+            node.resize_inputs(0)
+        for node in found:
+            node.resize_outputs(0)
+            del node.attributes._owner
+        return found
+
+    def _take_nodes_out(self) -> None:
         owned: dict[ir.Graph, list[ir.Node]] = {}
         for node in self.nodes:
             graph = node.graph
@@ -222,10 +244,6 @@ class Remains:
                 owned.setdefault(graph, []).append(node)
         for graph, nodes in owned.items():
             graph.remove(nodes)
-        for value in self._sources:
-            _drop_initializer(value)
-        self.nodes.clear()
-        self._sources.clear()
 
 
 def prune(model: ir.Model) -> None:

@@ -69,10 +69,10 @@ def tidy(model: ir.Model) -> None:
     if is_large and _is_paused:
         gc.freeze()
     if is_large:
-        _give_back()
+        give_back()
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Give free memory back to the system, which glibc keeps where sessions were; elsewhere nothing is to be done."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

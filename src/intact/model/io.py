@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +29,7 @@ from intact.model import (
     proto_normalize,
     schema_check,
     sniff,
+    streamed,
     upgrade,
 )
 from intact.model.copying import copied
@@ -45,6 +46,9 @@ COPIED_BYTES = 1 << 14
 
 # Its number among the graphs of a model: bodies of nodes come behind it.
 MAIN_GRAPH = 0
+
+# Constants of so many bytes go into a file one by one: bytes that a message holds are in memory three times.
+STREAMED_BYTES = 1 << 20
 
 CHUNK = 1 << 22
 
@@ -98,12 +102,31 @@ def save(
     data = target.with_name(f"{target.name}.data")
     with _output_errors(target):
         if size_of_weights(model) <= external_threshold:
-            _write_whole(target, to_bytes(model))
+            _write_inside(target, model)
             return (target,)
         with _renamed_when_done(data) as file:
             outside = _write_weights(model, file, data.name)
         _write_whole(target, _serialize(_message(model, outside)))
         return (target, data)
+
+
+def _write_inside(target: Path, model: ir.Model) -> None:
+    """Write a model with its weights in one file; large ones go there one by one."""
+    large: dict[str, ir.TensorProtocol] = {}
+    for name, value in model.graph.initializers.items() if message.is_flat(model) else ():
+        tensor = None if value.const_value is None else _inside(value.const_value)
+        if tensor is not None and tensor.nbytes >= STREAMED_BYTES and message.is_written_plainly(tensor):
+            large[name] = tensor
+    if not large:
+        _write_whole(target, to_bytes(model))
+        return
+    empty = {f"{MAIN_GRAPH}:{name}": message.Emptied(tensor.numpy(), name=name) for name, tensor in large.items()}
+    arrays = {name: np.require(tensor.numpy(), requirements=["C"]) for name, tensor in large.items()}
+    content = _serialize(_message(model, empty))
+    if (size := streamed.size_with(content, arrays)) > PROTOBUF_LIMIT:
+        raise _too_large(size)
+    with _renamed_when_done(target) as file:
+        streamed.write(file, content, arrays)
 
 
 def to_bytes(model: ir.Model) -> bytes:
@@ -294,7 +317,7 @@ def _all_finite(tensor: ir.TensorProtocol) -> bool:
     return all(np.isfinite(values[start : start + CHUNK]).all() for start in range(0, values.size, CHUNK))
 
 
-def _message(model: ir.Model, outside: dict[str, ir.ExternalTensor], *, described: bool = True) -> onnx.ModelProto:
+def _message(model: ir.Model, outside: Mapping[str, ir.TensorProtocol], *, described: bool = True) -> onnx.ModelProto:
     """The message of `model`, whose initializers are those in `outside`, or else hold their data themselves."""
     if not message.is_flat(model):
         return ir.serde.serialize_model(_with_tensors(model, outside))
@@ -307,7 +330,7 @@ def _message(model: ir.Model, outside: dict[str, ir.ExternalTensor], *, describe
     return message.of(model, found, described=described)
 
 
-def _with_tensors(model: ir.Model, outside: dict[str, ir.ExternalTensor]) -> ir.Model:
+def _with_tensors(model: ir.Model, outside: Mapping[str, ir.TensorProtocol]) -> ir.Model:
     """A copy of `model` whose initializers are those in `outside`, or else hold their data themselves."""
     result = copied(model)
     for number, graph in enumerate(result.graphs()):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -116,7 +117,20 @@ def _key(value: ir.Value) -> object | None:
     return None if any(map(shape.get_denotation, range(len(dims)))) else (kind.dtype, dims)
 
 
+class Emptied(ir.Tensor[np.ndarray]):
+    """A tensor that is written without its bytes, for somebody who puts them there."""
+
+
+def is_written_plainly(tensor: ir.TensorProtocol) -> bool:
+    """True for a tensor whose message is its name, type and shape, and the bytes of its array."""
+    return type(tensor) is ir.Tensor and not tensor.doc_string and not tensor._metadata_props and _is_bytes(tensor)
+
+
 def _write_tensor(message: onnx.TensorProto, tensor: ir.TensorProtocol, name: str) -> None:
+    if type(tensor) is Emptied:
+        message.name, message.data_type, message.raw_data = name, tensor.dtype, b""
+        message.dims.extend(tensor.numpy().shape)
+        return
     if type(tensor) is not ir.Tensor or tensor.doc_string or tensor._metadata_props or not _is_bytes(tensor):
         tensor.name = name
         ir.serde.serialize_tensor_into(message, tensor)

@@ -27,7 +27,7 @@ from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCh
 from intact.rules.proof import exactness, witness
 from intact.rules.proof.exactness import KnownRewriting
 from intact.rules.quantized import families, zero_point_notes
-from intact.runtime import loads, ort_cpu
+from intact.runtime import loads, ort_cpu, pieces
 from intact.targets import validate as validation
 from intact.targets.spec import Target
 from intact.verification import clipped
@@ -97,9 +97,10 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         known = KnownRewriting(seen, outputs, None if quantized.twin is None else quantized.twin.model)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
-        rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications)
+        # Nobody asks for refusals after this, of which large graphs have several a node.
+        rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications, refusals=())
         details["rewrites"] = len(rewritten.applications)
-    if ort_cpu.is_large(quantized.source.model):
+    if ort_cpu.is_large(quantized.source.model) or pieces.is_long(rewritten.model):
         # Files are written next, each in one message: verification opens these again.
         before.close()
         after.close()

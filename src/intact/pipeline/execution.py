@@ -192,6 +192,11 @@ class WatchedModel:
         """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
         self.__dict__.pop("_session", None)
 
+    @property
+    def keeps_inside(self) -> bool:
+        """True if the inside is there until somebody has seen it."""
+        return bool(self._seen)
+
     def inside(self, rows: Sequence[data.Feeds]) -> Iterator[tuple[int, Outputs]]:
         """The values of the tensors, inputs among them, in parts, each with the number of its row.
 
@@ -223,7 +228,8 @@ class WatchedModel:
             outputs[number] |= {name: array for name, array in values.items() if name in asked}
             size += sum(array.nbytes for array in values.values())
             if size <= BYTES_KEPT:
-                inside[number] |= values
+                # An array of a session holds on to all the memory that the session had.
+                inside[number] |= {name: array.copy() for name, array in values.items()}
             else:
                 inside = [{} for _ in rows]
         if size <= BYTES_KEPT:

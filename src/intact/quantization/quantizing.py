@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from intact.events import Events, Silence
 from intact.model import query
+from intact.model.garbage_pause import give_back
 from intact.quantization import blocks, encodings
 from intact.quantization.calibration.observe import Observation, Rows, idle_nodes, observe, observe_beside
 from intact.quantization.calibration.resolve import Resolved, candidates, check_constants, resolve
@@ -26,7 +27,7 @@ from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
 from intact.results import QuantPlan, Range
-from intact.runtime import algebra
+from intact.runtime import algebra, pieces
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target
 
@@ -102,6 +103,9 @@ def quantize(
         *_other_weights(improved, found.plan, config),
     )
     stopwatch.lap("planning")
+    if pieces.is_long(improved):
+        # Tables of ranges have left much, and the graph is about to become three times as long.
+        give_back()
     result = insert(improved, found.plan, resolved)
     stopwatch.lap("qdq_insertion")
     given, seen = found.given, found.seen

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -36,10 +35,6 @@ MOST_OPTIMIZED = 10_000
 
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 
-# The optimizer that makes equal constants one. To find that there are none it takes a time that grows with the square
-# of the constants: 40 s for 75,000.
-_SHARING = "ConstantSharing"
-
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
 _threads = 0
 
@@ -67,22 +62,22 @@ class Session:
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
     `prepack` says whether kernels may copy weights into an order that they like; those of a large model in memory are
-    read where they are unless it says so. With `optimize` "unshared" the optimizer that makes equal constants one is
-    left out, for a file that has none.
+    read where they are unless it says so. Of the optimizers of a file those in `left_out` do not run.
     """
 
     def __init__(
         self,
         model_or_path: ir.Model | str | Path,
         *,
-        optimize: bool | Literal["unshared"] = False,
+        optimize: bool = False,
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
         prepack: bool | None = None,
+        left_out: Sequence[str] = (),
     ) -> None:
         model = model_or_path
-        options = _options(bool(optimize), threads, inside=outputs is not None)
+        options = _options(optimize, threads, inside=outputs is not None)
         if prepack is None:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
@@ -102,7 +97,7 @@ class Session:
             _hand_over(self._weights, options, shared=not optimize)
             self._session = _create(message, options)
         else:
-            self._session = _create(str(model), options, (_SHARING,) if optimize == "unshared" else ())
+            self._session = _create(str(model), options, left_out)
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
         produced = {node.name: _port(node) for node in self._session.get_outputs()}
         self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))

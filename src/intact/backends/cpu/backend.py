@@ -15,7 +15,7 @@ from intact.errors import SettingsError
 from intact.model import io
 from intact.model.copying import copied
 from intact.results import PlacedNode, Placement
-from intact.runtime import loads, ort_cpu
+from intact.runtime import idle_optimizers, loads, ort_cpu
 from intact.targets.provider_placement import compute_nodes, node_ops
 
 REASON = "the target is the CPU"
@@ -61,9 +61,9 @@ class CpuBackend(Backend):
     def run(
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
-        """Outputs of the model as it will be deployed: with all optimizations, as far as `compile` left them work."""
+        """Outputs of the model as it will be deployed: with all optimizations that find something to do in it."""
         is_long = (device.nodes or 0) > MOST_LOADED_TWICE
-        session = ort_cpu.Session(path, optimize="unshared" if is_long else True)
+        session = ort_cpu.Session(path, optimize=True, left_out=idle_optimizers.idle(path) if is_long else ())
         return [session.run(sample) for sample in samples]
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:

@@ -17,9 +17,10 @@ from intact.model.copying import copied
 from intact.numbers.decibels import sqnr_db
 from intact.results import Application
 from intact.rules.proof import witness
-from intact.rules.proof.reference import runnable
+from intact.rules.proof.reference import runnable, runs_as_it_is
 from intact.rules.proof.witness import Pair, Witness
 from intact.runtime import pieces, unpacking
+from intact.runtime.ort_cpu import Session
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -145,7 +146,7 @@ def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.nd
             pairs_of.setdefault(name, []).append(number)
     # A tensor may come in an earlier part than the one to compare it with.
     waiting: dict[int, dict[str, np.ndarray]] = {}
-    for row, tensors in pieces.opened(runnable(seen.model)).parts(rows):
+    for row, tensors in _opened(seen).parts(rows):
         early = waiting.setdefault(row, {})
         known = {**early, **tensors}
         for number in sorted({number for name in tensors for number in pairs_of[name]}):
@@ -154,7 +155,16 @@ def _tensors(seen: Witness, rows: Sequence[Feeds]) -> Iterator[tuple[Pair, np.nd
                 yield pair, known[pair.old], known[pair.new]
             else:
                 name = pair.old if pair.old in known else pair.new
-                early[name] = known[name]
+                # An array of a session holds on to all the memory that the session had.
+                early[name] = known[name].copy()
+
+
+def _opened(seen: Witness) -> Session:
+    """The record of a rewriting, to be run; as it was noted, if it is long and every operator in it runs."""
+    noted = seen.as_noted
+    if noted is None or not pieces.is_long(noted) or not runs_as_it_is(noted):
+        noted = runnable(seen.model)
+    return pieces.opened(noted)
 
 
 def _kept_db(signal: float, noise: float) -> float:

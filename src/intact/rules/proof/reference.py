@@ -23,6 +23,7 @@ from intact.rules.quantized.product import CONVOLUTIONS, MATRICES, Product, matc
 from intact.rules.quantized.zero_points import UniteZeroPoints
 from intact.settings.devices import HOST
 from intact.targets.registry import load_target
+from intact.targets.spec import Forms
 
 
 class CorrectConvInteger(LocalRule):
@@ -88,7 +89,7 @@ _RULES: dict[str, tuple[Rule, ...]] = {
 
 
 # Operators whose kernels saturate on some processors.
-_PRODUCTS = {op for _, op in (*CONVOLUTIONS, *MATRICES)}
+_PRODUCTS = frozenset(op for _, op in (*CONVOLUTIONS, *MATRICES))
 
 
 def _multiplies_both_signs(node: ir.Node) -> bool:
@@ -105,13 +106,13 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
     Where the processor's kernels for uint8 × int8 saturate, weights are uint8: a model means the same everywhere.
     """
     forms = load_target(HOST, ort=version).rewrite
+    if runs_as_it_is(model, version):
+        return model
     refused = forms.refuses_distinct
     rules = [rule for op, some in _RULES.items() if op in refused for rule in some]
     exact: list[Rule] = [UnsignWeight(saturates=True)] if forms.saturates else []
-    wanted = set(refused) | (_PRODUCTS if exact else set())
+    wanted = _changed_in_part(forms)
     mixed = [MatchWeightSign()] if any(map(_multiplies_both_signs, query.all_nodes(model))) else []
-    if not mixed and not any(node.op_type in wanted for node in query.all_nodes(model)):
-        return model
     products = (node for node in query.all_nodes(model) if node.op_type in wanted | _PRODUCTS)
     # A model as it was given may have constants of no known type.
     is_typed = all(value is None or value.dtype is not None for node in products for value in node.inputs)
@@ -123,3 +124,14 @@ def runnable(model: ir.Model, version: str | None = None) -> ir.Model:
         shapes.infer_shapes(copy)
     done = rewriter.apply(copy, rules)
     return done.model if done.applications else model
+
+
+def runs_as_it_is(model: ir.Model, version: str | None = None) -> bool:
+    """True if no operator of a model is one that ONNX Runtime refuses, or computes in another way, in some cases."""
+    wanted = _changed_in_part(load_target(HOST, ort=version).rewrite)
+    return not any(node.op_type in wanted or _multiplies_both_signs(node) for node in query.all_nodes(model))
+
+
+def _changed_in_part(forms: Forms) -> frozenset[str]:
+    """The operators of which some have to be written in another way."""
+    return forms.refuses_distinct | (_PRODUCTS if forms.saturates else frozenset())

@@ -1,12 +1,13 @@
-"""A model that computes each replaced tensor twice from the same inputs: as it was, and as it came.
+"""A graph that computes each replaced tensor twice from the same inputs: as it was, and as it came.
 
 One changed integer upstream then blames no rule downstream.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,6 +17,10 @@ from intact.matching.rewriter import Firing, Rewritten, Rule
 from intact.model import edit, message, query
 from intact.model.copying import copied
 from intact.results import Application
+from intact.rules.proof.noted_graph import NotedGraph, NotedNode, NotedValue, Tensor
+
+# As many values may be known before a look at those that are gone.
+LEAST_KNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,27 @@ class Pair:
     sum_step: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Witness:
-    """The model, and the pairs of tensors among its outputs."""
+    """A graph on the inputs of a model, and the pairs of tensors among its outputs."""
 
-    model: ir.Model
+    base: ir.Model
+    graph: NotedGraph
     pairs: tuple[Pair, ...]
+
+    @property
+    def as_noted(self) -> ir.Model | None:
+        """The graph, seen as a model to be run, if it stands on the inputs alone."""
+        return None if len(self.base.graph) else self.graph.as_model(self.base.ir_version or 0)
+
+    @functools.cached_property
+    def model(self) -> ir.Model:
+        """The whole as a model, which takes five times the memory."""
+        result = copied(self.base)
+        values = {value.name: value for value in _values(result.graph)}
+        self.graph.written_into(result.graph, values)
+        edit.prune(result)
+        return result
 
 
 def rewrite(model: ir.Model, rules: Sequence[Rule]) -> tuple[Rewritten, Witness]:
@@ -54,22 +74,29 @@ def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
 
 
 class _Recorder:
-    """Copies both sides of every firing into one growing model, and before them what they read."""
+    """Notes both sides of every firing in one growing graph, and before them what they read."""
 
     def __init__(self, model: ir.Model, subject: ir.Model) -> None:
         self._graph = subject.graph
         # Bodies read from the graph around them: such a graph is copied as a whole.
         is_flat = message.is_flat(model)
-        self._model = _with_inputs_alone(model) if is_flat else copied(model)
-        self._names = edit.Names(model)
-        self._pairs: list[tuple[Application, ir.Value, ir.Value, float | None, float | None]] = []
-        copies = {value.name: value for value in _values(self._model.graph)}
-        self._known = {value: copies[value.name] for value in _values(self._graph) if value.name in copies}
+        self._base = _with_inputs_alone(model) if is_flat else copied(model)
+        self._nodes: list[NotedNode] = []
+        self._pairs: list[tuple[Application, Tensor, Tensor, float | None, float | None]] = []
+        copies = {value.name: value for value in _values(self._base.graph)}
+        self._known: dict[ir.Value, Tensor] = {
+            value: copies[value.name] for value in _values(self._graph) if value.name in copies
+        }
+        self._most_known = max(LEAST_KNOWN, 2 * len(self._known))
+        self._prefix = _free_prefix(copies)
+        self._count = 0
 
     def see(self, firing: Firing) -> None:
         """Add the nodes of the match and those that replace them, side by side."""
         if firing.graph is not self._graph:
             return
+        if len(self._known) > self._most_known:
+            self._forget()
         before = self._copy(firing.covered, {})
         # What replaces a match may read from nodes of it that stay: from the same copies then as the match itself.
         self._known |= self._copy(firing.created, dict(before))
@@ -82,25 +109,28 @@ class _Recorder:
             was, came = (self._readable(copy, old.dtype or new.dtype) for copy in copies)
             self._pairs.append((firing.application, was, came, *steps))
 
+    def _forget(self) -> None:
+        """Do without values that are gone: nothing reads from them again."""
+        self._known = {value: known for value, known in self._known.items() if not _is_gone(value)}
+        self._most_known = max(LEAST_KNOWN, 2 * len(self._known))
+
     def witness(self) -> Witness:
-        """The model with nothing but the pairs as its outputs."""
-        outputs: dict[ir.Value, str] = {}
-        pairs = [
+        """The graph with nothing but the pairs as its outputs."""
+        outputs: dict[Tensor, NotedValue] = {}
+        pairs = tuple(
             Pair(application, self._output(old, outputs), self._output(new, outputs), *steps)
             for application, old, new, *steps in self._pairs
-        ]
-        self._model.graph.outputs[:] = list(outputs)
-        edit.prune(self._model)
-        return Witness(self._model, tuple(pairs))
+        )
+        return Witness(self._base, NotedGraph(self._base.graph, self._nodes, list(outputs.values())), pairs)
 
-    def _copy(self, nodes: Sequence[ir.Node], made: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+    def _copy(self, nodes: Sequence[ir.Node], made: dict[ir.Value, Tensor]) -> dict[ir.Value, Tensor]:
         """Copies of nodes, each after those of them that it reads from; returns what became of their outputs."""
         inside = set(nodes)
         for node in nodes:
             self._copy_node(node, inside, made)
         return made
 
-    def _copy_node(self, node: ir.Node, inside: set[ir.Node], made: dict[ir.Value, ir.Value]) -> None:
+    def _copy_node(self, node: ir.Node, inside: set[ir.Node], made: dict[ir.Value, Tensor]) -> None:
         if node.outputs[0] in made:
             return
         for value in node.inputs:
@@ -114,35 +144,39 @@ class _Recorder:
             return
         made |= dict(zip(node.outputs, known.outputs, strict=True))
 
-    def _added(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> dict[ir.Value, ir.Value]:
+    def _added(self, node: ir.Node, inputs: Sequence[Tensor | None]) -> dict[ir.Value, NotedValue]:
         """Add a copy of a node that reads these values; return what became of its outputs."""
-        copy = ir.Node(
-            node.domain,
-            node.op_type,
-            inputs,
-            list(node.attributes.values()),
-            num_outputs=len(node.outputs),
-            name=self._names.take(f"witness/{node.name}"),
-        )
-        for output, known in zip(copy.outputs, node.outputs, strict=True):
-            output.name, output.type = self._names.take(f"{copy.name}/output"), known.type
-        self._model.graph.append(copy)
-        self._model.opset_imports.setdefault(node.domain, 1)
+        types = [value.type for value in node.outputs]
+        copy = self._noted((node.domain, node.op_type), inputs, node.attributes.data, types)
+        self._base.opset_imports.setdefault(node.domain, 1)
         return dict(zip(node.outputs, copy.outputs, strict=True))
 
-    def _value(self, value: ir.Value) -> ir.Value:
+    def _noted(
+        self,
+        key: tuple[str, str],
+        inputs: Sequence[Tensor | None],
+        attributes: Mapping[str, ir.Attr],
+        types: Sequence[ir.TypeProtocol | None],
+    ) -> NotedNode:
+        node = NotedNode(key, inputs, attributes, [self._name() for _ in types], types)
+        self._nodes.append(node)
+        return node
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"{self._prefix}{self._count}"
+
+    def _value(self, value: ir.Value) -> Tensor:
         producer = value.producer()
         if value not in self._known and producer is not None and producer.op_type != "Constant":
             self._fetch(producer)
         if value not in self._known:
             tensor = query.constant_tensor(value)
             assert tensor is not None, f"{value.name!r} comes from nowhere"
-            name = self._names.take(f"witness/{value.name}")
-            dtype = ir.TensorType(tensor.dtype)
+            kind = value.type or ir.TensorType(tensor.dtype)
             shape = value.shape if value.const_value is tensor else ir.Shape(tensor.shape.numpy())
             # It shares the tensor: weights may be large.
-            constant = ir.Value(name=name, const_value=tensor, type=dtype, shape=shape)
-            self._model.graph.initializers[name] = self._known[value] = constant
+            self._known[value] = NotedValue(self._name(), None, kind, tensor, shape)
         return self._known[value]
 
     def _fetch(self, node: ir.Node) -> None:
@@ -161,24 +195,35 @@ class _Recorder:
                 inputs = [None if value is None else self._value(value) for value in found.inputs]
                 self._known |= self._added(found, inputs)
 
-    def _readable(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+    def _readable(self, value: Tensor, dtype: ir.DataType | None) -> Tensor:
         """Integers of fewer than eight bits as int8: no array can hold them as they are."""
         if dtype is None or not dtype.is_integer() or dtype.bitwidth >= 8:
             return value
-        to = ir.AttrInt64("to", ir.DataType.INT8)
-        cast = ir.Node("", "Cast", [value], [to], name=self._names.take("witness/Cast"))
-        cast.outputs[0].name = self._names.take("witness/readable")
-        self._model.graph.append(cast)
-        return cast.outputs[0]
+        return self._noted(("", "Cast"), [value], {"to": ir.AttrInt64("to", ir.DataType.INT8)}, [None]).outputs[0]
 
-    def _output(self, value: ir.Value, outputs: dict[ir.Value, str]) -> str:
-        """The name of a value as an output; inputs and constants get a copy that can be one."""
-        if value.producer() is None:
-            node = ir.Node("", "Identity", [value], name=self._names.take("witness/Identity"))
-            node.outputs[0].name = self._names.take("witness/copy")
-            self._model.graph.append(node)
-            value = node.outputs[0]
-        return outputs.setdefault(value, value.name or "")
+    def _output(self, value: Tensor, outputs: dict[Tensor, NotedValue]) -> str:
+        """The name of a value as an output; what no noted node computes gets a copy that can be one."""
+        if value not in outputs:
+            if isinstance(value, NotedValue) and value.producer() is not None:
+                outputs[value] = value
+            else:
+                outputs[value] = self._noted(("", "Identity"), [value], {}, [value.type]).outputs[0]
+            outputs[value].read_outside()
+        return outputs[value].name
+
+
+def _is_gone(value: ir.Value) -> bool:
+    """True for a value that belonged to a graph once."""
+    node = value.producer()
+    return node.graph is None if node is not None else not (value.is_initializer() or value.is_graph_input())
+
+
+def _free_prefix(names: Collection[str | None]) -> str:
+    """What names may begin with that none of these does."""
+    prefix = "witness/"
+    while any((name or "").startswith(prefix) for name in names):
+        prefix = f"_{prefix}"
+    return prefix
 
 
 def _with_inputs_alone(model: ir.Model) -> ir.Model:
