@@ -28,6 +28,8 @@ LEAST_GAIN, LEAST_GAIN_OF_WEAK = 6.0, 3.0
 # Where no place is wrong, so many of the weakest are looked at, if the device keeps less than this of each; what they
 # get may cost so many times as much.
 WEAKEST, WEAK_DB, MOST_COST = 4, 45.0, 1.05
+# Digits of a price behind the point: less is no difference.
+PRICED_TO = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _one_in_the_other(each: Sequence[tuple[_Fault, _Form]], aim: Aim) -> list[tu
             continue
         edit.prune(site.model)
         site.model.graph.sort()
-        if aim.is_affordable(site.model, 1.0) and not aim.refused(site.model):
+        if aim.is_affordable(site.model) and not aim.refused(site.model):
             found.append((fault, replace(form, model=site.model)))
     return found
 
@@ -170,10 +172,11 @@ def seen_ranges(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str
     return found
 
 
-def _drafts(comparison: DeviceComparison, unit: Unit, aim: Aim) -> Iterator[_UntriedForm]:
-    """The other forms of a unit that the target takes, in the order of what they cost."""
+def _drafts(comparison: DeviceComparison, unit: Unit, aim: Aim) -> list[_UntriedForm]:
+    """The other forms of a unit that the target takes, in the order of what they cost; those of one cost as listed."""
     model = comparison.units.cutter.model
     seen = seen_ranges(model, unit.reads, aim.rows)
+    found = []
     for remedy in REMEDIES:
         site = FaultSite(model.clone(), unit.tensor, seen)
         done = remedy(site)
@@ -181,7 +184,8 @@ def _drafts(comparison: DeviceComparison, unit: Unit, aim: Aim) -> Iterator[_Unt
             edit.prune(site.model)
             site.model.graph.sort()
             if not aim.refused(site.model):
-                yield _UntriedForm(site.model, remedy.__name__, done)
+                found.append(_UntriedForm(site.model, remedy.__name__, done))
+    return sorted(found, key=lambda draft: round(aim.price(draft.model), PRICED_TO))
 
 
 def _right_form(comparison: DeviceComparison, wrong: UnitError, aim: Aim) -> _Form | None:
@@ -204,7 +208,7 @@ def _better_forms(
 ) -> Iterator[tuple[UnitError, _Form]]:
     """For each weak unit, the first form that it can be given and that the device computes better by itself."""
     for error in weak:
-        drafts = [draft for draft in _drafts(comparison, error.unit, aim) if aim.is_affordable(draft.model, 1.0)]
+        drafts = [draft for draft in _drafts(comparison, error.unit, aim) if aim.is_affordable(draft.model)]
         found = zip(drafts, _by_themselves(comparison, error.unit, drafts), strict=True)
         better = (
             (draft, after) for draft, after in found if after is not None and _gains(error, after, LEAST_GAIN_OF_WEAK)

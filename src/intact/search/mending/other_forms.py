@@ -25,7 +25,14 @@ from intact.search.mending.grid_forms import (
     widen_inputs,
     widen_more,
 )
-from intact.search.mending.window_forms import count_pads, crop_outside, shrink_window, turn_axes
+from intact.search.mending.window_forms import (
+    as_convolution,
+    count_pads,
+    crop_outside,
+    lengthen_kernel,
+    shrink_window,
+    turn_axes,
+)
 from intact.targets.operands import DEQUANTIZE, QUANTIZE
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
@@ -93,6 +100,8 @@ def pad_rows(site: FaultSite, least: int = 32) -> str | None:
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
     *(
+        as_convolution,
+        lengthen_kernel,
         crop_outside,
         turn_axes,
         shrink_window,
