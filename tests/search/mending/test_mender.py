@@ -189,7 +189,13 @@ def has(op: str, **attributes: object) -> Callable[[ir.Model], bool]:
 def test_the_first_form_that_the_device_confirms_is_taken(monkeypatch):
     mended = found("crop_outside", has("ConvTranspose", pads=(1, 0, 0, 4)), monkeypatch)
     assert mended is not None and len(mended.done) == 1
-    assert "a Slice leaves it out" in mended.done[0] and "0.0 dB" in mended.done[0]
+    assert "1 more pads and zeros in its kernel" in mended.done[0] and "0.0 dB" in mended.done[0]
+    assert [node.op_type for node in mended.model.graph].count("ConvTranspose") == 1
+
+
+def test_a_form_that_costs_less_is_tried_first(monkeypatch):
+    mended = found("crop_outside", lambda model: not has("Slice")(model), monkeypatch)
+    assert mended is not None and "a Slice leaves it out" in mended.done[0]
     assert [node.op_type for node in mended.model.graph].count("Slice") == 1
 
 

@@ -13,10 +13,21 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError, some
+from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.float16.cast import cast
 from intact.quantization.float16.follow import follow
 from intact.quantization.float16.form import Form, form_of
-from intact.quantization.float16.keep import Kept, exact, excluded, lost_digits, observed, without_form
+from intact.quantization.float16.keep import (
+    Kept,
+    exact,
+    excluded,
+    is_too_small,
+    lost_digits,
+    observed,
+    watched,
+    without_form,
+)
+from intact.quantization.float16.lift import Lifted, bring_back, lift
 from intact.quantization.planning.planner import check_names
 from intact.results import Violation
 from intact.settings.config import QuantConfig
@@ -45,12 +56,21 @@ def convert(
     config: QuantConfig,
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
+    only_half: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> Half:
-    """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit."""
+    """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit.
+
+    For a device that has `only_half` precision, values that are too small for it are lifted by powers of two.
+    """
     check_names(model, config)
-    forms = {node: form for node in model.graph if (form := form_of(node, model.opset_imports.get("", 0))) is not None}
-    kept = {**exact(model, forms), **observed(model, forms, rows, progress), **excluded(forms, config)}
+    forms = _forms(model)
+    sketches = watched(model, forms, rows, progress)
+    lifted = _lifted(model, sketches) if only_half else None
+    if lifted is not None:
+        model, forms = lifted.model, _forms(lifted.model)
+        sketches = watched(model, forms, rows, lambda: None)
+    kept = {**exact(model, forms), **observed(forms, sketches), **excluded(forms, config)}
     kept |= without_form(forms)
     half = follow(forms, kept)
     if not half:
@@ -59,7 +79,29 @@ def convert(
         )
     names = tuple(node.name or "" for node in forms if node in half)
     notes = (_summary(list(kept.values()), len(forms)), *lost_digits(forms, half))
-    return Half(cast(model, forms, half), names, tuple(kept.values()), notes)
+    result = cast(model, forms, half)
+    if lifted is not None:
+        bring_back(result, lifted.outputs)
+        notes = (*notes, _told(lifted))
+    return Half(result, names, tuple(kept.values()), notes)
+
+
+def _forms(model: ir.Model) -> dict[ir.Node, Form]:
+    opset = model.opset_imports.get("", 0)
+    return {node: form for node in model.graph if (form := form_of(node, opset)) is not None}
+
+
+def _lifted(model: ir.Model, sketches: Mapping[ir.Value, Sketch]) -> Lifted | None:
+    """The model with small values lifted, where some are too small for half precision and can be."""
+    if not any(is_too_small(value, seen) for value, seen in sketches.items()):
+        return None
+    return lift(model, {value.name or "": (seen.low, seen.high) for value, seen in sketches.items() if seen.count})
+
+
+def _told(lifted: Lifted) -> str:
+    outputs = [f"{name} by 2^{one.exponent}" for name, one in lifted.outputs.items()]
+    back = f"; {some(outputs, _SHOWN)}, which 16-bit integers bring back" if outputs else ""
+    return f"half precision: {lifted.tensors} tensors are too small for it, and lifted by powers of two{back}"
 
 
 def _summary(kept: list[Kept], total: int) -> str:

@@ -58,13 +58,13 @@ def exact(model: ir.Model, forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Kept]
     }
 
 
-def observed(
+def watched(
     model: ir.Model,
     forms: Mapping[ir.Node, Form],
     rows: Iterable[Mapping[str, np.ndarray]],
     progress: Callable[[], None],
-) -> dict[ir.Node, Kept]:
-    """The nodes that read or write values which half precision cannot hold, over all `rows` and in constants."""
+) -> dict[ir.Value, Sketch]:
+    """The least and greatest value of all that would be half, over all `rows` and in constants."""
     values = dict.fromkeys(value for node, form in forms.items() for value in _halved(node, form))
     sketches = {value: Sketch(histogram=False) for value in values}
     computed = {value.name or "": [sketches[value]] for value in values if query.constant_tensor(value) is None}
@@ -73,8 +73,18 @@ def observed(
         if array is not None:
             sketches[value].add(array)
     watch(model, computed, rows, progress=progress)
-    reasons = {value: reason for value in values if (reason := _misfit(value, sketches[value])) is not None}
+    return sketches
+
+
+def observed(forms: Mapping[ir.Node, Form], sketches: Mapping[ir.Value, Sketch]) -> dict[ir.Node, Kept]:
+    """The nodes that read or write values which half precision cannot hold."""
+    reasons = {value: reason for value, seen in sketches.items() if (reason := _misfit(value, seen)) is not None}
     return {node: kept for node, form in forms.items() if (kept := _first(node, form, reasons)) is not None}
+
+
+def is_too_small(value: ir.Value, seen: Sketch) -> bool:
+    """True if a computed value is always so small that half precision has no digits for it."""
+    return not query.is_constant(value) and seen.count > 0 and 0 < max(-seen.low, seen.high) < LEAST_NORMAL
 
 
 def _halved(node: ir.Node, form: Form) -> Iterator[ir.Value]:

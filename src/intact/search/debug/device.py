@@ -261,13 +261,20 @@ def _kept(difference: Difference, grid: Encoding) -> float | None:
     return sqnr_db(difference.elements * reach**2, difference.noise)
 
 
+def run_whole(
+    model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], simulator: Simulator, device: Device
+) -> Sequence[Mapping[str, np.ndarray]]:
+    """The outputs of a whole model on the NPU."""
+    return _simulate(SimulatorJob(io.to_bytes(model), rows, simulator, device))
+
+
 def worst_rows(
     model: ir.Model, rows: Sequence[Mapping[str, np.ndarray]], simulator: Simulator, device: Device
 ) -> Sequence[Mapping[str, np.ndarray]]:
     """Pick the rows of which the NPU loses most, as many as are looked at: others may be right."""
     if len(rows) <= SIMULATED_ROWS:
         return rows
-    found = _simulate(SimulatorJob(io.to_bytes(model), rows, simulator, device))
+    found = run_whole(model, rows, simulator, device)
     expected = execution.run(model, map(dict, rows))
     kept = [min(sqnr_of(right[name], got[name]) for name in right) for right, got in zip(expected, found, strict=True)]
     return [rows[index] for index in np.argsort(kept, kind="stable")[:SIMULATED_ROWS]]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.model import edit, shapes
 from intact.pipeline.mending import Mended
+from intact.search.mending.aim import prices_of
 from intact.search.mending.fault_site import FaultSite
 from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import CompileConfig
@@ -25,14 +26,31 @@ def foresee(
     """Give each node that its target is known to compute wrongly the form that the table names; None without any."""
     done = []
     for tensor, rule in _known_wrong(model, target):
+        form = _cheapest(model, tensor, rule, target)
+        if form is not None:
+            model, told = form
+            done.append(f"{told}, since the device is wrong about it otherwise ({rule.get('source')})")
+    return Mended(model, tuple(done)) if done else None
+
+
+def remedies_of(rule: Requirement) -> tuple[str, ...]:
+    """The remedies that a rule of a table names: one, or several of which the cheapest is taken."""
+    named = rule["remedy"]
+    return tuple(map(str, named)) if isinstance(named, list | tuple) else (str(named),)
+
+
+def _cheapest(model: ir.Model, tensor: str, rule: Requirement, target: Target) -> tuple[ir.Model, str] | None:
+    """The form that costs least of those that the remedies of a rule give, and what was done; None without any."""
+    forms: list[tuple[ir.Model, str]] = []
+    for name in remedies_of(rule):
         site = FaultSite(_described(model), tensor)
-        told = _REMEDIES[str(rule["remedy"])](site)
+        told = _REMEDIES[name](site)
         if told is not None:
             edit.prune(site.model)
             site.model.graph.sort()
-            model = site.model
-            done.append(f"{told}, since the device is wrong about it otherwise ({rule.get('source')})")
-    return Mended(model, tuple(done)) if done else None
+            forms.append((site.model, told))
+    price = prices_of(model, target.costs) if len(forms) > 1 else lambda form: 1.0
+    return min(forms, key=lambda form: price(form[0]), default=None)
 
 
 def _known_wrong(model: ir.Model, target: Target) -> Iterator[tuple[str, Requirement]]:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import edit
+from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import limits, middle
 from intact.search.mending.fault_site import FaultSite, grid_pair
-from intact.targets.operands import QUANTIZE
+from intact.targets.operands import DEQUANTIZE, QUANTIZE
 
 OTHER = {"uint8": "uint16", "uint16": "uint8"}
 WIDE = ("int16", "uint16")
+# Layers whose bias is added to their products.
+BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 # A grid of so much other steps is another one for a compiler, and nearly the same for the numbers.
 OTHER_STEP = 1.0 + 2.0**-7
 # Values that were not seen may be so many times as large as those that were.
@@ -90,14 +92,88 @@ def other_width(site: FaultSite) -> str | None:
     written = None if writer is None else encoding_of(writer)
     if writer is None or written is None or written.scale.size != 1 or written.dtype not in OTHER:
         return None
+    before = _read_before(site, OTHER[written.dtype])
     found = _regrid_reads(site, lambda old, _: _other(old) if old.dtype == written.dtype else None)
-    if not found:
+    if not found and not before:
         return None
-    pair = grid_pair(site.model, value, _other(written))
+    # What only moves numbers writes the grid that it reads.
+    moved = [wide for old, wide in before if old.same_grid(written) and _covers(wide, old)]
+    pair = grid_pair(site.model, value, moved[0] if moved and not found else _other(written))
     site.model.graph.insert_before(writer, pair)
     writer.replace_input_with(0, pair[-1].outputs[0])
     node = site.nodes[0]
     return f"{node.name} ({node.op_type}) is computed with {8 if OTHER[written.dtype] == 'uint8' else 16} bits"
+
+
+def _read_before(site: FaultSite, wide: str) -> list[tuple[Encoding, Encoding]]:
+    """Read what was on a grid of 16 bits right before its own from there; return these grids, the own ones first."""
+    changed = []
+    for node, index, dequantize in list(site.reads()) if wide in WIDE else ():
+        written = dequantize.inputs[0]
+        quantize = None if written is None else written.producer()
+        source = None if quantize is None else quantize.inputs[0]
+        before = None if source is None else source.producer()
+        if source is None or before is None or before.op_type != DEQUANTIZE:
+            continue
+        own, encoding = encoding_of(dequantize), encoding_of(before)
+        if own is not None and encoding is not None and encoding.dtype == wide and encoding.scale.size == 1:
+            _keep_bias(site, node, index, float(encoding.scale.max() / own.scale.max()))
+            node.replace_input_with(index, source)
+            changed.append((own, encoding))
+    return changed
+
+
+def _covers(wide: Encoding, narrow: Encoding) -> bool:
+    """True if a grid reaches as far as another one, but for a step of its own."""
+    (low, high), (least, most) = wide.ends(), narrow.ends()
+    return bool(low <= least + wide.scale and high >= most - wide.scale)
+
+
+def _keep_bias(site: FaultSite, node: ir.Node, index: int, factor: float) -> None:
+    """Give a bias the steps of its products where those of an input become so many times as wide.
+
+    A device takes the integers of a bias as multiples of such steps, whatever its grid says.
+    """
+    read = node.inputs[2].producer() if index < 2 and len(node.inputs) > 2 and node.inputs[2] is not None else None
+    if read is None or node.op_type not in BIASED or read.op_type != DEQUANTIZE:
+        return
+    integers, encoding = query.constant(read.inputs[0]), encoding_of(read)
+    if integers is None or encoding is None or encoding.dtype != "int32":
+        return
+    rescaled = np.rint(integers / np.float64(factor))
+    if np.abs(rescaled).max(initial=0) > limits("int32")[1]:
+        return
+    names, graph, name = edit.Names(site.model), site.model.graph, f"{site.tensor}/bias"
+    constants = [rescaled.astype(np.int32), (encoding.scale * np.float64(factor)).astype(np.float32)]
+    values = [
+        edit.add_initializer(graph, one, names.take(name + end))
+        for one, end in zip(constants, ("", "/step"), strict=True)
+    ]
+    other = ir.Node(
+        "", DEQUANTIZE, [*values, *read.inputs[2:]], read.attributes.values(), name=names.take(f"{name}/{DEQUANTIZE}")
+    )
+    result, old = other.outputs[0], read.outputs[0]
+    result.name, result.type, result.shape = names.take(f"{name}/values"), old.type, old.shape
+    graph.insert_before(node, other)
+    node.replace_input_with(2, result)
+
+
+def finer(model: ir.Model) -> ir.Model:
+    """A copy with 16 bits for all activations of 8, over the same ranges: as if they were not rounded, but clipped."""
+    result = model.clone()
+    names = edit.Names(result)
+    for quantize in [node for node in result.graph if node.op_type == QUANTIZE]:
+        grid = encoding_of(quantize)
+        if grid is None or grid.dtype not in OTHER or grid.dtype in WIDE or grid.scale.size != 1:
+            continue
+        wide, written = _other(grid), quantize.outputs[0]
+        numbers = (wide.scale.reshape(()), wide.zero_point.reshape(()).astype(np.dtype(wide.dtype)))
+        constants = [edit.add_initializer(result.graph, n, names.take(f"{written.name}/finer")) for n in numbers]
+        written.type = ir.TensorType(ir.DataType.UINT16)
+        for node in (quantize, *(user for user in written.consumers() if user.op_type == DEQUANTIZE)):
+            node.replace_input_with(1, constants[0])
+            node.replace_input_with(2, constants[1])
+    return result
 
 
 def split_operand(site: FaultSite) -> str | None:
@@ -167,9 +243,10 @@ def _regrid_reads(
         is_plain = encoding is not None and encoding.scale.size == 1
         other = choose(encoding, source.name or "") if encoding and is_plain and source is not None else None
         value = node.inputs[index]
-        if other is not None and value is not None:
+        if encoding is not None and other is not None and value is not None:
             pair = grid_pair(site.model, value, other)
             site.model.graph.insert_before(node, pair)
+            _keep_bias(site, node, index, float(other.scale.max() / encoding.scale.max()))
             node.replace_input_with(index, pair[-1].outputs[0])
             changed.append(f"input {index} of {node.name} ({node.op_type})")
     return changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +10,16 @@ import onnx_ir as ir
 
 from intact.errors import IntactError
 from intact.model import edit
-from intact.pipeline import cost_estimate, execution
+from intact.pipeline import execution
 from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
-from intact.search.debug.device import DeviceComparison, UnitError, simulator_of, worst_rows
+from intact.search.debug.device import DeviceComparison, UnitError, run_whole, simulator_of, worst_rows
 from intact.search.debug.units import Unit, Units
+from intact.search.mending.aim import Aim, Rows, aim_of
 from intact.search.mending.fault_site import FaultSite
 from intact.search.mending.other_forms import REMEDIES
+from intact.search.mending.widening import widen_cheapest
 from intact.settings.config import CompileConfig
-from intact.targets.spec import Costs, Target
+from intact.targets.spec import Target
 
 # Places that are looked for one after the other, and the gain in dB that makes a form worth taking; of a weak place
 # less is enough, since the whole has to gain by it.
@@ -26,8 +28,8 @@ LEAST_GAIN, LEAST_GAIN_OF_WEAK = 6.0, 3.0
 # Where no place is wrong, so many of the weakest are looked at, if the device keeps less than this of each; what they
 # get may cost so many times as much.
 WEAKEST, WEAK_DB, MOST_COST = 4, 45.0, 1.05
-
-Rows = Sequence[Mapping[str, np.ndarray]]
+# Digits of a price behind the point: less is no difference.
+PRICED_TO = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,13 @@ def mend(
     """Take the first right form of each piece that the compiler gets wrong; None where nothing helped.
 
     Where none is wrong and the device still keeps less than `goal_db` of what the CPU computes, its weakest pieces get
-    a form that it computes better, one after the other.
+    a form that it computes better, one after the other, and then the cheapest get 16 bits.
     """
     simulator = simulator_of(target)
     if simulator is None:
         return None
     device, taken = execution.device_of(target, config), list[tuple[TakenForm, str]]()
-    aim = _Aim(rows, goal_db, {unit.tensor for unit in Units(model).units}, _within(MOST_COST, model, target.costs))
+    aim = aim_of(model, rows, target, goal_db, MOST_COST)
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
         found = _next_forms(comparison, aim)
@@ -77,32 +79,18 @@ def mend(
             model = form.model
             figures = (wrong.error.own_db, form.error.own_db, wrong.alone)
             taken.append((TakenForm(wrong.error.unit.tensor, form.remedy, *figures), form.done))
-    return Mended(model, tuple(done for _, done in taken), tuple(place for place, _ in taken)) if taken else None
+    done = [told for _, told in taken]
+    if not _is_enough(comparison.kept_db(), goal_db):
+        widened = widen_cheapest(model, aim, lambda form: run_whole(form, rows, simulator, device))
+        model, done = (model, done) if widened is None else (widened.model, [*done, str(widened)])
+    return Mended(model, tuple(done), tuple(place for place, _ in taken)) if done else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Aim:
-    """The dB that are enough, the places where forms may change, and the cost that better ones may have.
-
-    Only tensors of the first form are places: what a form has inside may differ and not matter, as halves do that are
-    added up again.
-    """
-
-    rows: Rows
-    goal_db: float
-    places: set[str]
-    is_affordable: Callable[[ir.Model], bool]
+def _is_enough(kept: float | None, goal_db: float) -> bool:
+    return kept is None or kept >= goal_db
 
 
-def _within(share: float, model: ir.Model, costs: Costs | None) -> Callable[[ir.Model], bool]:
-    """Tell forms that cost at most so many times as much as a model, by the rule of a table if it has one."""
-    if costs is None:
-        return lambda form: True
-    most = share * cost_estimate.prices(model, costs, ())[0]
-    return lambda form: cost_estimate.prices(form, costs, ())[0] <= most
-
-
-def _next_forms(comparison: DeviceComparison, aim: _Aim) -> list[tuple[_Fault, _Form]]:
+def _next_forms(comparison: DeviceComparison, aim: Aim) -> list[tuple[_Fault, _Form]]:
     """The next place with the form that it gets, or places: each form is made in the model of the one before it.
 
     It is the first that is wrong. Of weak ones it is that which gains most, or all of them, if they gain more together.
@@ -110,10 +98,10 @@ def _next_forms(comparison: DeviceComparison, aim: _Aim) -> list[tuple[_Fault, _
     errors = [error for error in _errors(comparison) if error.unit.tensor in aim.places]
     wrong = _first_wrong(comparison, errors)
     if wrong is not None:
-        form = _right_form(comparison, wrong.error, aim.rows)
+        form = _right_form(comparison, wrong.error, aim)
         return [] if form is None else [(wrong, form)]
     kept = comparison.kept_db()
-    if kept is None or kept >= aim.goal_db:
+    if kept is None or _is_enough(kept, aim.goal_db):
         return []
     best: list[tuple[_Fault, _Form]] = []
     each = [(_Fault(error, alone=True), form) for error, form in _better_forms(comparison, _weakest(errors), aim)]
@@ -125,7 +113,7 @@ def _next_forms(comparison: DeviceComparison, aim: _Aim) -> list[tuple[_Fault, _
     return together if together and _kept_by_whole(comparison, together[-1][1]) > kept else best
 
 
-def _one_in_the_other(each: Sequence[tuple[_Fault, _Form]], aim: _Aim) -> list[tuple[_Fault, _Form]]:
+def _one_in_the_other(each: Sequence[tuple[_Fault, _Form]], aim: Aim) -> list[tuple[_Fault, _Form]]:
     """Several places with their forms in one model, as many as are affordable."""
     remedies = {remedy.__name__: remedy for remedy in REMEDIES}
     found: list[tuple[_Fault, _Form]] = [each[0]]
@@ -136,7 +124,7 @@ def _one_in_the_other(each: Sequence[tuple[_Fault, _Form]], aim: _Aim) -> list[t
             continue
         edit.prune(site.model)
         site.model.graph.sort()
-        if aim.is_affordable(site.model):
+        if aim.is_affordable(site.model) and not aim.refused(site.model):
             found.append((fault, replace(form, model=site.model)))
     return found
 
@@ -184,23 +172,26 @@ def seen_ranges(model: ir.Model, tensors: Sequence[str], rows: Rows) -> dict[str
     return found
 
 
-def _drafts(comparison: DeviceComparison, unit: Unit, rows: Rows) -> Iterator[_UntriedForm]:
-    """The other forms that there are for a unit, in the order of what they cost."""
+def _drafts(comparison: DeviceComparison, unit: Unit, aim: Aim) -> list[_UntriedForm]:
+    """The other forms of a unit that the target takes, in the order of what they cost; those of one cost as listed."""
     model = comparison.units.cutter.model
-    seen = seen_ranges(model, unit.reads, rows)
+    seen = seen_ranges(model, unit.reads, aim.rows)
+    found = []
     for remedy in REMEDIES:
         site = FaultSite(model.clone(), unit.tensor, seen)
         done = remedy(site)
         if done is not None:
             edit.prune(site.model)
             site.model.graph.sort()
-            yield _UntriedForm(site.model, remedy.__name__, done)
+            if not aim.refused(site.model):
+                found.append(_UntriedForm(site.model, remedy.__name__, done))
+    return sorted(found, key=lambda draft: round(aim.price(draft.model), PRICED_TO))
 
 
-def _right_form(comparison: DeviceComparison, wrong: UnitError, rows: Rows) -> _Form | None:
+def _right_form(comparison: DeviceComparison, wrong: UnitError, aim: Aim) -> _Form | None:
     """The first form of a unit that is right where it stands; else the best, if it gains enough."""
     forms: list[_Form] = []
-    for draft in _drafts(comparison, wrong.unit, rows):
+    for draft in _drafts(comparison, wrong.unit, aim):
         try:
             error = comparison.behind_all(wrong.unit, Units(draft.model))
         except IntactError:
@@ -213,11 +204,11 @@ def _right_form(comparison: DeviceComparison, wrong: UnitError, rows: Rows) -> _
 
 
 def _better_forms(
-    comparison: DeviceComparison, weak: Sequence[UnitError], aim: _Aim
+    comparison: DeviceComparison, weak: Sequence[UnitError], aim: Aim
 ) -> Iterator[tuple[UnitError, _Form]]:
     """For each weak unit, the first form that it can be given and that the device computes better by itself."""
     for error in weak:
-        drafts = [draft for draft in _drafts(comparison, error.unit, aim.rows) if aim.is_affordable(draft.model)]
+        drafts = [draft for draft in _drafts(comparison, error.unit, aim) if aim.is_affordable(draft.model)]
         found = zip(drafts, _by_themselves(comparison, error.unit, drafts), strict=True)
         better = (
             (draft, after) for draft, after in found if after is not None and _gains(error, after, LEAST_GAIN_OF_WEAK)

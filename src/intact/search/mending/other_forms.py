@@ -6,6 +6,8 @@ The tensor keeps its name, so that both forms are compared there. Remedies stand
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 
@@ -23,8 +25,15 @@ from intact.search.mending.grid_forms import (
     widen_inputs,
     widen_more,
 )
-from intact.search.mending.window_forms import count_pads, crop_outside, shrink_window, turn_axes
-from intact.targets.operands import DEQUANTIZE
+from intact.search.mending.window_forms import (
+    as_convolution,
+    count_pads,
+    crop_outside,
+    lengthen_kernel,
+    shrink_window,
+    turn_axes,
+)
+from intact.targets.operands import DEQUANTIZE, QUANTIZE
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 
@@ -40,9 +49,27 @@ def swap_operands(site: FaultSite) -> str | None:
     return f"the operands of {node.name} ({node.op_type}) are exchanged"
 
 
+class _MergeAtSite(folding.MergeRequantize):
+    """`MergeRequantize` of some grids alone: elsewhere two grids may be what a device asks for."""
+
+    name = "merge_at_site"
+
+    def __init__(self, grids: Collection[ir.Node]) -> None:
+        self._grids = grids
+
+    def check(self, x: ir.Value, middle: ir.Node, back: ir.Node, last: ir.Node) -> str | None:
+        if last not in self._grids:
+            return "it is not a grid of the site"
+        return super().check(x, middle, back, last)
+
+
 def merge_grids(site: FaultSite) -> str | None:
-    """Leave out grids right in front of others, within a step."""
-    merged = rewriter.apply(site.model, [folding.MergeRequantize()]).applications
+    """Leave out grids right in front of those that a unit reads and of the one that it writes, within a step."""
+    read = [dequantize.inputs[0] for _, _, dequantize in site.reads()]
+    written = [node for node in site.value.consumers() if node.op_type == QUANTIZE]
+    behind = [user for node in written for back in node.outputs[0].consumers() for user in back.outputs[0].consumers()]
+    grids = {*written, *behind, *(value.producer() for value in read if value is not None)} - {None}
+    merged = rewriter.apply(site.model, [_MergeAtSite({node for node in grids if node is not None})]).applications
     return f"{len(merged)} grids right in front of others are left out" if merged else None
 
 
@@ -73,6 +100,8 @@ def pad_rows(site: FaultSite, least: int = 32) -> str | None:
 REMEDIES: tuple[Remedy, ...] = (
     *(swap_operands, merge_grids, widen_inputs, tighten_inputs, separate),
     *(
+        as_convolution,
+        lengthen_kernel,
         crop_outside,
         turn_axes,
         shrink_window,

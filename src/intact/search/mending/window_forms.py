@@ -14,20 +14,148 @@ from intact.targets.operands import DEQUANTIZE
 
 
 def crop_outside(site: FaultSite) -> str | None:
-    """Let a ConvTranspose compute what its pads would cut off, and cut it off behind it."""
+    """Let a ConvTranspose compute what its pads would cut off, and cut it off behind it.
+
+    Pads before the first number are brought to the least of them, if they differ; else all pads go.
+    """
     node = next((n for n in site.nodes if n.op_type == "ConvTranspose" and any(query.ints(n, "pads"))), None)
     shape = None if node is None else query.static_shape(node.outputs[0])
-    if node is None or shape is None or "output_shape" in node.attributes:
+    if node is None or shape is None or not _has_plain_pads(node):
         return None
     pads, spatial = query.ints(node, "pads"), len(shape) - 2
-    if query.string(node, "auto_pad", "NOTSET") != "NOTSET":
-        return None
-    whole = [*shape[:2], *(size + pads[i] + pads[i + spatial] for i, size in enumerate(shape[2:]))]
-    zeros = ir.AttrInt64s("pads", [0] * len(pads))
-    wide = ir.Node("", node.op_type, list(node.inputs), {**node.attributes, "pads": zeros}.values(), name=node.name)
-    ends = [pads[i] + size for i, size in enumerate(shape[2:])]
-    cut_behind(site, node, wide, whole, (list(pads[:spatial]), ends, list(range(2, len(shape)))))
+    begins, least = pads[:spatial], min(pads[:spatial])
+    kept = [*[least] * spatial, *pads[spatial:]] if max(begins) > least else [0] * len(pads)
+    cut = [pad - left for pad, left in zip(pads, kept, strict=True)]
+    whole = [*shape[:2], *(size + cut[i] + cut[i + spatial] for i, size in enumerate(shape[2:]))]
+    wide = _changed(node, list(node.inputs), pads=kept)
+    axes = [axis for axis in range(spatial) if cut[axis] or cut[axis + spatial]]
+    starts, ends = [cut[axis] for axis in axes], [cut[axis] + shape[2 + axis] for axis in axes]
+    cut_behind(site, node, wide, whole, (starts, ends, [2 + axis for axis in axes]))
     return f"{node.name} (ConvTranspose) computes what its pads leave out, and a Slice leaves it out"
+
+
+def _has_plain_pads(node: ir.Node) -> bool:
+    return "output_shape" not in node.attributes and query.string(node, "auto_pad", "NOTSET") == "NOTSET"
+
+
+def _changed(node: ir.Node, inputs: list[ir.Value | None], op: str = "", **numbers: list[int]) -> ir.Node:
+    """A node with other inputs, and other numbers for some attributes."""
+    attributes = {**node.attributes, **{name: ir.AttrInt64s(name, found) for name, found in numbers.items()}}
+    return ir.Node("", op or node.op_type, inputs, attributes.values(), name=node.name)
+
+
+def as_convolution(site: FaultSite) -> str | None:
+    """Let a Conv with the kernel turned round compute a ConvTranspose of stride 1: y(o) = sum of w(o + p - i) x(i)."""
+    node, spatial = _transposed(site), 0
+    if node is not None:
+        spatial = len(query.static_shape(node.outputs[0]) or ()) - 2
+    if node is None or spatial < 1 or any(step != 1 for step in query.ints(node, "strides")):
+        return None
+    if query.int_(node, "group", 1) != 1 or any(query.ints(node, "output_padding")):
+        return None
+    weights = _stored(node)
+    if weights is None or (axis := _channel_axis(node)) not in (None, 1):
+        return None
+    dilations = query.ints(node, "dilations", (1,) * spatial)
+    reach = [step * (size - 1) for step, size in zip(dilations, weights.shape[2:], strict=True)]
+    pads = [end - pad for end, pad in zip((*reach, *reach), query.ints(node, "pads", (0,) * 2 * spatial), strict=True)]
+    if min(pads) < 0:
+        return None
+    turned = np.flip(weights, axis=tuple(range(2, weights.ndim))).swapaxes(0, 1)
+    kernel = _with_weights(site, node, np.ascontiguousarray(turned), None if axis is None else 0)
+    other = _changed(node, [node.inputs[0], kernel, *node.inputs[2:]], "Conv", pads=pads)
+    other.attributes.pop("output_padding", None)
+    _put_in_place(site, node, other)
+    return f"{node.name} (ConvTranspose) of stride 1 is a Conv with its kernel turned round"
+
+
+def lengthen_kernel(site: FaultSite) -> str | None:
+    """Let a ConvTranspose have as many pads before its first two axes; the new ones cut off zeros of its kernel."""
+    node = _transposed(site)
+    weights, pads = (None, ()) if node is None else (_stored(node), query.ints(node, "pads"))
+    if node is None or weights is None or len(pads) < 4 or pads[0] == pads[1]:
+        return None
+    spatial = len(pads) // 2
+    if any(step != 1 for step in query.ints(node, "dilations")):
+        return None
+    axis, more = (0, pads[1] - pads[0]) if pads[0] < pads[1] else (1, pads[0] - pads[1])
+    around = [(more, 0) if index == 2 + axis else (0, 0) for index in range(weights.ndim)]
+    zero = _zero_of(node)
+    if zero is None:
+        return None
+    longer = np.pad(weights, around, constant_values=zero)
+    kernel = _with_weights(site, node, longer, _channel_axis(node))
+    other = _changed(
+        node,
+        [node.inputs[0], kernel, *node.inputs[2:]],
+        pads=[pad + more if index == axis else pad for index, pad in enumerate(pads)],
+        kernel_shape=list(longer.shape[2 : 2 + spatial]),
+    )
+    _put_in_place(site, node, other)
+    return f"{node.name} (ConvTranspose) has {more} more pads and zeros in its kernel along axis {2 + axis}"
+
+
+def _transposed(site: FaultSite) -> ir.Node | None:
+    """The ConvTranspose that computes the tensor of a site, if its pads are numbers."""
+    found = (n for n in site.nodes if n.op_type == "ConvTranspose" and n.outputs[0].name == site.tensor)
+    node = next(found, None)
+    return node if node is not None and _has_plain_pads(node) else None
+
+
+def _stored(node: ir.Node) -> np.ndarray | None:
+    """The constant weights of a layer: the integers of those on a grid."""
+    read = _read_weights(node)
+    return query.constant(node.inputs[1] if read is None else read.inputs[0])
+
+
+def _read_weights(node: ir.Node) -> ir.Node | None:
+    producer = None if node.inputs[1] is None else node.inputs[1].producer()
+    return producer if producer is not None and producer.op_type == DEQUANTIZE else None
+
+
+def _channel_axis(node: ir.Node) -> int | None:
+    read = _read_weights(node)
+    encoding = None if read is None else encoding_of(read)
+    return None if encoding is None or encoding.scale.size == 1 else encoding.axis
+
+
+def _zero_of(node: ir.Node) -> int | None:
+    """The integer of weights that stands for 0; None where channels have different ones."""
+    read = _read_weights(node)
+    if read is None:
+        return 0
+    encoding = encoding_of(read)
+    zeros = set() if encoding is None else set(encoding.zero_point.reshape(-1).tolist())
+    return int(zeros.pop()) if len(zeros) == 1 else None
+
+
+def _with_weights(site: FaultSite, node: ir.Node, numbers: np.ndarray, axis: int | None) -> ir.Value:
+    """Other weights for a layer, on the grid of its own, in front of it."""
+    names, graph, read = edit.Names(site.model), site.model.graph, _read_weights(node)
+    constant = edit.add_initializer(graph, numbers, names.take(f"{site.tensor}/weight"))
+    if read is None:
+        return constant
+    attributes = {**read.attributes, **({} if axis is None else {"axis": ir.AttrInt64("axis", axis)})}
+    other = ir.Node(
+        "", DEQUANTIZE, [constant, *read.inputs[1:]], attributes.values(), name=names.take(f"{read.name}/o")
+    )
+    values = other.outputs[0]
+    values.name, values.type = names.take(f"{site.tensor}/weight/values"), read.outputs[0].type
+    values.shape = ir.Shape(numbers.shape)
+    graph.insert_before(node, other)
+    return values
+
+
+def _put_in_place(site: FaultSite, old: ir.Node, new: ir.Node) -> None:
+    """Put a node with the same result in the place of one."""
+    value, result = old.outputs[0], new.outputs[0]
+    result.type, result.shape = value.type, value.shape
+    site.model.graph.insert_before(old, new)
+    name, is_output = value.name, value.is_graph_output()
+    edit.replace_value(value, result, edit.Names(site.model))
+    site.model.graph.remove(old, safe=True)
+    if not is_output:
+        result.name = name
 
 
 def shrink_window(site: FaultSite) -> str | None:
