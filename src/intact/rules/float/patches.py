@@ -1,4 +1,4 @@
-"""Convolutions over few channels, in two steps: pixels into channels, then the rest, at a shorter stride or fewer pixels.
+"""Convolutions over few channels, in two steps: pixels into channels, then the rest over fewer of them.
 
 A target that takes no strides as long as a patch computes it at a shorter one and throws most results away. A target
 that multiplies many channels at once fills up the three of an image with zeros.
