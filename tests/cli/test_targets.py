@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from intact.targets.registry import load_target
 from tests.cli import command
 from tests.targets.test_registry import TABLE
 from tests.targets.test_validate import two_products
+
+EXAMPLE = Path(__file__).parents[2] / "examples/digits_cnn/model.onnx"
 
 
 @pytest.fixture
@@ -32,10 +35,19 @@ def test_analyze_takes_a_table_of_ones_own(run, tmp_path):
 
 
 def test_analyze_shows_every_device_beside_the_others(run):
-    _, out, _ = run("analyze", "--device", "all")
+    """A device whose toolchain cannot read the model at all, as its 16 bits here, is left out."""
+    _, out, err = run("analyze", "--device", "all")
     head, *rows = out.splitlines()
     assert head.split()[:3] == ["target", "compute", "nodes"]
     assert [row.split()[0] for row in rows[:4]] == ["cpu", "dml", "openvino", "qnn/v73"]
+    assert "rknn is left out: " in err and "opset 19" in err
+
+
+def test_analyze_of_every_device_gives_each_the_precision_that_is_usual_there():
+    _, out, err = command.run("analyze", EXAMPLE, "--device", "all")
+    rows = out.splitlines()[1:]
+    assert [row.split()[0] for row in rows[:5]] == ["cpu", "dml", "openvino", "qnn/v73", "rknn/rk3588"]
+    assert "left out" not in err
 
 
 @pytest.mark.qnn

@@ -14,7 +14,7 @@ from intact.model.detect import Quantized
 from intact.pipeline import presets
 from intact.settings import devices
 from intact.settings.config import BuildConfig, Precision, merge
-from intact.targets.registry import load_target
+from intact.targets.registry import known_backends, load_target
 
 DEVICES = devices.shipped()
 PRECISIONS = get_args(Precision)
@@ -94,6 +94,13 @@ def test_what_was_set_lies_over_the_preset_and_the_preset_over_the_defaults():
 def test_without_a_precision_it_is_uint8_and_without_a_device_cpu():
     config = presets.resolve(BuildConfig())
     assert (config.precision, config.compile.device, config.quant.activation_type) == ("uint8", "cpu", "uint8")
+
+
+@pytest.mark.parametrize("device", [name for name in known_backends() if load_target(name).precisions])
+def test_every_device_has_a_usual_precision_that_it_takes(device):
+    usual = {"rknn": "int8"}.get(device, "uint8")
+    assert load_target(device).usual_precision == usual
+    assert presets.resolve(asked(compile={"device": device})).precision == usual
 
 
 @pytest.mark.parametrize(

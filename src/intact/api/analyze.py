@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from intact.api.request import requested
 from intact.data.input_specs import UNFED
-from intact.errors import DataError, ModelError
+from intact.errors import DataError, ModelError, TargetError
 from intact.events import Events, Log, Silence
 from intact.model import shapes
-from intact.pipeline import analysis, preparation, presets, stages
+from intact.pipeline import analysis, preparation, stages
 from intact.results import Analysis
 from intact.rules.quantized import families
 from intact.runtime import ort_cpu
@@ -42,17 +42,35 @@ def analyze(
     with requested(model, hf, config, settings, events) as given:
         if not every_device:
             return [_analyze(given.path, given.config, live, events)]
-        able = _able(given.config, events or Silence())
-        return [_analyze(given.path, _for_device(given.config, name), live, events) for name in able]
+        return _on_each(given.path, given.config, live, events or Silence())
+
+
+def _on_each(path: Path, config: BuildConfig, live: bool, events: Events) -> list[Analysis]:
+    """The model on every device; one that cannot have it as it is, or its precision, is left out, and that is said."""
+    found: list[Analysis] = []
+    refusals: list[ModelError | TargetError] = []
+    for name in _able(config, events):
+        try:
+            found.append(_analyze(path, _for_device(config, name), live, events))
+        except (ModelError, TargetError) as refusal:
+            refusals.append(refusal)
+            events.warn(f"{name} is left out: {refusal.message}")
+    if refusals and not found:
+        raise refusals[0]
+    return found
 
 
 def _able(config: BuildConfig, events: Events) -> list[str]:
-    """The devices that take the precision of `config`; of the others it is said that they are left out."""
-    precision = config.precision or presets.DEFAULT_PRECISION
-    built = {name: load_target(name).precisions for name in known_backends() if load_target(name).precisions}
-    for name in (name for name, taken in built.items() if precision not in taken):
-        events.warn(f"{name} is left out: it takes {', '.join(built[name])}, not {precision}")
-    return [name for name, taken in built.items() if precision in taken]
+    """The devices that take the precision of `config`; of the others it is said that they are left out.
+
+    Without one each device has the precision that is usual there.
+    """
+    targets = [load_target(name) for name in known_backends() if load_target(name).precisions]
+    asked = {target.backend: config.precision or target.usual_precision for target in targets}
+    for target in (target for target in targets if asked[target.backend] not in target.precisions):
+        taken = ", ".join(target.precisions)
+        events.warn(f"{target.backend} is left out: it takes {taken}, not {asked[target.backend]}")
+    return [target.backend for target in targets if asked[target.backend] in target.precisions]
 
 
 def _for_device(config: BuildConfig, device: str) -> BuildConfig:

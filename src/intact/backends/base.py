@@ -33,7 +33,8 @@ class Device:
 
     `timeout` is in seconds; toolchains that run in this process ignore it. `toolchain` is a version of the vendor's
     library, or a folder, where the usual one is not meant. `done` is called for each sample that ran, by backends that
-    are told while they run many. `nodes` counts those of the model that it runs, where somebody knows.
+    are told while they run many. `nodes` counts those of the model that it runs, where somebody knows. `halves` is
+    False where the table says that it computes nothing in half precision.
     """
 
     backend: str
@@ -45,6 +46,7 @@ class Device:
     toolchain: str | None = None
     done: Callable[[], None] = nothing
     nodes: int | None = None
+    halves: bool = True
 
     @classmethod
     def of(
@@ -56,7 +58,8 @@ class Device:
     ) -> Device:
         """The device that a target stands for."""
         soc_id = target.soc.id if target.soc is not None else None
-        return cls(target.backend, timeout, target.arch, soc_id, ep_options or {}, target.soc, toolchain)
+        options = ep_options or {}
+        return cls(target.backend, timeout, target.arch, soc_id, options, target.soc, toolchain, halves=target.halves)
 
 
 @dataclass(frozen=True, slots=True)

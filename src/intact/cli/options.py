@@ -141,7 +141,7 @@ QUANT = (
     option(
         "precision",
         "fp32, fp16, uint8, int8, int16, w8a8, w8a16, w4a16, w8 and w4 (weights only), or auto: the cheapest mix "
-        "that meets --min-sqnr, --min-cosine or --max-accuracy-drop. [default: uint8]",
+        "that meets --min-sqnr, --min-cosine or --max-accuracy-drop. [default: uint8; int8 on rknn]",
     ),
     option("method", "How ranges are chosen: minmax, percentile, entropy, mse or auto."),
     option("plan", "A plan file, as `intact plan` writes it."),

@@ -17,8 +17,6 @@ from intact.targets.offer import check_precision
 from intact.targets.registry import load_target
 from intact.targets.spec import Target
 
-DEFAULT_PRECISION = "uint8"
-
 
 def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> BuildConfig:
     """`config` with its preset filled in under what the user set, for a float or a quantized model."""
@@ -30,7 +28,7 @@ def resolve(config: BuildConfig, *, quantized: Quantized | None = None) -> Build
         return _without_quantization(config, config.precision)
     if config.quantization is not None and config.quantization.plan is not None:
         return _with_plan(config, Path(config.quantization.plan))
-    precision = config.precision or DEFAULT_PRECISION
+    precision = config.precision or target.usual_precision
     check_available(target, precision)
     preset_table.check_meant(config, precision, halves_alone=target.halves_alone)
     preset = preset_table.preset_of(precision, halves_alone=target.halves_alone)
@@ -66,7 +64,7 @@ def available(config: BuildConfig) -> Target:
     """The target of a build; one that is not built yet, or a precision that it has no use for, is refused."""
     target = load_target(config.compile.device, arch=config.compile.arch, soc=config.compile.soc)
     if config.precision is not None or not target.precisions:
-        check_available(target, config.precision or DEFAULT_PRECISION)
+        check_available(target, config.precision or target.usual_precision)
     return target
 
 

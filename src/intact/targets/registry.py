@@ -51,6 +51,7 @@ def load_target(
         npu=table.target.npu,
         runs_float=table.target.runs_float or not table.target.npu,
         precisions=table.precisions,
+        usual_precision=table.target.usual_precision,
         later=table.later,
         ops=_ops(table, origin) if name.endswith(".toml") else _installed_ops(name),
         table=origin,

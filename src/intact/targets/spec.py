@@ -259,17 +259,17 @@ class Target:
     """A backend on one architecture: what it takes, and where that is known from.
 
     `later` are precisions that are not built yet, with the reason; `instead` says what to use in place of others.
-    `halves` says that what is written in float32 is computed in half precision; `packing` is about weights of few
-    bits beside float activations; `costs` is what mixed precision weighs accuracy against. `ort_fuses` says that
-    ONNX Runtime's CPU provider fuses and runs what is deployed, so that what it would fuse wrongly is repaired first.
-    `runs_float` says that a model of which nothing is quantized is of use there. `opset` is the newest that the
-    toolchain reads, where that is older than what models are brought to. `by_chip` says that chips differ in more than
-    their architecture, so that messages name the chip. `halves_alone` says that the toolchain makes half precision of
-    float32 by itself, and knows fewer operators in a model that is written in it. `longest_stride` is that of the
-    convolutions that it computes directly: longer ones cost a multiple of what they have to. `channels_at_once` is how
-    many it multiplies together: fewer cost as much. `cuts_flat_ends` says that a Clip in front of an operator that is
-    flat beyond it makes the grid between them finer, and costs nothing. `wrong` is the folder with the file of what it
-    computes wrongly.
+    `usual_precision` is that of builds that ask for none. `halves` says that what is written in float32 is computed in
+    half precision; `packing` is about weights of few bits beside float activations; `costs` is what mixed precision
+    weighs accuracy against. `ort_fuses` says that ONNX Runtime's CPU provider fuses and runs what is deployed, so that
+    what it would fuse wrongly is repaired first. `runs_float` says that a model of which nothing is quantized is of use
+    there. `opset` is the newest that the toolchain reads, where that is older than what models are brought to.
+    `by_chip` says that chips differ in more than their architecture, so that messages name the chip. `halves_alone`
+    says that the toolchain makes half precision of float32 by itself, and knows fewer operators in a model that is
+    written in it. `longest_stride` is that of the convolutions that it computes directly: longer ones cost a multiple
+    of what they have to. `channels_at_once` is how many it multiplies together: fewer cost as much. `cuts_flat_ends`
+    says that a Clip in front of an operator that is flat beyond it makes the grid between them finer, and costs
+    nothing. `wrong` is the folder with the file of what it computes wrongly.
     """
 
     backend: str
@@ -294,6 +294,7 @@ class Target:
     channels_at_once: int | None = None
     cuts_flat_ends: bool = False
     wrong: Path | None = None
+    usual_precision: str = "uint8"
 
     def op(self, domain: str, op_type: str) -> OpSpec | None:
         """The facts about an operator, or None if the target does not know it."""

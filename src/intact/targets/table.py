@@ -101,7 +101,7 @@ class TargetSection(TableSection):
     """`[target]`: its name, and what is true of it as a whole.
 
     `untimed` and `estimates` are those of its backend (`backends.base.Backend`), here too so that a gate that cannot be
-    checked is refused before a backend is loaded.
+    checked is refused before a backend is loaded. `usual_precision` is that of builds that ask for none.
     """
 
     name: str
@@ -119,6 +119,7 @@ class TargetSection(TableSection):
     cuts_flat_ends: bool = False
     untimed: str | None = None
     estimates: bool = False
+    usual_precision: str = "uint8"
 
 
 class SignatureRow(TableSection):

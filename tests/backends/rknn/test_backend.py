@@ -17,7 +17,7 @@ from intact.errors import NotAvailable, SettingsError
 from intact.events import Log, Silence
 from intact.model import io
 from intact.pipeline import acceptance, stages
-from intact.results import PlacedLayer, PlacedNode, Placement
+from intact.results import PlacedNode, Placement
 from intact.runtime import toolchains
 from intact.settings.config import BuildConfig
 from intact.targets.registry import known_socs, load_target
@@ -180,9 +180,8 @@ def test_linear_layers_of_a_transformer_are_integers_around_attention_in_half_pr
     assert min(row.sqnr_db for row in built.accuracy if row.form == "compiled") > LEAST_DB - 10
 
 
-def test_what_the_compiler_takes_in_half_precision_against_the_table_is_told_apart():
-    on_npu = tuple(PlacedNode(name, "Add") for name in ("sum", "half"))
-    layers = (PlacedLayer("Add", "NPU", "INT8", ("sum",)), PlacedLayer("Add", "NPU", "FLOAT16", ("half",)))
-    told = backend._warnings(Placement(on_npu, (), 1, layers=layers), {"sum": "refused", "half": "refused"})
-    assert [line.split(":")[0] for line in told] == ["sum", "half"]
-    assert "after all" in told[0] and "half precision" in told[1] and "try it on a board" in told[1]
+def test_nodes_that_table_and_compiler_place_otherwise_are_told_apart():
+    on_npu, on_cpu = (PlacedNode("sum", "Add"),), (PlacedNode("product", "Mul", "why"), PlacedNode("known", "Mul"))
+    told = backend._warnings(Placement(on_npu, on_cpu, 1), {"sum": "refused", "known": "refused"})
+    assert [line.split(":")[0] for line in told] == ["sum", "product"]
+    assert "after all" in told[0] and "on the CPU" in told[1]

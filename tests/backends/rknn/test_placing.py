@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intact.backends.rknn.log import CompiledLayer
-from intact.backends.rknn.placing import placement
+from intact.backends.rknn.placing import NO_HALVES, placement
+from intact.model import shapes
 from tests.builder import from_text
 
 NAMES = {"c": "conv", "r": "relu", "r_q": "quantize", "r_d": "dequantize", "p": "mean", "t": "sin", "y": "gemm"}
@@ -89,3 +90,36 @@ def test_a_node_without_a_layer_is_part_of_the_last_that_it_reads_from_or_the_fi
         (nodes["a"], nodes["Transpose"]),
         (nodes["b"], nodes["Add"], nodes["Relu"]),
     ]
+
+
+# A convolution of integers whose Relu the grid behind it does, a Gelu by the model in float, and a sum of integers.
+GRIDS = from_text(
+    "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)",
+    """
+    x_q = QuantizeLinear (x, s, z)
+    x_d = DequantizeLinear (x_q, s, z)
+    c = Conv <pads = [1, 1, 1, 1]> (x_d, w)
+    r = Relu (c)
+    r_q = QuantizeLinear (r, s, z)
+    r_d = DequantizeLinear (r_q, s, z)
+    g = Sigmoid (r_d)
+    m = Mul (g, r_d)
+    m_q = QuantizeLinear (m, s, z)
+    m_d = DequantizeLinear (m_q, s, z)
+    a = Add (m_d, r_d)
+    a_q = QuantizeLinear (a, s, z)
+    y = DequantizeLinear (a_q, s, z)
+    """,
+    constants="float s = {0.1}, int8 z = {-3}",
+    weights={"w": np.ones((4, 4, 3, 3), np.float32)},
+)
+shapes.infer_shapes(GRIDS)
+
+
+@pytest.mark.parametrize(("halves", "off"), [(True, []), (False, ["g", "m"])])
+def test_on_a_chip_without_half_precision_nothing_in_float_is_on_the_npu_whatever_the_compiler_lists(halves, off):
+    layers = [layer("ConvRelu", "c"), layer("Sigmoid", "g"), layer("Mul", "m"), layer("Add", "a")]
+    found = placement(GRIDS, layers, halves=halves)
+    assert [node.name for node in found.cpu_nodes] == off
+    assert {"c", "r", "a"} <= {node.name for node in found.npu_nodes}
+    assert all(node.reason == NO_HALVES for node in found.cpu_nodes)

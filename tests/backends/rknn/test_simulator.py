@@ -9,13 +9,16 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.backends.rknn.backend import RknnSimulator
+from intact.backends.rknn.backend import BACKEND, RknnSimulator
 from intact.events import Log, Silence
+from intact.model import io
 from intact.pipeline import execution
 from intact.pipeline.stages import prepare
 from intact.rules.quantized import families
 from intact.search.debug.device import DeviceComparison
 from intact.settings.config import BuildConfig
+from intact.targets.registry import load_target
+from tests.builder import Net
 from tests.zoo import data, depthwise_cnn, residual_cnn
 from tests.zoo.large import mobilenet_v2, resnet50
 
@@ -58,6 +61,38 @@ def test_every_layer_is_within_one_step_of_the_cpu(name, soc, tmp_path):
     convolutions = [error for error in found if "Conv" in error.unit.ops]
     assert len(convolutions) == sum(node.op_type == "Conv" for node in deployed.graph)
     assert {node: off for node, off in steps.items() if off > STEP} == {}
+
+
+def _sum(scale):
+    """A convolution and a sum with another one, with a grid of this scale between the two."""
+    rng, net = np.random.default_rng(0), Net()
+    zero = np.int8(0)
+
+    def conv(x):
+        weight = rng.integers(-127, 128, (32, 32, 1, 1), np.int8)
+        weight = net.dequantize(weight, np.full(32, 0.002), np.zeros(32, np.int8), axis=0)
+        return net.op("Conv", x, weight, kernel_shape=[1, 1])
+
+    x = net.qdq(net.input("x", (1, 32, 8, 8)), 0.03, zero)
+    other = net.qdq(conv(x), 0.05, zero)
+    inner = net.qdq(conv(other), scale, zero)
+    return net.normalized(net.qdq(net.op("Add", inner, net.qdq(conv(x), 0.06, zero)), 0.1, zero))
+
+
+@pytest.mark.rknn
+def test_what_a_convolution_adds_to_is_not_rounded_before_the_sum(tmp_path):
+    """So `search/mixed/room.py` counts no noise there."""
+    target = load_target("rknn", soc="rk3588")
+    device = execution.device_of(target, BuildConfig.from_dict({"compile": {"device": "rknn"}}).compile)
+    row = {"x": np.random.default_rng(1).standard_normal((1, 32, 8, 8)).astype(np.float32)}
+    found = []
+    for scale in (0.05, 2.0):
+        model = _sum(scale)
+        layers = BACKEND.place(model, device).layers
+        assert [layer.kind for layer in layers] == ["Conv", "Conv", "ConvAdd"]
+        path = io.save(model, tmp_path / f"{scale}.onnx")[0]
+        found += [next(iter(RknnSimulator().run(path, [row], device)[0].values()))]
+    assert np.array_equal(*found)
 
 
 def _steps(compared, error):

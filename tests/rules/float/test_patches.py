@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.model import normalize, upgrade
+from intact.model import normalize, query, upgrade
 from intact.rules.float import optimization
-from intact.rules.float.patches import SplitLongStride, TakePixelsIntoChannels
+from intact.rules.float.patches import SplitLongStride, TakeNeighboursIntoChannels, TakePixelsIntoChannels
 from tests.model.small import ops
 from tests.rules.float.before_after import difference, given, rewritten
 from tests.zoo.large import vit_small
@@ -132,5 +132,50 @@ def test_pixels_go_into_channels_and_the_numbers_stay(kernel, size, attributes, 
 def test_pixels_stay_where_they_are(case, reason):
     body, signature, arrays = case
     result = rewritten([TakePixelsIntoChannels(LANES)], body, signature, **arrays)
+    assert ops(result.model) == ["Conv"]
+    assert result.refusals[0].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "channels", "outputs", "attributes", "expected"),
+    [
+        # What pixels in channels leave of the stem of a ResNet: two by two, as far apart as the rest is long.
+        ((4, 4), 12, 60, {"pads": [2, 2, 1, 1]}, ([1, 2], [1, 2], [0, 2, 0, 1], [4, 2], [2, 0, 1, 0])),
+        # The stem of a VGG.
+        ((3, 3), 3, 60, {"pads": [1, 1, 1, 1]}, ([1, 3], [1, 1], [0, 1, 0, 1], [3, 1], [1, 0, 1, 0])),
+        # Nine pixels in two times five: the last weight is a zero, and one more pixel is padding.
+        ((9, 1), 12, 200, {"pads": [0, 1, 2, 3]}, ([2, 1], [5, 1], [0, 0, 3, 0], [5, 1], [0, 1, 0, 3])),
+        ((7, 1), 4, 200, {}, ([7, 1], [1, 1], [0, 0, 0, 0], [1, 1], [0, 0, 0, 0])),
+    ],
+)
+def test_neighbours_go_into_channels_and_the_numbers_stay(kernel, channels, outputs, attributes, expected):
+    body, signature, arrays = conv(kernel, 12, channels=channels, **{"strides": [1, 1], **attributes})
+    arrays = {name: np.concatenate([array] * (outputs // 5)) for name, array in arrays.items()}
+    signature = signature.replace("[1, 5,", f"[1, {outputs},")
+    before = given(body, signature, **arrays)
+    after = rewritten([TakeNeighboursIntoChannels(LANES)], body, signature, **arrays).model
+    copies, rest = after.graph
+    found = [list(copies.attributes[name].as_ints()) for name in ("kernel_shape", "dilations", "pads")]
+    found += [list(rest.attributes["kernel_shape"].as_ints()), query.ints(rest, "pads", default=(0, 0, 0, 0))]
+    assert tuple(map(list, found)) == expected
+    assert difference(before, after) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (
+            conv((7, 7), 16, strides=[2, 2]),
+            "strides [2, 2] skip pixels, or its padding is not given in numbers",
+        ),
+        (conv((3, 3), 16, strides=[1, 1]), "6144 instead of 9216 multiplications for each result save too few"),
+        (conv((3, 3), 16, channels=17, strides=[1, 1]), "17 channels of [3, 3] pixels leave no room among 32"),
+        (conv((1, 1), 16, strides=[1, 1]), "3 channels of [1, 1] pixels leave no room among 32"),
+        (conv((7, 7), 32, strides=[1, 1], dilations=[2, 2]), "it has groups or dilations"),
+    ],
+)
+def test_neighbours_stay_where_they_are(case, reason):
+    body, signature, arrays = case
+    result = rewritten([TakeNeighboursIntoChannels(LANES)], body, signature, **arrays)
     assert ops(result.model) == ["Conv"]
     assert result.refusals[0].reason == reason

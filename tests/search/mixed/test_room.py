@@ -15,6 +15,7 @@ from intact.results import PlacedLayer, Placement
 from intact.search.mixed import room
 from intact.search.mixed.groups import FLOAT, Group, GroupedTensor, Joins, Structure
 from intact.search.mixed.room import LayerCycles
+from intact.search.mixed.sensitivity import Noises
 from intact.settings.config import BuildConfig, merge
 
 INT8, HALF = 100, 200
@@ -149,6 +150,22 @@ def test_the_cycles_of_layers_are_those_of_the_groups_whose_nodes_they_compute()
     layers = [PlacedLayer("Conv", "NPU", "INT8", nodes, 10**place) for place, nodes in enumerate(names)]
     assert LayerCycles.of(layers, found) == LayerCycles((1, 110), 11000)
     assert LayerCycles.of(layers, found).total == 11111
+
+
+def test_what_stays_within_a_layer_has_no_noise_and_everything_else_has():
+    joins = Joins(behind=True, before=True, between=True)
+    names = (("conv",), ("shortcut",), ("add", "relu"), ("next",))
+    groups = tuple(Group(nodes, (), (0, 1), joins) for nodes in names)
+    # The sum is computed with `conv`; what `branched` holds is read outside of that layer, too.
+    tensors = (("inner", 0, (2,)), ("other", 1, (2,)), ("sum", 2, (3,)), ("branched", 0, (2, 3)), ("last", 3, ()))
+    found = Structure(groups, tuple(GroupedTensor(*row, rounded=True) for row in tensors), plan=None)
+    layers = [
+        PlacedLayer("Conv", "NPU", "INT8", nodes, 1) for nodes in (("shortcut",), ("conv", "add", "relu"), ("next",))
+    ]
+    noise = Noises({row[0]: np.ones((3, 1)) for row in tensors}, {}, {}, 1)
+    left = room.without_inner(noise, layers, found)
+    assert [name for name, table in left.written.items() if not table.any()] == ["inner"]
+    assert all(table.all() for name, table in left.written.items() if name != "inner")
 
 
 def test_cycles_that_nobody_expected_are_shared_out_by_what_groups_in_float_take_more():

@@ -27,8 +27,6 @@ from intact.targets.spec import Soc
 MODEL = "model.onnx"
 SUFFIX = ".rknn"
 RKNN = f"model{SUFFIX}"
-# As the compiler calls half precision.
-HALF = "FLOAT16"
 
 
 class RknnBackend(Backend):
@@ -66,7 +64,7 @@ class RknnBackend(Backend):
         platform = platform_of(device)
         found = rknn_client.compile_rknn(folder / MODEL, folder / RKNN, platform, timeout=device.timeout)
         _refuse_failure(found, platform)
-        placed = placing.placement(named, found.report.layers)
+        placed = placing.placement(named, found.report.layers, halves=device.halves)
         _refuse_nothing_on_npu(placed, platform)
         return Compiled(
             folder / RKNN,
@@ -98,7 +96,7 @@ class RknnBackend(Backend):
         if found.error is not None:
             nodes = [PlacedNode(name, op, found.error) for name, op in provider_placement.node_ops(model).items()]
             return Placement((), tuple(provider_placement.compute_nodes(nodes)), 0)
-        placed = placing.placement(model, found.report.layers)
+        placed = placing.placement(model, found.report.layers, halves=device.halves)
         on_npu, off = (provider_placement.compute_nodes(nodes) for nodes in (placed.npu_nodes, placed.cpu_nodes))
         return Placement(tuple(on_npu), tuple(off), placed.partitions, layers=placed.layers)
 
@@ -195,17 +193,12 @@ def _warnings(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[str, ...]:
     """Say which nodes the compiler placed otherwise than the table."""
     off = {node.name for node in placed.cpu_nodes}
     taken = [name for name in on_cpu if name not in off]
-    halves = {name for layer in placed.layers if layer.precision == HALF for name in layer.nodes}
     more = [node.name for node in _unforeseen(placed, on_cpu)]
     words = {
-        "on the NPU after all, since its compiler takes what the table refuses": [n for n in taken if n not in halves],
-        "on the NPU in half precision by the compiler's word, where the table has none: try it on a board": [
-            name for name in taken if name in halves
-        ],
+        "on the NPU after all, since its compiler takes what the table refuses": taken,
+        "on the CPU, which the table does not know": more,
     }
-    told = [f"{', '.join(names)}: {text}" for text, names in words.items() if names]
-    told += [f"{', '.join(more)}: on the CPU, which the table does not know"] if more else []
-    return tuple(told)
+    return tuple(f"{', '.join(names)}: {text}" for text, names in words.items() if names)
 
 
 def _unforeseen(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[PlacedNode, ...]:

@@ -13,12 +13,17 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from intact.backends.rknn.log import CompiledLayer
+from intact.backends.rknn.readable import CLIPPING, goes_to_grids
 from intact.model import query
 from intact.results import PlacedLayer, PlacedNode, Placement
 from intact.targets import provider_placement
 
 NPU = "NPU"
 ON_CPU = "the compiler computes it on the CPU"
+# Beside integers the compiler lists floats for the NPU of any chip, and joins some to layers in integers. Of chips
+# without half precision it says itself that "Conv not supported 'float16' dtype at rv1103/rv1106", and of a whole model
+# "not support do_quantization = False" (rknn-toolkit2 2.5.0): there the numbers that a node has decide.
+NO_HALVES = "it computes in float, and the chip has no half precision, whatever the compiler lists"
 _CONVERTING = provider_placement.CONVERSIONS
 # Layers that bring values to another form or shape. One that the compiler adds moves what a node has computed.
 _MOVES = ("Reshape", "Transpose", "exDataConvert", "exNorm_transpose", "Split", "Concat", "Slice", "Flatten", "Squeeze")
@@ -27,20 +32,26 @@ _OF_READER = re.compile(r"_gavg(_|$)")
 _END = re.compile(r"(.+)[_#\-/:.](?!.*[_#\-/:.]).*")
 
 
-def placement(model: ir.Model, layers: Sequence[CompiledLayer]) -> Placement:
-    """The nodes of a model on the NPU and on the CPU, with the layers that were made of them."""
+def placement(model: ir.Model, layers: Sequence[CompiledLayer], *, halves: bool = True) -> Placement:
+    """The nodes of a model on the NPU and on the CPU, with the layers that were made of them.
+
+    On a chip without `halves` nothing that is on no grid is on the NPU, whatever the compiler says.
+    """
     ops = provider_placement.node_ops(model)
     names = _Names(model)
     made = [(layer, names.node_of(layer.name)) for layer in layers]
     on_cpu = {node for layer, node in made if node is not None and _is_on_cpu(layer, node)}
     held = _held(model, [node for _, node in made])
+    reasons = dict.fromkeys(on_cpu, ON_CPU)
+    if not halves:
+        reasons = dict.fromkeys(_in_float(model), NO_HALVES) | reasons
     placed = tuple(
         PlacedLayer(layer.kind, layer.place, layer.type, nodes, layer.cycles, layer.moved_bytes)
         for (layer, _), nodes in zip(made, held, strict=True)
     )
     return Placement(
-        npu_nodes=tuple(PlacedNode(name, op) for name, op in ops.items() if name not in on_cpu),
-        cpu_nodes=tuple(PlacedNode(name, op, ON_CPU) for name, op in ops.items() if name in on_cpu),
+        npu_nodes=tuple(PlacedNode(name, op) for name, op in ops.items() if name not in reasons),
+        cpu_nodes=tuple(PlacedNode(name, op, reasons[name]) for name, op in ops.items() if name in reasons),
         partitions=_pieces([layer for layer, node in made if node is None or layer.place == NPU or node in on_cpu]),
         layers=placed,
     )
@@ -77,6 +88,27 @@ def _producers(node: ir.Node) -> list[ir.Node]:
     found = [value.producer() for value in node.inputs if value is not None]
     sources = [_computing(producer) for producer in found if producer is not None]
     return [source for source in sources if source.op_type not in _CONVERTING]
+
+
+def _in_float(model: ir.Model) -> list[str]:
+    """The nodes that read or write floats on no grid; one that a quantizer clips for is part of the node before it."""
+    nodes = [node for node in query.all_nodes(model) if node.op_type not in (*_CONVERTING, "Constant")]
+    return [node.name or "" for node in nodes if not (_reads_grids(node) and all(map(goes_to_grids, node.outputs)))]
+
+
+def _reads_grids(node: ir.Node) -> bool:
+    read = [value for value in node.inputs if value is not None and not query.is_constant(value)]
+    sources = [(value, value.producer()) for value in read if query.is_float(value)]
+    return all(source is not None and (_is_grid(source) or _clips(node, source)) for _, source in sources)
+
+
+def _is_grid(node: ir.Node) -> bool:
+    return node.op_type == "DequantizeLinear"
+
+
+def _clips(node: ir.Node, source: ir.Node) -> bool:
+    """True if a node does to the result of another no more than the quantizer behind it does."""
+    return node.op_type in CLIPPING and len(source.outputs[0].uses()) == 1 and _reads_grids(source)
 
 
 def _is_on_cpu(layer: CompiledLayer, node: str) -> bool:

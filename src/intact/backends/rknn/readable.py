@@ -12,7 +12,7 @@ from intact.backends.rknn.first_products import rewrite_first_products
 from intact.model import edit, lowering, normalize, query
 
 # The grid behind them does their work.
-_CLIPPING = ("Relu", "Clip")
+CLIPPING = ("Relu", "Clip")
 # The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
 OPSET = 19
 
@@ -60,12 +60,13 @@ def _is_in_integers(node: ir.Node) -> bool:
     read = [value for value in node.inputs if value is not None and query.is_float(value)]
     sources = [value.producer() for value in read if not query.is_constant(value)]
     on_grids = all(source is not None and source.op_type == "DequantizeLinear" for source in sources)
-    return on_grids and all(map(_goes_to_grids, node.outputs))
+    return on_grids and all(map(goes_to_grids, node.outputs))
 
 
-def _goes_to_grids(value: ir.Value) -> bool:
+def goes_to_grids(value: ir.Value) -> bool:
+    """True if everything that reads a value brings it to a grid, or clips it for one."""
     readers = [use.node for use in value.uses()]
     return not value.is_graph_output() and all(
-        reader.op_type == "QuantizeLinear" or (reader.op_type in _CLIPPING and _goes_to_grids(reader.outputs[0]))
+        reader.op_type == "QuantizeLinear" or (reader.op_type in CLIPPING and goes_to_grids(reader.outputs[0]))
         for reader in readers
     )

@@ -16,7 +16,7 @@ from intact.rules.float import branches, composites, constant_folding, duplicate
 from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, FlatEndRule
 from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
-from intact.rules.float.patches import SplitLongStride, TakePixelsIntoChannels
+from intact.rules.float.patches import SplitLongStride, TakeNeighboursIntoChannels, TakePixelsIntoChannels
 from intact.rules.float.recurrent import UnrolledLayer
 from intact.targets.spec import Target
 
@@ -46,7 +46,14 @@ RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.rep
 
 
 # Rules that are not used unless a fact about the target asks for them.
-ASKED = (FlatEndRule, FlatLinearRule, NegateProduct, SplitLongStride, TakePixelsIntoChannels)
+ASKED = (
+    FlatEndRule,
+    FlatLinearRule,
+    NegateProduct,
+    SplitLongStride,
+    TakeNeighboursIntoChannels,
+    TakePixelsIntoChannels,
+)
 
 
 def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) -> list[Rule]:
@@ -54,12 +61,12 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
 
     `ends_anywhere` says that these have few bits, and that their grids need not reach as far below zero as above it.
     """
-    flat = in_integers and target.multiplies_matrices_only
+    flat, lanes = in_integers and target.multiplies_matrices_only, target.channels_at_once
     return [
         *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
-        *([] if target.channels_at_once is None else [TakePixelsIntoChannels(target.channels_at_once)]),
+        *([] if lanes is None else [TakePixelsIntoChannels(lanes), TakeNeighboursIntoChannels(lanes)]),
     ]
 
 

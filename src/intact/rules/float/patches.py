@@ -1,4 +1,4 @@
-"""Convolutions that stride over few channels, in two steps: pixels into channels, then the rest at a shorter stride.
+"""Convolutions over few channels, in two steps: pixels into channels, then the rest over fewer of them.
 
 A target that takes no strides as long as a patch computes it at a shorter one and throws most results away. A target
 that multiplies many channels at once fills up the three of an image with zeros.
@@ -6,6 +6,7 @@ that multiplies many channels at once fills up the three of an image with zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -20,6 +21,8 @@ from intact.model.multiplications import filled
 
 # Two layers also move more data than one: a smaller gain is none.
 _MOST_OF_THE_PRICE = 0.75
+# Where neighbours are copied, as much data as before is moved several times.
+_MOST_WITH_COPIES = 0.6
 
 
 class TakePixelsIntoChannels(Rule):
@@ -111,6 +114,97 @@ def _way(size: int, kernel: int, stride: int, pads: tuple[int, int]) -> _Way | N
     results = (size + sum(pads) - kernel) // stride + 1
     behind = results + cells - 1 - before - size // stride
     return _Way(kernel, stride, lead, cells, before, behind) if size % stride == 0 and behind >= 0 else None
+
+
+class TakeNeighboursIntoChannels(Rule):
+    """Conv(x, W) = Conv(Conv(x, I), V) where I takes n pixels, as far apart as V is long, into channels.
+
+    V is W in the order of these channels, an n-th as long along one axis, with zeros behind its end. Equal up to the
+    order of sums.
+    """
+
+    exactness = BOUNDED
+    creates = (("", "Conv"),)
+    is_rare = True
+
+    def __init__(self, lanes: int = 1) -> None:
+        """The rule for a target that multiplies `lanes` channels at once, be there as many or not."""
+        self.lanes = lanes
+
+    def pattern(self, op: Patterns, x: Var, w: Var, b: Var | None = None) -> Roots:
+        return op.Conv(x, op.constant(w), b, _name="conv")
+
+    def check(self, w: ir.Value, conv: ir.Node) -> str | None:
+        shape = query.known_shape(w)
+        if len(shape) != 4:
+            return f"{query.describe(w)} is not a convolution of images"
+        if query.int_(conv, "group", 1) != 1 or set(query.ints(conv, "dilations", default=(1, 1))) != {1}:
+            return "it has groups or dilations"
+        strides = query.ints(conv, "strides", default=(1, 1))
+        if max(strides) > 1 or query.string(conv, "auto_pad", "NOTSET") != "NOTSET":
+            return f"strides {list(strides)} skip pixels, or its padding is not given in numbers"
+        stack, now = self._best(shape), prod((filled(shape[0], self.lanes), *shape[2:], filled(shape[1], self.lanes)))
+        if stack is None:
+            return f"{shape[1]} channels of {list(shape[2:])} pixels leave no room among {self.lanes}"
+        if stack.price > _MOST_WITH_COPIES * now:
+            return f"{stack.price} instead of {now} multiplications for each result save too few"
+        return None
+
+    def rewrite(self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, conv: ir.Node) -> ir.Value:
+        weight = query.known_constant(w)
+        stack = self._best(weight.shape)
+        assert stack is not None, "check has found one"
+        outputs, channels = weight.shape[:2]
+        axis, apart = stack.axis, stack.apart
+        missing = stack.count * apart - weight.shape[2 + axis]
+        behind = np.pad(weight, [(0, missing if index == 2 + axis else 0) for index in range(4)])
+        # Copies of a channel stand side by side, as a convolution by channel writes them.
+        parts = np.stack(np.split(behind, stack.count, axis=2 + axis), axis=2)
+        copies, dilations = _along(axis, stack.count), _along(axis, apart)
+        pads = query.ints(conv, "pads", default=(0, 0, 0, 0))
+        own = [pad if index % 2 == axis else 0 for index, pad in enumerate(pads)]
+        own[2 + axis] += missing
+        neighbours = op.Conv(
+            x,
+            op.constant(_moving(channels, copies, weight.dtype), "neighbours"),
+            kernel_shape=copies,
+            dilations=dilations,
+            pads=own,
+            group=channels,
+        )
+        final = op.constant(parts.reshape(outputs, channels * stack.count, *parts.shape[3:]), "weight")
+        others = [0 if index % 2 == axis else pad for index, pad in enumerate(pads)]
+        return op.like(conv, neighbours, final, b, kernel_shape=list(parts.shape[3:]), pads=others)
+
+    def _best(self, shape: Sequence[int]) -> _Stack | None:
+        """The cheapest way to copy pixels into channels; None where there are too many channels, or one pixel."""
+        most = self.lanes // shape[1]
+        tried = [
+            self._stack(shape, axis, count) for axis in (1, 0) for count in range(2, min(most, shape[2 + axis]) + 1)
+        ]
+        return min(tried, key=lambda stack: stack.price, default=None)
+
+    def _stack(self, shape: Sequence[int], axis: int, count: int) -> _Stack:
+        outputs, channels, kernel = shape[0], shape[1], shape[2 + axis]
+        apart = -(-kernel // count)
+        stacked = filled(channels * count, self.lanes)
+        price = filled(outputs, self.lanes) * apart * shape[3 - axis] * stacked
+        return _Stack(axis, count, apart, price + stacked * count * filled(channels, self.lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """So many pixels along an axis of an image, so far apart, in channels; the multiplications for each result."""
+
+    axis: int
+    count: int
+    apart: int
+    price: int
+
+
+def _along(axis: int, number: int) -> list[int]:
+    """Sizes of an image's axes: a number along one of them, 1 along the other."""
+    return [number, 1] if axis == 0 else [1, number]
 
 
 class SplitLongStride(Rule):

@@ -26,8 +26,9 @@ from intact.results import PlacedLayer
 from intact.rules.quantized import families
 from intact.search.mixed.cost import Prices, Workload, work
 from intact.search.mixed.curve import MeasuredNoise, measured_noise, quant_of, settings
-from intact.search.mixed.groups import FLOAT, Structure
+from intact.search.mixed.groups import FLOAT, GroupedTensor, Structure
 from intact.search.mixed.ladder import Assignment, Ladder
+from intact.search.mixed.sensitivity import Noises
 from intact.settings.config import BuildConfig
 from intact.targets.spec import Costs
 
@@ -105,6 +106,25 @@ class LayerCycles:
         return sum(self.groups) + self.others
 
 
+def without_inner(noises: Noises, layers: Sequence[PlacedLayer], found: Structure) -> Noises:
+    """The noise of a model whose compiler joins nodes into layers: what stays within one of them is not rounded.
+
+    Rockchip's adds the other operand of a sum to what a convolution has summed up, on no grid (probed: the scale of the
+    grid between the two changes nothing in its simulator).
+    """
+    home = {name: number for number, layer in enumerate(layers) for name in layer.nodes}
+
+    def is_inner(tensor: GroupedTensor) -> bool:
+        if tensor.writer is None or not tensor.readers:
+            return False
+        ends = [found.groups[tensor.writer].nodes[-1], *(found.groups[reader].nodes[0] for reader in tensor.readers)]
+        return len({home.get(name, name) for name in ends}) == 1
+
+    inner = {tensor.name for tensor in found.tensors if is_inner(tensor)}
+    written = {name: np.zeros_like(noise) if name in inner else noise for name, noise in noises.written.items()}
+    return replace(noises, written=written)
+
+
 def ladder_of(measured: MeasuredNoise, cycles: LayerCycles, costs: Costs, dearer: Sequence[float] = ()) -> Ladder:
     """The steps between assignments at the compiler's prices: cycles of groups, and conversions between them.
 
@@ -159,6 +179,7 @@ class _Spending:
             return SpentRoom(config, "room: none, the compiler tells no cycles of this model in 8 bits", {})
         usual = self.backend.usual_cycles(self.begun.source.model, self._sample, self._device)
         measured = measured_noise(self.begun, self.log.events, named=0)
+        measured = replace(measured, noises=without_inner(measured.noises, layers, measured.found))
         cycles = LayerCycles.of(layers, measured.found)
         most = MOST_CYCLES * (cycles.total if usual is None else usual)
         most = most if config.max_cycles is None else min(most, config.max_cycles)
