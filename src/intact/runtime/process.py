@@ -156,12 +156,15 @@ def staying(
     with scratch.folder("jobs") as home:
         early = () if imports is None else ("--import", imports)
         process = _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
+        told = 0
 
         def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
+            nonlocal told
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout, look)
-                answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt")
+                answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt", told)
+                told = (home / "log.txt").stat().st_size
             return _reply(job, status, answer, log, timeout, memory_limit)
 
         try:
@@ -290,15 +293,20 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read_ends(path: Path) -> str:
-    """The beginning and the end of a log: what matters stands there, and a vendor may print for as long as it runs."""
+def _read_ends(path: Path, start: int = 0) -> str:
+    """The beginning and the end of a log: what matters stands there, and a vendor may print for as long as it runs.
+
+    Whatever stands before `start` was printed for an earlier job.
+    """
     with open(path, "rb") as file:
+        file.seek(start)
         head = file.read(_LOG_END_BYTES)
         size = os.fstat(file.fileno()).st_size
-        rest = max(size - _LOG_END_BYTES, len(head))
+        rest = max(size - _LOG_END_BYTES, start + len(head))
         file.seek(rest)
         tail = file.read(_LOG_END_BYTES)
-    between = f"\n… {rest - len(head)} bytes are left out …\n".encode() if rest > len(head) else b""
+    left_out = rest - start - len(head)
+    between = f"\n… {left_out} bytes are left out …\n".encode() if left_out > 0 else b""
     return (head + between + tail).decode("utf-8", errors="replace")
 
 
