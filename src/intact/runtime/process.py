@@ -31,8 +31,9 @@ _OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
 
-# Seconds; a step of a small model in a simulator takes ten times as long.
-_BETWEEN_LOOKS = 0.002
+# Seconds; a step of a small model in a simulator takes ten times as long. Who has waited for long may wait for that share
+# of it: looking costs processor time, too.
+_BETWEEN_LOOKS, _SHARE_BETWEEN_LOOKS = 0.002, 0.02
 # As often as a terminal shows it.
 _BETWEEN_COUNTS = 0.1
 
@@ -259,13 +260,15 @@ def _carried_out(
     with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
         process.stdin.write(f"{folder}\n".encode())
         process.stdin.flush()
+    begun = time.monotonic()
     while not (folder / "answer.json").exists():
         status = process.poll()
         if status is not None or time.monotonic() > deadline:
             return status
         if look is not None:
             look()
-        time.sleep(_BETWEEN_LOOKS if look is None else _BETWEEN_COUNTS)
+        longer = min(_SHARE_BETWEEN_LOOKS * (time.monotonic() - begun), _BETWEEN_COUNTS)
+        time.sleep(max(_BETWEEN_LOOKS, longer) if look is None else _BETWEEN_COUNTS)
     return 0
 
 
