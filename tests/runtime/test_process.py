@@ -206,6 +206,12 @@ def test_a_process_that_stays_carries_out_one_job_after_another():
     assert first["pid"] == second["pid"] != os.getpid()
 
 
+def test_a_process_that_stays_tells_of_each_job_what_was_printed_for_it_alone():
+    with process.staying(timeout=30) as call_next:
+        logs = [call_next(f"{JOBS}:{job}", {}).log for job in ("chatter", "echo", "chatter")]
+    assert [log.count("junk on stdout") for log in logs] == [1, 0, 1]
+
+
 @pytest.mark.parametrize(("module", "is_there"), [("colorsys", True), ("no_such_module", False), (None, False)])
 def test_a_process_that_stays_imports_beforehand_what_its_jobs_need(module, is_there):
     with process.staying(timeout=30, imports=module) as call_next:

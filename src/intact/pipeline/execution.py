@@ -166,7 +166,7 @@ def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) ->
 class WatchedModel:
     """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it.
 
-    In pieces it runs the first rows once, for all who ask for them later.
+    It runs the first rows once, for all who ask for them later.
     """
 
     def __init__(self, model: ir.Model, names: Sequence[str]) -> None:
@@ -184,9 +184,7 @@ class WatchedModel:
 
     def stream(self, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
         """Outputs of the model for each row; `together` as for the function of this name."""
-        if together and isinstance(self._session, pieces.SessionInPieces):
-            return self._remembered(rows)
-        return (self._session.run(row, self._outputs) for row in rows)
+        return self._remembered(rows) if together else (self._session.run(row, self._outputs) for row in rows)
 
     def close(self) -> None:
         """Let go of the session, which takes more memory than the model; whoever runs it again opens another."""
@@ -219,22 +217,43 @@ class WatchedModel:
 
     def _run(self, rows: Mapping[bytes, Outputs]) -> list[dict[str, np.ndarray]]:
         """Outputs for each row; of the first rows those, and the tensors, are kept if they are small."""
-        outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
         if self._known or not rows:
             return list(self._session.stream(rows.values(), self._outputs))
+        outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
         inside: list[dict[str, np.ndarray]] = [{} for _ in rows]
         size, asked = 0, frozenset(self._outputs)
-        for number, values in self._session.parts(rows.values()):
+        for number, values in self._fresh(list(rows.values())):
             outputs[number] |= {name: array for name, array in values.items() if name in asked}
-            size += sum(array.nbytes for array in values.values())
+            size += _bytes(values)
             if size <= BYTES_KEPT:
                 # An array of a session holds on to all the memory that the session had.
                 inside[number] |= {name: array.copy() for name, array in values.items()}
             else:
                 inside = [{} for _ in rows]
-        if size <= BYTES_KEPT:
-            self._known, self._seen = dict(zip(rows, outputs, strict=True)), dict(zip(rows, inside, strict=True))
+        if sum(map(_bytes, outputs)) <= BYTES_KEPT:
+            self._known = dict(zip(rows, outputs, strict=True))
+        if all(len(one) == len(self._session.outputs) for one in inside):
+            self._seen = dict(zip(rows, inside, strict=True))
         return outputs
+
+    def _fresh(self, rows: Sequence[Outputs]) -> Iterator[tuple[int, Outputs]]:
+        """The tensors for each row, in arrays that nothing is written over, while those of all rows may be kept.
+
+        They are outputs of the session, which computes them in any case; only memory for them is saved.
+        """
+        if isinstance(self._session, pieces.SessionInPieces):
+            yield from self._session.parts(rows)
+            return
+        names = None
+        for number, row in enumerate(rows):
+            values = self._session.run(row, names)
+            names = self._outputs if _bytes(values) * len(rows) > BYTES_KEPT else names
+            yield number, values
+
+
+def _bytes(values: Outputs) -> int:
+    """The memory that tensors take; sequences and what else is no array are more than anybody keeps."""
+    return sum(array.nbytes if isinstance(array, np.ndarray) else BYTES_KEPT + 1 for array in values.values())
 
 
 def _digest(row: Outputs) -> bytes:
@@ -242,7 +261,8 @@ def _digest(row: Outputs) -> bytes:
     found = hashlib.sha256()
     for name, array in sorted(row.items()):
         found.update(f"{name} {array.dtype} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
+        # Of texts, an array holds no more than the places.
+        found.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes())
     return found.digest()
 
 

@@ -31,8 +31,9 @@ _OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
 
-# Seconds; a step of a small model in a simulator takes ten times as long.
-_BETWEEN_LOOKS = 0.002
+# Seconds; a step of a small model in a simulator takes ten times as long. Who has waited for long may wait for that share
+# of it: looking costs processor time, too.
+_BETWEEN_LOOKS, _SHARE_BETWEEN_LOOKS = 0.002, 0.02
 # As often as a terminal shows it.
 _BETWEEN_COUNTS = 0.1
 
@@ -156,12 +157,15 @@ def staying(
     with scratch.folder("jobs") as home:
         early = () if imports is None else ("--import", imports)
         process = _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
+        told = 0
 
         def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
+            nonlocal told
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout, look)
-                answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt")
+                answer, log = _answer(folder / "answer.json"), _read_ends(home / "log.txt", told)
+                told = (home / "log.txt").stat().st_size
             return _reply(job, status, answer, log, timeout, memory_limit)
 
         try:
@@ -256,13 +260,15 @@ def _carried_out(
     with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
         process.stdin.write(f"{folder}\n".encode())
         process.stdin.flush()
+    begun = time.monotonic()
     while not (folder / "answer.json").exists():
         status = process.poll()
         if status is not None or time.monotonic() > deadline:
             return status
         if look is not None:
             look()
-        time.sleep(_BETWEEN_LOOKS if look is None else _BETWEEN_COUNTS)
+        longer = min(_SHARE_BETWEEN_LOOKS * (time.monotonic() - begun), _BETWEEN_COUNTS)
+        time.sleep(max(_BETWEEN_LOOKS, longer) if look is None else _BETWEEN_COUNTS)
     return 0
 
 
@@ -290,15 +296,20 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read_ends(path: Path) -> str:
-    """The beginning and the end of a log: what matters stands there, and a vendor may print for as long as it runs."""
+def _read_ends(path: Path, start: int = 0) -> str:
+    """The beginning and the end of a log: what matters stands there, and a vendor may print for as long as it runs.
+
+    Whatever stands before `start` was printed for an earlier job.
+    """
     with open(path, "rb") as file:
+        file.seek(start)
         head = file.read(_LOG_END_BYTES)
         size = os.fstat(file.fileno()).st_size
-        rest = max(size - _LOG_END_BYTES, len(head))
+        rest = max(size - _LOG_END_BYTES, start + len(head))
         file.seek(rest)
         tail = file.read(_LOG_END_BYTES)
-    between = f"\n… {rest - len(head)} bytes are left out …\n".encode() if rest > len(head) else b""
+    left_out = rest - start - len(head)
+    between = f"\n… {left_out} bytes are left out …\n".encode() if left_out > 0 else b""
     return (head + between + tail).decode("utf-8", errors="replace")
 
 

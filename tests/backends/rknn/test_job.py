@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,11 @@ class FakeToolkit:
     """Takes every model that is not empty, and adds one to what it reads."""
 
     built: ClassVar[list[tuple[bool, list[str]]]] = []
+    told: ClassVar[list[tuple[bool, str | None]]] = []
 
     def __init__(self, verbose):
-        self.dataset = None
+        self.verbose = verbose
+        os.environ.pop("RKNN_LOG_LEVEL", None)
 
     def config(self, **_):
         pass
@@ -35,6 +38,7 @@ class FakeToolkit:
     def build(self, do_quantization, dataset):
         lines = [] if dataset is None else Path(dataset).read_text(encoding="utf-8").splitlines()
         FakeToolkit.built.append((do_quantization, lines))
+        FakeToolkit.told.append((self.verbose, os.environ.get("RKNN_LOG_LEVEL")))
         return 0
 
     def export_rknn(self, path):
@@ -59,6 +63,8 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rknn", package)
     monkeypatch.setitem(sys.modules, "rknn.api", api)
     monkeypatch.setattr(FakeToolkit, "built", [])
+    monkeypatch.setattr(FakeToolkit, "told", [])
+    monkeypatch.setenv("RKNN_LOG_LEVEL", "0")
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location("job", JOB)
     module = importlib.util.module_from_spec(spec)
@@ -92,6 +98,13 @@ def test_another_model_weights_beside_it_or_another_chip_are_built_anew(job, tmp
         (tmp_path / changed).write_text("second")
     job.compile_model(order(tmp_path, "rk3588" if changed is not None else "rk3566", rknn=None))
     assert len(FakeToolkit.built) == 2
+
+
+def test_every_model_is_built_with_the_tables_in_the_log_and_without_copies_of_it_in_files(job, tmp_path):
+    for text in ("first", "second"):
+        (tmp_path / "model.onnx").write_text(text)
+        job.compile_model(order(tmp_path, rknn=None))
+    assert FakeToolkit.told == [(False, "4"), (False, "4")]
 
 
 def test_the_toolkits_own_quantizer_gets_every_sample_on_a_line(job, tmp_path):

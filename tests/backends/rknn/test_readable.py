@@ -74,6 +74,31 @@ def test_readers_in_integers_and_others_share_no_node_and_the_numbers_stay(other
     assert expected.keys() == got.keys() and all(np.array_equal(expected[name], got[name]) for name in expected)
 
 
+def with_bias(op, dtype):
+    """A layer in integers whose bias is on a grid of `dtype`."""
+    net = Net("bias")
+    x = net.qdq(net.op("Relu", net.input("x", (1, 16, 4, 4) if op == "Conv" else (1, 16))), STEP, ZERO)
+    levels = RNG.integers(-127, 128, (16, 16, 1, 1) if op == "Conv" else (16, 16)).astype(np.int8)
+    scales = np.linspace(0.01, 0.02, 16)
+    weight = net.dequantize(levels, scales, np.zeros(16, np.int8), axis=0 if op == "Conv" else 1)
+    bias = net.dequantize(RNG.integers(-100, 100, 16).astype(dtype), scales * STEP, np.zeros(16, dtype), axis=0)
+    return net.normalized(net.qdq(net.op(op, x, weight, bias), STEP, ZERO))
+
+
+@pytest.mark.parametrize("op", ["Conv", "Gemm"])
+@pytest.mark.parametrize(("dtype", "left"), [(np.int32, 0), (np.int8, 1)])
+def test_a_bias_of_32_bits_becomes_floats_that_compute_the_same(op, dtype, left):
+    model = with_bias(op, dtype)
+    found = readable(model)
+    [layer] = [node for node in found.graph if node.op_type == op]
+    assert (layer.inputs[2].producer() is not None) == bool(left)
+    integers = [value for value in found.graph.initializers.values() if value.dtype.name == "INT32"]
+    assert not integers
+    feeds = {"x": RNG.standard_normal(model.graph.inputs[0].shape.numpy()).astype(np.float32)}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert np.array_equal(expected, got) and np.unique(got).size > 10
+
+
 @pytest.mark.skipif(toolchains.find(TOOLCHAIN) is None, reason=f"{TOOLCHAIN.package} is not installed")
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [in_float, moved, summed, None, in_integers])

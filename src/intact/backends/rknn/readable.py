@@ -1,7 +1,8 @@
 """A model in the form that Rockchip's compiler reads: an older opset, and no grid whose readers it takes for the same.
 
 It takes all readers of a DequantizeLinear for float where one of them is, or where the model returns it, and dies of
-the weights of those in integers ("Invalid w_par['dtype'] = float16", rknn-toolkit2 2.5.0).
+the weights of those in integers ("Invalid w_par['dtype'] = float16", rknn-toolkit2 2.5.0). Biases it puts on the grid
+of their products itself; one that is there already takes it longer, since it compares the scales one by one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.backends.rknn.first_products import rewrite_first_products
-from intact.model import edit, lowering, normalize, query
+from intact.model import edit, lowering, node_encodings, normalize, query
 
+# The inputs of layers that are biases: the third of each.
+_LAYERS, _BIAS = ("Conv", "ConvTranspose", "Gemm"), 2
 # The grid behind them does their work.
 CLIPPING = ("Relu", "Clip")
 # The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
@@ -20,7 +23,7 @@ OPSET = 19
 def readable(model: ir.Model) -> ir.Model:
     """A copy of `model` in an opset that the compiler reads; readers in integers share no DequantizeLinear with others.
 
-    Products that it does not end on have other forms. Both forms compute the same.
+    Products that it does not end on have other forms, and biases are floats. Both forms compute the same.
     """
     result = lowering.lowered(model, OPSET)
     normalize.name_nodes(result)
@@ -31,7 +34,24 @@ def readable(model: ir.Model) -> ir.Model:
         if node.op_type == "LayerNormalization":
             _say_defaults(node)
     rewrite_first_products(result, names)
+    for node in list(query.all_nodes(result)):
+        if node.op_type in _LAYERS:
+            _write_bias_in_float(node, names)
     return result
+
+
+def _write_bias_in_float(node: ir.Node, names: edit.Names) -> None:
+    """Put the floats in the place of a bias on a grid of 32 bits."""
+    bias, graph = query.input_(node, _BIAS), node.graph
+    source = None if bias is None else bias.producer()
+    assert graph is not None, f"{node.name} belongs to no graph"
+    if bias is None or source is None or source.op_type != "DequantizeLinear":
+        return
+    floats, integers = node_encodings.constant_behind(bias), query.constant_tensor(source.inputs[0])
+    if floats is None or integers is None or integers.dtype != ir.DataType.INT32:
+        return
+    node.replace_input_with(_BIAS, edit.add_initializer(graph, floats, names.take(f"{bias.name}_float")))
+    edit.remove_dead([source])
 
 
 def _say_defaults(node: ir.Node) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from intact.runtime import process
+from intact.runtime import loads, process
 from intact.runtime.process import Call, Interpreter, Reply
 
 # Seconds without an order after which it ends: it holds a gigabyte.
@@ -37,7 +37,9 @@ class StandingToolkit:
             self._rest()
             if self._call is None or self._terms != (python, timeout):
                 self.close()
-                self._call = self._stack.enter_context(process.staying(timeout=timeout, python=python))
+                self._call = self._stack.enter_context(
+                    process.staying(timeout=timeout, python=python, environment=loads.NO_THREADS)
+                )
                 self._terms = (python, timeout)
             try:
                 reply = self._call(job, order, look)
