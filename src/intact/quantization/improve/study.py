@@ -141,12 +141,13 @@ def _projection(matrix: np.ndarray, directions: int) -> np.ndarray:
     All grids are seen in the same directions, so that they compare well although each is only estimated.
     """
     groups, outputs, _ = matrix.shape
-    size = max(float(np.sqrt(np.sum(matrix**2))), 1e-15)
+    size = max(float(np.linalg.norm(matrix.reshape(-1))), 1e-15)
     if outputs <= directions:
         return matrix.transpose(0, 2, 1) / np.float32(size)
-    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, outputs, directions))
-    sums = np.matmul(matrix.transpose(0, 2, 1), signs)
-    return np.asarray(sums / np.float32(size * np.sqrt(directions)))
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, directions, outputs))
+    sums = np.matmul(signs, matrix)
+    sums /= np.float32(size * np.sqrt(directions))
+    return sums.transpose(0, 2, 1)
 
 
 def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
