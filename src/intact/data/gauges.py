@@ -89,10 +89,10 @@ def _bounds(node: ir.Node) -> tuple[float, float] | None:
 def _statistics_fault(norm: ir.Node, values: np.ndarray) -> str | None:
     """The factor by which the median channel differs from running statistics, in words, if it is large."""
     mean, variance = (np.asarray(query.constant(norm.inputs[slot]), np.float64) for slot in (3, 4))
-    shape, axes = (1, -1, *[1] * (values.ndim - 2)), (0, *range(2, values.ndim))
+    axes = (0, *range(2, values.ndim))
     deviation = np.sqrt(variance + query.float_(norm, "epsilon", 1e-5))
-    scores = (values - mean.reshape(shape)) / deviation.reshape(shape)
-    distance, spread = np.median(np.sqrt((scores**2).mean(axis=axes))), np.median(scores.std(axis=axes))
+    offset, spreads = (values.mean(axis=axes) - mean) / deviation, values.std(axis=axes) / deviation
+    distance, spread = np.median(np.hypot(offset, spreads)), np.median(spreads)
     if distance > NORM_FACTOR:
         factor = f"{distance:.0f} times"
     elif 0 < spread < 1 / NORM_FACTOR:
@@ -119,11 +119,11 @@ def _values(tensor: ir.Value, model: ir.Model, rows: Dataset) -> np.ndarray:
     name = tensor.name or ""
     few = islice(rows, GAUGED_ROWS)
     if tensor.is_graph_input():
-        return np.concatenate([row[name] for row in few]).astype(np.float64)
+        return np.concatenate([row[name] for row in few]).astype(np.float32, copy=False)
     prefix = copied(model)
     wanted = next(one for node in prefix.graph for one in node.outputs if one.name == name)
     prefix.graph.outputs.clear()
     prefix.graph.outputs.append(wanted)
     RemoveUnusedNodesPass()(prefix)
     session = ort_cpu.Session(prefix)
-    return np.concatenate([session.run(row)[name] for row in few]).astype(np.float64)
+    return np.concatenate([session.run(row)[name] for row in few]).astype(np.float32, copy=False)

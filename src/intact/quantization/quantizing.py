@@ -233,7 +233,8 @@ def _moved(task: _Task, migrated: Migrated, before: _Observed, types: Mapping[st
     same = {name: sketch for name, sketch in before.seen.items() if name not in migrated.changed}
     begun = Observation(model, given.plan, watched=task.watched(model, given.plan), known=same)
     whole = blocks.split(model, given.plan, task.target, task.config).whole
-    studied = studies(model, whole, len(task.rows))
+    with algebra.one_thread():
+        studied = studies(model, whole, len(task.rows))
     expect(studied, given.plan, candidates(given.plan, begun.settled()))
     task.stopwatch.lap("planning")
     with task.events.stage("study the layers", len(task.rows)) as advance, algebra.one_thread():

@@ -199,6 +199,11 @@ def sparing_memory() -> Iterator[None]:
         _spares_memory = before
 
 
+def spares_memory() -> bool:
+    """True while sessions ask for no more memory than they use."""
+    return _spares_memory
+
+
 def threads() -> int:
     """The number of threads for all sessions of this process that run at once, together."""
     return _threads or cores()

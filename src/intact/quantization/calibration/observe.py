@@ -138,7 +138,7 @@ def watch(
         for seen in elsewhere:
             shards.join(watchers, seen)
         return
-    session = shards.session_of(model, watchers, threads)
+    session = shards.watched_session(model, watchers, threads)
     for number, shard in enumerate(shards.of_rows(rows)):
         # The first sums need no place of their own.
         seen = watchers if number == 0 else shards.fresh(watchers)

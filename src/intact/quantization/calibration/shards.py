@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -79,6 +79,11 @@ def join(watchers: Watchers, later: Watchers) -> None:
             one.join(other)
 
 
+def watched_session(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu.Session | None:
+    """`session_of` for `watch_rows` with so many threads: one is for those who look at a row while the next runs."""
+    return session_of(model, tensors, max(1, threads - 1))
+
+
 def session_of(model: ir.Model, tensors: Iterable[str], threads: int) -> ort_cpu.Session | None:
     """A session that gives the computed ones among `tensors`, or None where there are none."""
     inputs = {value.name for value in model.graph.inputs}
@@ -99,10 +104,13 @@ def watch_rows(
 ) -> None:
     """Run a model over rows, one after the other, and give the watchers of each tensor its values.
 
-    Watchers work at once, each in one thread for a row: none sees the rows in another order.
+    Watchers work at once, each in one thread for a row: none sees the rows in another order. The next row runs
+    meanwhile, where there is a core and memory for it.
     """
+    alone = threads == 1 or ort_cpu.spares_memory() or isinstance(session, pieces.SessionInPieces)
+    found = seen(session, rows) if session is None or alone else ahead(session, rows)
     with ThreadPoolExecutor(threads) as pool:
-        for values, is_new in seen(session, rows):
+        for values, is_new in found:
             watched = values.keys() & watchers.keys()
             done = [pool.submit(one.add, values[name]) for name in watched for one in watchers[name]]
             for each in done:
@@ -121,6 +129,27 @@ def seen(session: ort_cpu.Session | None, rows: Iterable[Feeds]) -> Iterator[tup
     while block := [{name: array.copy() for name, array in row.items()} for row in itertools.islice(left, pieces.ROWS)]:
         yield from ((row, True) for row in block)
         yield from ((values, False) for _, values in session.parts(block))
+
+
+def ahead(session: ort_cpu.Session, rows: Iterable[Feeds]) -> Iterator[tuple[Feeds, bool]]:
+    """`seen`, with the next row running while the last is looked at: two sets of arrays take turns."""
+    twins = itertools.cycle((session.twin(), session.twin()))
+    with ThreadPoolExecutor(1) as runner:
+        running: Future[Feeds] | None = None
+        for row in rows:
+            # The source of a row may write the next one into the same arrays.
+            feeds = {name: array.copy() for name, array in row.items()}
+            following = runner.submit(_both, next(twins), feeds)
+            if running is not None:
+                yield running.result(), True
+            running = following
+        if running is not None:
+            yield running.result(), True
+
+
+def _both(session: ort_cpu.Session, feeds: Feeds) -> Feeds:
+    """Inputs and tensors of a row."""
+    return {**feeds, **session.run_over(feeds)}
 
 
 def on_cluster(
@@ -188,7 +217,7 @@ def _opened(model: Path, watchers: Path, digests: tuple[str, ...], threads: int)
         raise _unseen(model, str(problem)) from problem
     if found != digests:
         raise _unseen(model, "its content is another")
-    return session_of(io.load(model), pickle.loads(watchers.read_bytes()), threads)
+    return watched_session(io.load(model), pickle.loads(watchers.read_bytes()), threads)
 
 
 def _files(model: Path, count: int) -> list[Path]:

@@ -2,12 +2,14 @@
 
 Sign, exponent and 7 bits of mantissa make 65,536 bins whose width grows with the value. They need no range
 beforehand, never grow, and merge by addition, so that neither the order of samples nor the way they are shared
-out over processes changes the result. Only exponents that occur are stored.
+out over processes changes the result. Only exponents that occur are stored. Of a large array so many elements are
+counted as tell its distribution, each for as many as it stands for; extremes are those of all.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ import numpy as np
 T = TypeVar("T")
 
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
+# About so many elements of an array are counted, where it has more.
+_COUNTED = 1 << 16
 _BINS = 1 << 16
 _MANTISSAS = 128
 _FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
@@ -61,19 +65,24 @@ class Sketch:
     def _count(self, flat: np.ndarray, bins: int) -> None:
         """Count values that fall into the first `bins`, but for a negative zero."""
         top = flat.view(np.uint16)[_TOP_HALF::2]
-        chunks = [top[start : start + _CHUNK] for start in range(0, top.size, _CHUNK)]
+        step = _step(top.size)
+        codes = top[::step]
+        chunks = [codes[start : start + _CHUNK] for start in range(0, codes.size, _CHUNK)]
         found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
         if any(one.size > bins for one in found):
             self._count(flat, _BINS)
             return
         counts = functools.reduce(np.add, found)
         for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS[: bins // _MANTISSAS])).tolist():
-            new = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS]
+            new = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS] * step
             known = self.rows.get(row)
             if known is None:
-                self.rows[row] = new.copy()
+                self.rows[row] = new
             else:
                 known += new
+        # The last stands for those that are left, so that counts add up to the number of values.
+        row, mantissa = divmod(int(codes[-1]), _MANTISSAS)
+        self.rows[row][mantissa] -= step * codes.size - top.size
 
     def merge(self, other: Sketch) -> Sketch:
         """The sketch of everything that either has seen; it has a histogram if both have one."""
@@ -162,6 +171,14 @@ class Sketch:
         order = np.argsort(ends.sum(axis=0), kind="stable")
         lower, upper = ends[:, order]
         return lower, upper, counts[occupied][order]
+
+
+def _step(size: int) -> int:
+    """The distance between elements that are counted: no divisor of any axis, so that every channel has its share."""
+    step = max(1, round(size / _COUNTED))
+    while math.gcd(step, size) > 1:
+        step += 1
+    return step
 
 
 def _bins_up_to(value: float) -> int:

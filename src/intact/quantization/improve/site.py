@@ -17,7 +17,7 @@ from intact.model import query
 from intact.quantization.improve.channel_ranges import HALVES, LEAST, Channels
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import Fold
-from intact.quantization.improve.readers import AFTER_FEEDBACK, Reader, rounding_noise
+from intact.quantization.improve.readers import AFTER_FEEDBACK, Reader, channels_read, rounding_noise
 from intact.quantization.improve.scale_labels import factors
 from intact.results import QuantPlan, WeightPlan
 
@@ -57,19 +57,20 @@ class Layers:
 def layers_of(model: ir.Model, plan: QuantPlan) -> list[Layers]:
     """The computed tensors that layers of the main graph with quantized weights read, in its order."""
     nodes = {node.name: node for node in model.graph}
-    found: dict[ir.Value, list[Reader]] = {}
+    found: dict[ir.Value, list[tuple[ir.Node, WeightPlan, int]]] = {}
     for weight in (weight for weight in plan.weights if weight.node in nodes):
         node = nodes[weight.node]
         source = node.inputs[0]
-        reader = Reader.of(node, weight) if source is not None and not query.is_constant(source) else None
-        if source is not None and reader is not None:
-            found.setdefault(source, []).append(reader)
+        channels = channels_read(node, weight) if source is not None and not query.is_constant(source) else None
+        if source is not None and channels is not None:
+            found.setdefault(source, []).append((node, weight, channels))
     result = []
     for source, readers in found.items():
-        axes = {1 if reader.node.op_type == "Conv" else -1 for reader in readers}
-        if len(axes) == 1 and len({reader.channels for reader in readers}) == 1 and query.rank(source):
-            pairs = tuple((reader.node, reader.plan) for reader in readers)
-            result.append(Layers(source, pairs, readers[0].channels, axes.pop()))
+        axes = {1 if node.op_type == "Conv" else -1 for node, _, _ in readers}
+        numbers = {channels for _, _, channels in readers}
+        if len(axes) == len(numbers) == 1 and query.rank(source):
+            pairs = tuple((node, weight) for node, weight, _ in readers)
+            result.append(Layers(source, pairs, numbers.pop(), axes.pop()))
     return result
 
 

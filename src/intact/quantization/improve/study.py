@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +33,8 @@ class Study:
 
     Grids for the tensor are tried on some columns of each row: `moved` is, for each grid, the sum of their changes, and
     `disturbances` holds, for each row, the squared change of the layers' outputs by grid. The columns are kept while
-    the grids are not known.
+    the grids are not known. A grid that is worse than the first on more than `may_lose` rows will not be chosen: if no
+    other study tries it, it is tried no more, and disturbs the rows that follow without end.
     """
 
     tensor: str
@@ -42,14 +44,20 @@ class Study:
     projections: list[np.ndarray]
     moments: Moments
     tried_per_row: int
+    may_lose: int
     candidates: Sequence[Encoding] | None = None
     kept: list[np.ndarray] = field(default_factory=list)
     tried: int = 0
     moved: np.ndarray = field(default_factory=lambda: np.zeros(0))
     disturbances: list[np.ndarray] = field(default_factory=list)
+    decides: bool = False
+    """True if no other study tries the same grids."""
+    losses: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.moved, self.disturbances = np.zeros((len(self.candidates or ()), *self.moments.total.shape)), []
+        count = len(self.candidates or ())
+        self.moved, self.losses = np.zeros((count, *self.moments.total.shape)), np.zeros(count)
+        self.disturbances = []
 
     def add(self, x: np.ndarray) -> None:
         """Take in one row."""
@@ -61,9 +69,9 @@ class Study:
         else:
             self._try(chosen)
 
-    def expect(self, candidates: Sequence[Encoding]) -> None:
+    def expect(self, candidates: Sequence[Encoding], *, decides: bool = False) -> None:
         """Try these grids, on all columns that were kept and on those of rows to come."""
-        self.candidates = candidates
+        self.candidates, self.decides = candidates, decides
         self.__post_init__()
         for columns in self.kept:
             self._try(columns)
@@ -91,6 +99,9 @@ class Study:
         every = np.ones(columns.shape[1], np.float32)
         changes = np.zeros(len(self.candidates))
         for index, candidate in enumerate(self.candidates):
+            if self.decides and self.losses[index] > self.may_lose:
+                changes[index] = np.inf
+                continue
             same = next((i for i in range(index) if self.candidates[i].same_grid(candidate)), None)
             if same is not None:  # several methods often find the same range
                 self.moved[index], changes[index] = self.moved[same], changes[same]
@@ -101,6 +112,7 @@ class Study:
             if len(self.candidates) > 1:
                 changes[index] = self._change(error)
         self.disturbances.append(changes)
+        self.losses[1:] += changes[1:] >= changes[0]
 
     def _change(self, error: np.ndarray) -> float:
         """Squared change of all outputs, relative to the size of each layer's weights."""
@@ -129,7 +141,8 @@ def studies(model: ir.Model, plan: QuantPlan, rows: int, depth: Depth = NORMAL) 
         key = entry, view, block
         if key not in found:
             moments = Moments.empty(view, matrix, most=depth.columns(matrix.shape[2], rows, weight.dtype), block=block)
-            found[key] = Study(source.name, entry, view, [], [], moments, max(1, _TRIAL_COLUMNS // max(rows, 1)))
+            tried = max(1, _TRIAL_COLUMNS // max(rows, 1))
+            found[key] = Study(source.name, entry, view, [], [], moments, tried, int(ROWS_THAT_MAY_LOSE * rows))
         found[key].layers.append((weight, matrix))
         found[key].projections.append(_projection(matrix, depth.directions))
     return list(found.values())
@@ -141,12 +154,13 @@ def _projection(matrix: np.ndarray, directions: int) -> np.ndarray:
     All grids are seen in the same directions, so that they compare well although each is only estimated.
     """
     groups, outputs, _ = matrix.shape
-    size = max(float(np.sqrt(np.sum(matrix**2))), 1e-15)
+    size = max(float(np.linalg.norm(matrix.reshape(-1))), 1e-15)
     if outputs <= directions:
         return matrix.transpose(0, 2, 1) / np.float32(size)
-    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, outputs, directions))
-    sums = np.matmul(matrix.transpose(0, 2, 1), signs)
-    return np.asarray(sums / np.float32(size * np.sqrt(directions)))
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, directions, outputs))
+    sums = np.matmul(signs, matrix)
+    sums /= np.float32(size * np.sqrt(directions))
+    return sums.transpose(0, 2, 1)
 
 
 def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
@@ -159,17 +173,18 @@ def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
 
 
 def _worth_it(disturbances: np.ndarray) -> int:
-    """The candidate that disturbs all rows together least, or the first (which clips nothing) if that is not worth it.
+    """The candidate that disturbs all rows together least of those that are worth it, or the first, which clips nothing.
 
     What clips has to be better on nearly every single row: where a few rows lose what the others gain, there will be
     more of those among the rows that are still to come.
     """
+    if not len(disturbances):
+        return 0
     total = disturbances.sum(axis=0)
-    best = int(np.argmin(total))
-    gains = np.sort(disturbances[:, 0] / np.maximum(disturbances[:, best], 1e-300))
-    least = gains[int(ROWS_THAT_MAY_LOSE * len(gains))] if len(gains) else 0.0
-    enough = least > WORTH_CLIPPING_EVERYWHERE or (least > 1 and total[0] > WORTH_CLIPPING * total[best])
-    return best if enough else 0
+    gains = np.sort(disturbances[:, :1] / np.maximum(disturbances, 1e-300), axis=0)
+    least = gains[int(ROWS_THAT_MAY_LOSE * len(gains))]
+    enough = (least > WORTH_CLIPPING_EVERYWHERE) | ((least > 1) & (total[0] > WORTH_CLIPPING * total))
+    return int(np.argmin(np.where(enough, total, np.inf))) if enough[1:].any() else 0
 
 
 def by_tensor(seen: Sequence[Study]) -> dict[str, list[Study]]:
@@ -182,10 +197,11 @@ def by_tensor(seen: Sequence[Study]) -> dict[str, list[Study]]:
 
 def expect(seen: Sequence[Study], plan: QuantPlan, candidates: Mapping[str, Sequence[Encoding]]) -> None:
     """Tell studies the grids to try on their tensors, by the names of these; those that know them already go on."""
+    grids = Counter(plan.tensors[study.entry] for study in seen)
     for study in seen:
         grid = plan.tensors[study.entry]
         if study.candidates is None and grid in candidates:
-            study.expect(candidates[grid])
+            study.expect(candidates[grid], decides=grids[grid] == 1)
 
 
 def expected_seconds(planned: Sequence[Study], rows: int) -> float:
