@@ -88,7 +88,8 @@ class Region:
     @property
     def edges(self) -> tuple[Spot, ...]:
         """The values on both sides of each edge; the last that is wrong where there is none."""
-        return tuple(spot for spot in (*self.last_wrong, self.below, self.above) if spot is not None)
+        found = (*self.last_wrong, self.below, self.above, self.right)
+        return tuple({spot.name: spot for spot in found if spot is not None}.values())
 
     @property
     def last_wrong(self) -> tuple[Spot, ...]:
