@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import query
+from intact.model import query, upgrade
 from intact.numbers.integer_types import limits
 from intact.targets.operands import NodeOperand, Use
 
@@ -61,7 +63,19 @@ def shape_quantities(use: Use) -> dict[str, Quantity]:
     for name, attribute in use.node.attributes.items():
         if attribute.type != ir.AttributeType.GRAPH:
             found[name] = _written(attribute)
-    return found
+    return _defaults(use) | found
+
+
+def _defaults(use: Use) -> dict[str, Quantity]:
+    """The attributes that a node leaves to what ONNX says, so that it reads like one that says them."""
+    return dict(_defaults_of(use.op)) if not use.domain else {}
+
+
+@cache
+def _defaults_of(op: str) -> Mapping[str, Quantity]:
+    schema = upgrade.schema_of(op, upgrade.MINIMUM)
+    given = {} if schema is None else {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
+    return {name: _written(ir.serde.deserialize_attribute(value)) for name, value in given.items()}
 
 
 def _written(attribute: ir.Attr) -> str:

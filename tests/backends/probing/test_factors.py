@@ -10,6 +10,7 @@ import pytest
 
 from intact.backends.probing import subjects
 from intact.backends.probing.answers import shipped
+from intact.backends.probing.atlas import Spot
 from intact.backends.probing.cases import Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import chained, fitted, unrounded
@@ -112,16 +113,34 @@ def test_what_has_no_finite_result_is_no_chain():
 
 
 @pytest.mark.parametrize(
-    ("word", "low", "high"),
-    [("cut off at 0, as by a Relu", 0.0, 1.0), ("16 times as wide", 16.0, 16.0), ("half as wide", 0.5, 0.5)],
+    ("name", "value", "low", "high"),
+    [
+        ("grid of the result", 0, 0.0, 1.0),
+        ("grid of the result, times as wide", 16.0, 16.0, 16.0),
+        ("grid of the result, times as wide", 0.5, 0.5, 0.5),
+    ],
 )
-def test_the_grid_of_a_result_can_be_another_than_what_it_covers(word, low, high):
+def test_the_grid_of_a_result_can_be_another_than_what_it_covers(name, value, low, high):
     case = fitted(case_of("AveragePool (", "uint16"))
-    factor = factor_of(case, "grid of the result")
-    value = factor.words.index(word)
-    assert factor.told([value]) == f"grid of the result {word}"
+    factor = factor_of(case, name)
+    assert factor.told([value]) == f"{name} {'cut off at 0, as by a Relu' if factor.words else f'{value:g}'}"
+    assert value in factor.values and factor.ordered is not bool(factor.words)
     least, most = case.template.own
     assert factor.at(value).template.own == (pytest.approx(low * least), pytest.approx(high * most))
+
+
+@pytest.mark.parametrize("start", ["Add (", "Relu (", "Conv ("])
+def test_at_its_usual_value_a_factor_asks_what_it_varies(start):
+    """Its answer is known then, and nothing is asked again."""
+    case = fitted(case_of(start, "uint16"))
+    factors = [factor for factor in factors_of(case) if factor.usual is not None]
+    assert {factor.usual in factor.values for factor in factors} == {True}
+    for factor in factors:
+        same = factor.at(factor.usual)
+        assert same.template.own == pytest.approx(case.template.own)
+        feeds, wanted = inputs_of(same), inputs_of(case)
+        assert feeds.keys() == wanted.keys() and all(np.allclose(feeds[name], wanted[name]) for name in wanted)
+        assert Spot(case, factor, factor.usual).name == case.name != Spot(case, factor, 7.0).name
 
 
 @functools.cache
@@ -135,7 +154,7 @@ def chain_of(op, *names):
 
 def test_what_meets_a_result_is_varied_in_its_range_and_what_follows_fits():
     pair = chain_of("Where", "pointwise Conv", "Where")
-    factor, room = [factor for factor in factors_between(pair) if factor.ordered]
+    factor, room = [factor for factor in factors_between(pair) if factor.ordered and "as wide" not in factor.name]
     wide = factor.at(16.0)
     assert factor.name == "range of input 2 of Where, times" and factor.ordered
     assert [step.template.own for step in wide.steps[:-1]] == [step.template.own for step in pair.steps[:-1]]
@@ -282,3 +301,12 @@ def test_what_only_moves_integers_is_asked_about_two_scales():
     clipped = next(c for c in taken("Clip") if c.name == "Clip (uint8, numbers, numbers) -> uint8, same grid")
     regridded = next(c for c in taken("Transpose") if c.name == "Transpose (uint8) -> uint8")
     assert all(len(factor_of(case, "scale of input 0").values) == 11 for case in (clipped, regridded))
+
+
+def test_two_at_a_time_windows_are_those_that_layers_have():
+    case = next(c for c in subjects.alone(["ConvTranspose"]) if c.name.startswith("ConvTranspose: 3-D (uint16"))
+    both = next(f for f in paired(case, lambda _: []) if f.name == "size 2 of input 0 and size 4 of input 1")
+    sizes = {one.template.operands[1].shape[4] for value in both.values if (one := both.at(value)) is not None}
+    assert sizes == {1, 3, 5}
+    # Alone, all of them are asked about.
+    assert factor_of(case, "size 4 of input 1").at(33).template.operands[1].shape[4] == 33

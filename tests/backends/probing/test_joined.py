@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,6 +155,28 @@ def test_a_child_may_not_take_all_memory_of_the_machine(monkeypatch):
     monkeypatch.setattr(process, "call", call)
     joined.ask_joined(probing.library_of("qnn"), questions(("Add",)))
     assert set(limits) == {asking.MOST_MEMORY} and asking.MOST_MEMORY <= 8 << 30
+
+
+LIMITED = """
+import time
+from intact.backends.probing import probe_job
+
+with probe_job._limited(0.2):
+    time.sleep(0.4)
+print("waited", flush=True)
+with probe_job._limited(5.0):
+    sum(range(10**6))
+print("computed", flush=True)
+with probe_job._limited(0.2):
+    while True:
+        pass
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "ITIMER_PROF"), reason="there is no clock of processor seconds")
+def test_a_compiler_that_computes_without_end_is_given_up_and_one_that_waits_is_not():
+    ended = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout.split() == ["waited", "computed"] and ended.returncode == -signal.SIGPROF
 
 
 def test_questions_of_another_chip_or_version_of_onnx_are_in_a_model_of_their_own(monkeypatch):

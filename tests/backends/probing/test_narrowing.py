@@ -9,7 +9,16 @@ import pytest
 from intact.backends.probing import subjects
 from intact.backends.probing.answers import shipped
 from intact.backends.probing.factors import factors_between, factors_of
-from intact.backends.probing.narrowing import RegionEvidence, narrowed, views_of
+from intact.backends.probing.narrowing import (
+    IN_A_ROW,
+    OF_VALUES,
+    ONE_POINT,
+    SAME_GRIDS,
+    Narrowed,
+    RegionEvidence,
+    narrowed,
+    views_of,
+)
 from tests.backends.probing.cases import by_name
 
 
@@ -18,11 +27,19 @@ def of(case, factor, wrong, right, **more):
     factors = factors_of(case) if not hasattr(case, "steps") else factors_between(case)
     (found,) = [one for one in factors if one.name == factor]
     sides = [[found.at(value) for value in values] for values in (wrong, right)]
-    return narrowed(RegionEvidence(factor, case, *sides, **more))
+    return narrowed(RegionEvidence(factor, case, *sides, **more)).condition
+
+
+def why(case, factor, wrong, right):
+    """The reason why such a region has no condition."""
+    (found,) = [one for one in factors_of(case) if one.name == factor]
+    sides = [[found.at(value) for value in values] for values in (wrong, right)]
+    return narrowed(RegionEvidence(factor, case, *sides)).unread
 
 
 def taken(name):
-    return next(case for case in subjects.taken(shipped("qnn"), 73) if case.name == name)
+    op = name.partition(" ")[0]
+    return next(case for case in subjects.taken(shipped("qnn"), 73, [op]) if case.name == name)
 
 
 def test_an_absolute_scale_of_an_only_input():
@@ -58,7 +75,9 @@ def test_the_end_of_a_grid_is_told_by_its_zero_point():
 
 def test_values_beyond_a_grid_cannot_be_read_in_a_model():
     case = taken("Concat (uint8, uint8) -> uint8, same grid")
-    assert of(case, "part of the grid of input 0 that values cover", (2.0,), (0.25, 1.0)) is None
+    beyond = "part of the grid of input 0 that values cover"
+    assert of(case, beyond, (2.0,), (0.25, 1.0)) is None
+    assert why(case, beyond, (2.0,), (0.25, 1.0)) == OF_VALUES
 
 
 def test_what_is_right_by_another_factor_is_in_no_condition():
@@ -70,7 +89,35 @@ def test_what_is_right_by_another_factor_is_in_no_condition():
     alike = [scale.at(value) for value in (1e-2, 1e-1, 1.0)]
     (factor,) = [one for one in factors_of(case) if one.name == room]
     evidence = RegionEvidence(room, case, [factor.at(256.0), factor.at(65536.0)], [factor.at(16.0), *alike], **scales)
-    assert narrowed(evidence) is None
+    assert narrowed(evidence) == Narrowed(None, SAME_GRIDS)
+
+
+def test_where_no_quantity_alone_tells_two_sides_apart_all_that_vary_may():
+    """A step of the input is as coarse where its scale is as large, but not for a result that is as fine."""
+    room, wide = "grid of input 0 as a multiple of what its values need", "grid of the result, times as wide"
+    case = taken("Abs (uint16) -> uint16")
+    (roomy,), (wider,) = ([one for one in factors_of(case) if one.name == name] for name in (room, wide))
+    (scale,) = [one for one in factors_of(case) if one.name == "scale of input 0"]
+    wrong = [roomy.at(4096.0), roomy.at(65536.0)]
+    coarse = float(views_of(wrong[0])[0].grids["scale of input 0"])
+    right = [roomy.at(16.0), scale.at(2 * coarse)]
+    alone = narrowed(RegionEvidence(room, case, wrong, right)).condition
+    # A result in halves of steps: as many steps of it go into one of the input, whose scale is an ordinary one.
+    beside = narrowed(RegionEvidence(room, case, wrong, [*right, wider.at(2.0**-13)])).condition
+    assert [len(condition.boxes[0].between) for condition in (alone, beside)] == [1, 2]
+    assert not any(box.holds(view.grids) for box in beside.boxes for one in right for view in views_of(one))
+
+
+def test_one_wrong_grid_says_nothing_of_others():
+    case = taken("Abs (uint16) -> uint16")
+    room = "grid of input 0 as a multiple of what its values need"
+    assert of(case, room, (4096.0,), (16.0, 8192.0)) is None
+    assert why(case, room, (4096.0,), (16.0, 8192.0)) == ONE_POINT
+
+
+def test_operators_in_a_row_that_are_wrong_as_they_stand_say_that_none_of_them_is_known_to_be_the_one():
+    chain = subjects.chains(["HardSwish"], ["uint16"])[0]
+    assert narrowed(RegionEvidence("", chain, [chain], [])) == Narrowed(None, IN_A_ROW)
 
 
 def test_sizes_are_those_that_were_asked_in_every_dimension():
@@ -87,7 +134,8 @@ def test_sizes_around_widen_the_box_unless_something_right_is_in_it():
     corner = size.at(65)
     (other,) = [one for one in factors_of(corner) if one.name == "size 1 of input 0"]
     plain = RegionEvidence("size 2 of input 0", case, [corner], [size.at(64)], [other.at(16), other.at(33)])
-    wide, narrow = narrowed(plain), narrowed(replace(plain, right=[size.at(64), other.at(33)], around=[other.at(33)]))
+    beside = replace(plain, right=[size.at(64), other.at(33)], around=[other.at(33)])
+    wide, narrow = (narrowed(one).condition for one in (plain, beside))
     own = float(case.template.operands[0].shape[1])
     assert set(wide.boxes[0].among["size 1 of input 0"]) == {own, 16.0, 33.0}
     assert set(narrow.boxes[0].among["size 1 of input 0"]) == {own}

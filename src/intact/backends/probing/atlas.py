@@ -20,12 +20,11 @@ from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import Factor
 from intact.backends.probing.judging import is_wrong
-from intact.backends.probing.narrowing import OF_GRIDS, NodeView, RegionEvidence, narrowed, views_of
+from intact.backends.probing.narrowing import OF_GRIDS, Narrowed, NodeView, RegionEvidence, narrowed, views_of
 from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired, shape_factors
 from intact.backends.probing.shaped_cases import kind_of, shaped
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
-from intact.targets.faults import FaultCondition
 
 # Pairs of factors of one case whose surroundings are looked at.
 MOST_CORNERS = 3
@@ -52,7 +51,9 @@ class Spot:
     @property
     def name(self) -> str:
         """The question in one line, which identifies it."""
-        return self.asked.name if self.factor is None else f"{self.asked.name} | {self.factor.name} = {self.value:.6g}"
+        if self.factor is None or self.value == self.factor.usual:
+            return self.asked.name
+        return f"{self.asked.name} | {self.factor.name} = {self.value:.6g}"
 
     @property
     def output(self) -> str:
@@ -67,7 +68,9 @@ class Spot:
 
     def built(self) -> Case | Chain | None:
         """The case to ask about; None where there is none at this value."""
-        return self.asked if self.factor is None else self.factor.at(self.value)
+        if self.factor is None or self.value == self.factor.usual:
+            return self.asked
+        return self.factor.at(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class Region:
     @property
     def edges(self) -> tuple[Spot, ...]:
         """The values on both sides of each edge; the last that is wrong where there is none."""
-        return tuple(spot for spot in (*self.last_wrong, self.below, self.above) if spot is not None)
+        found = (*self.last_wrong, self.below, self.above, self.right)
+        return tuple({spot.name: spot for spot in found if spot is not None}.values())
 
     @property
     def last_wrong(self) -> tuple[Spot, ...]:
@@ -159,18 +163,19 @@ class Atlas:
             self._rows.setdefault(row[0].asked.name, []).append(row)
         self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
 
-    def conditions(self) -> list[FaultCondition | None]:
-        """The condition of each region, where something that can be read in a model is one."""
+    def conditions(self) -> list[Narrowed]:
+        """The condition of each region, where something that can be read in a model is one, or why there is none."""
         known = _KnownViews()
         return [narrowed(self._evidence(region, known), known.of) for region in self.regions]
 
     def _evidence(self, region: Region, known: _KnownViews) -> RegionEvidence:
-        """A region with all that is right about its case, or about others of its operator where it has no factor."""
+        """A region with all that is right about its case, and about others of its operator as they stand."""
         first = region.wrong[0]
         rows = self._rows[first.asked.name]
-        if first.factor is None and isinstance(first.asked, Case):
+        if isinstance(first.asked, Case):
             op = first.asked.template.op
-            rows = [row for own in self._rows.values() for row in own[:1] if _is_of(row[0].asked, op)]
+            others = [row for own in self._rows.values() for row in own[:1] if _is_of(row[0].asked, op)]
+            rows = others if first.factor is None else [*rows, *others]
         is_grid = first.factor is not None and first.kind.startswith(OF_GRIDS)
         kinds = [row for row in rows if not row[0].factor or row[0].kind.startswith(OF_GRIDS) == is_grid]
         judged = [item for row in kinds for item in self._judged(row)]
@@ -375,14 +380,15 @@ def made(
     return Made(probed, tuple(regions))
 
 
-def _told(region: Region, archs: tuple[int, ...], condition: FaultCondition | None) -> WrongRegion:
+def _told(region: Region, archs: tuple[int, ...], found: Narrowed) -> WrongRegion:
     worst, usual = region.worst.sqnr_db or 0.0, region.usual.sqnr_db or 0.0
     first, right = region.wrong[0], region.right
+    known = (first.asked.name, region.where, worst, usual, archs)
     if first.factor is None:
-        return WrongRegion(first.asked.name, region.where, worst, usual, archs, condition=condition)
+        return WrongRegion(*known, condition=found.condition, unread=found.unread)
     at = first if right is None else min(region.wrong, key=lambda spot: abs(spot.value - right.value))
     edge = at.value, None if right is None else right.value
-    return WrongRegion(first.asked.name, region.where, worst, usual, archs, first.factor.name, *edge, condition)
+    return WrongRegion(*known, first.factor.name, *edge, found.condition, found.unread)
 
 
 def _distance(spot: Spot, others: Sequence[Spot]) -> float:

@@ -21,19 +21,18 @@ SCALES = tuple(10.0**power for power in range(-7, 4))
 ENDS_OF_SCALES = (SCALES[0], SCALES[-1])
 FILLS = (1 / 64, 1 / 16, 1 / 4, 1.0, 2.0)
 # Widths of a grid as multiples of what its values need: a tensor that was all zeros may have any scale.
-ROOMS = tuple(4.0**power for power in (2, 4, 5, 6, 7, 8))
+ROOMS = (1.0, *(4.0**power for power in (2, 4, 5, 6, 7, 8)))
 # What stands on the grid of an activation; the grid of a weight is made of its values.
 ROOMY = ("x", "y", "c", "table")
 # Factors of the range of an input behind another operator.
-RATIOS = tuple(4.0**power for power in (-6, -4, -2, -1, 1, 2, 4, 6))
+RATIOS = tuple(4.0**power for power in (-6, -4, -2, -1, 0, 1, 2, 4, 6))
 ENDS = (("from 0 up", (0.0, 1.0)), ("up to 0", (-1.0, 0.0)), ("alike on both sides", (-1.0, 1.0)))
 # Grids of a result, as parts of the range that it has.
-RESULTS = (
-    *(("cut off at 0, as by a Relu", (0.0, 1.0)), ("4 times as wide", (4.0, 4.0))),
-    *(("16 times as wide", (16.0, 16.0)), ("half as wide", (0.5, 0.5))),
-)
-# So many of them are asked about between operators.
-CHAINED = 2
+RESULTS = (("cut off at 0, as by a Relu", (0.0, 1.0)),)
+# Widths of a result's grid as multiples of its range, of which the narrower ones cut off; between operators none does.
+WIDTHS, WIDER = (0.5, 1.0, 4.0, 16.0), (1.0, 4.0)
+# As it stands: values fill a grid, which has the room that they need.
+WHOLE = 1.0
 
 
 def factors_of(case: Case, sizes: Sequence[int] = SIZES) -> Iterator[Factor]:
@@ -45,6 +44,8 @@ def factors_of(case: Case, sizes: Sequence[int] = SIZES) -> Iterator[Factor]:
             yield from _of_grids(case, index, operand)
     if case.grid == "own" and not case.template.keeps_range and case.output.split()[0] in ON_GRIDS:
         yield numbered("grid of the result", [word for word, _ in RESULTS], _Regridded(case))
+        wider = _Widened(case)
+        yield Factor("grid of the result, times as wide", WIDTHS, wider, ordered=True, usual=WHOLE)
     if sizes:
         yield from shape_factors(case, sizes)
 
@@ -71,11 +72,12 @@ def _of_grids(case: Case, index: int, operand: CaseOperand) -> Iterator[Factor]:
     yield Factor(f"scale of input {index}", ENDS_OF_SCALES if moved else SCALES, scaled, ordered=True)
     if operand.role in ROOMY and not moved:
         name = f"grid of input {index} as a multiple of what its values need"
-        yield Factor(name, ROOMS, roomy, ordered=True)
+        yield Factor(name, ROOMS, roomy, ordered=True, usual=WHOLE)
     if operand.low < 0 and "symmetric" not in case.slots[index]:
         yield numbered(f"range of input {index}", [word for word, _ in ENDS], ended)
     if "constant" not in case.slots[index] and not moved:
-        yield Factor(f"part of the grid of input {index} that values cover", FILLS, filled, ordered=True)
+        name = f"part of the grid of input {index} that values cover"
+        yield Factor(name, FILLS, filled, ordered=True, usual=WHOLE)
 
 
 def _only_moves(case: Case) -> bool:
@@ -96,15 +98,17 @@ def factors_between(chain: Chain) -> Iterator[Factor]:
     for number, step in enumerate(chain.steps[:-1]):
         if step.grid == "own" and not step.template.keeps_range and step.template.own[0] < 0:
             name = f"grid between {step.template.name} and {chain.steps[number + 1].template.name}"
-            yield numbered(name, [word for word, _ in RESULTS[:CHAINED]], _RegriddedBetween(chain, number))
+            yield numbered(name, [word for word, _ in RESULTS], _RegriddedBetween(chain, number))
+            wider = _WidenedBetween(chain, number)
+            yield Factor(f"{name}, times as wide", WIDER, wider, ordered=True, usual=WHOLE)
     for number, step in enumerate(chain.steps[1:], 1):
         for index, (operand, slot) in enumerate(zip(step.template.operands, step.slots, strict=True)):
             if operand.role == "y" and slot.split()[0] in ON_GRIDS:
                 name = f"range of input {index} of {step.template.name}, times"
-                yield Factor(name, RATIOS, _Widened(chain, number, index), ordered=True)
+                yield Factor(name, RATIOS, _Ranged(chain, number, index), ordered=True, usual=WHOLE)
             if operand.role in ROOMY and index != step.template.follows and slot.split()[0] in ON_GRIDS:
                 name = f"grid of input {index} of {step.template.name} as a multiple of what its values need"
-                yield Factor(name, ROOMS, _Widened(chain, number, index, alone=True), ordered=True)
+                yield Factor(name, ROOMS, _Ranged(chain, number, index, alone=True), ordered=True, usual=WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,18 @@ class _RegriddedBetween:
 
 
 @dataclass(frozen=True, slots=True)
-class _Widened:
+class _WidenedBetween:
+    """A chain with a grid so many times as wide behind one of its operators, by its number."""
+
+    chain: Chain
+    number: int
+
+    def __call__(self, value: float) -> Chain | None:
+        return chained(self.chain.steps, {self.number: (value, value)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranged:
     """A chain with another range of one input of one of its operators, or `alone` the grid of another range."""
 
     chain: Chain
@@ -144,8 +159,23 @@ class _Regridded:
     case: Case
 
     def __call__(self, value: float) -> Case | None:
-        found = fitted(self.case)
-        if found is None:
-            return None
-        low, high = (part * end for part, end in zip(RESULTS[int(value)][1], found.template.own, strict=True))
-        return replace(found, template=replace(found.template, own=(low, high))) if high > low else None
+        return _covering(self.case, RESULTS[int(value)][1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Widened:
+    """A case with a grid for its result that is so many times as wide as what it covers."""
+
+    case: Case
+
+    def __call__(self, value: float) -> Case | None:
+        return _covering(self.case, (value, value))
+
+
+def _covering(case: Case, parts: tuple[float, float]) -> Case | None:
+    """A case whose result is on a grid of some part of its range."""
+    found = fitted(case)
+    if found is None:
+        return None
+    low, high = (part * end for part, end in zip(parts, found.template.own, strict=True))
+    return replace(found, template=replace(found.template, own=(low, high))) if high > low else None

@@ -21,7 +21,7 @@ class Factor:
     """Something of a question that can be varied: its name, values to try, and the question at one, if there is one.
 
     Values of an ordered factor have an edge between a right one and a wrong one that can be narrowed. Those that only
-    number something have `words`.
+    number something have `words`. At the value `usual` the question is the one that it varies.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Factor:
     at: Callable[[float], Case | Chain | None]
     ordered: bool = False
     words: Sequence[str] = ()
+    usual: float | None = None
 
     def word(self, value: float) -> str:
         """One of its values in words."""

@@ -29,8 +29,8 @@ from intact.runtime import process
 # Questions of one model. With more a question takes less time, until it takes all: of 18 Gemms and ConvTransposes of
 # odd sizes a compiler made nothing in a minute, of 12 in a quarter of a second.
 JOINED = 12
-# A group takes a quarter of a second; one that takes very much longer is given up, and its questions asked alone.
-SECONDS_TO_START, SECONDS_A_GROUP = 30.0, 2.0
+# Of the clock, for a child that waits: one that computes is given up by `probe_job` far sooner.
+SECONDS_TO_START, SECONDS_A_GROUP = 60.0, 10.0
 
 Group = list[tuple[int, Question]]
 

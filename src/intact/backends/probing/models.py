@@ -259,9 +259,10 @@ class _CaseWriter:
         scale = self._constant(f"{name}_scale", steps.astype(np.float32))
         return _Grid(scale, self._constant(f"{name}_zero_point", _integers(zeros, dtype)), steps)
 
-    def _constant(self, name: str, array: np.ndarray | ir.TensorProtocol) -> ir.Value:
+    def _constant(self, name: str, array: np.ndarray | ir.Tensor[np.ndarray]) -> ir.Value:
         name = f"{self.prefix}{name}"
-        tensor = ir.tensor(array, name=name)
+        # What tells the kinds of tensors apart takes longer than all else that a question is made of.
+        tensor = array if isinstance(array, ir.Tensor) else ir.Tensor(np.asarray(array), name=name)
         shape = ir.Shape(tensor.shape.numpy())
         value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
         self.constants.append(value)
@@ -346,6 +347,6 @@ def _floats(slot: str) -> type[np.float16 | np.float32]:
     return np.float16 if slot.split()[:1] == [HALF] else np.float32
 
 
-def _integers(values: np.ndarray, dtype: str) -> ir.TensorProtocol:
+def _integers(values: np.ndarray, dtype: str) -> ir.Tensor[np.ndarray]:
     kind = ir.DataType[dtype.upper()]
-    return ir.tensor(np.asarray(values).astype(kind.numpy()), dtype=kind)
+    return ir.Tensor(np.asarray(values).astype(kind.numpy()), dtype=kind)

@@ -1,11 +1,13 @@
 """Narrows a region where a device is wrong to a condition that can be read in a model, on all answers at hand.
 
 The models on both sides of its edges are built again, and a quantity of the node is looked for that tells them apart:
-a scale, a step in steps of the result, an end of a grid, sizes. A condition in which any right answer lies is none.
+a scale, a step in steps of the result, an end of a grid, sizes. A condition in which any right answer lies is none;
+where no quantity alone is one, several of them together may be. Where nothing is, the region says why.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,12 @@ _ENDS = ("share below 0 of the grid of {}", "steps of {} as")
 _LEAST_SPAN = 1.01
 # Sizes of so many kinds are any from the least to the greatest.
 _MANY = 8
+# Why a region has no condition.
+OF_VALUES = "values beyond the grid"
+IN_A_ROW = "which of the operators is wrong is not known"
+ONE_POINT = "one grid was wrong, those around it are right or were not asked"
+SAME_GRIDS = "others with such grids are right: only values differ"
+SAME_SHAPES = "others with such shapes are right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +81,42 @@ def _view(node: object) -> NodeView:
     return NodeView(operator_of(use), operands_of(use), grid_quantities(use), shape_quantities(use))
 
 
-def narrowed(evidence: RegionEvidence, views: Views = views_of) -> FaultCondition | None:
-    """The condition of a region, or None where nothing that can be read in a model tells it from what is right.
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """The condition of a region, or without one the reason."""
 
-    Of operators in a row that are wrong as they stand it is not known what about them is.
-    """
-    if not evidence.factor and isinstance(evidence.asked, Chain):
+    condition: FaultCondition | None
+    unread: str = ""
+
+
+def narrowed(evidence: RegionEvidence, views: Views = views_of) -> Narrowed:
+    """The condition of a region, if something that can be read in a model tells it from what is right."""
+    found = _narrowed(evidence, views)
+    return Narrowed(found) if found is not None else Narrowed(None, _reason(evidence, views))
+
+
+def _reason(evidence: RegionEvidence, views: Views) -> str:
+    if not evidence.factor:
+        return IN_A_ROW if isinstance(evidence.asked, Chain) else ONE_POINT
+    if not evidence.factor.startswith(OF_GRIDS):
+        return SAME_SHAPES
+    if _leaves_grids(evidence):
+        return OF_VALUES
+    each = zip(*(views(asked) for asked in evidence.wrong), strict=True)
+    spans = [_spanned([view for view in place if view is not None]) for place in each]
+    return SAME_GRIDS if any(spans) else ONE_POINT
+
+
+def _leaves_grids(evidence: RegionEvidence) -> bool:
+    """True if values lie beyond the grid that they are read on."""
+    steps = [one for asked in evidence.wrong for one in ((asked,) if isinstance(asked, Case) else asked.steps)]
+    return any(operand.fill > 1 for step in steps for operand in step.template.operands)
+
+
+def _narrowed(evidence: RegionEvidence, views: Views) -> FaultCondition | None:
+    # Of operators in a row that are wrong as they stand it is not known what about them is, and what a value beyond a
+    # grid does is no matter of the grid.
+    if (not evidence.factor and isinstance(evidence.asked, Chain)) or _leaves_grids(evidence):
         return None
     steps = 1 if isinstance(evidence.asked, Case) else len(evidence.asked.steps)
     for place in reversed(range(steps)):
@@ -140,7 +178,22 @@ def _of_grids(factor: str, wrong: Sequence[NodeView], right: Sequence[NodeView])
             boxes = [FaultBox({name: (_rounded(first), _rounded(last))}, {}) for first, last in group]
             if boxes and not any(box.holds(view.grids) for box in boxes for view in right):
                 return boxes
+    spanned = _spanned(wrong)
+    for names in (*itertools.combinations(spanned, 2), tuple(spanned)):
+        together = FaultBox({name: spanned[name] for name in names}, {})
+        if names and not any(together.holds(view.grids) for view in right):
+            return [together]
     return None
+
+
+def _spanned(wrong: Sequence[NodeView]) -> dict[str, tuple[float, float]]:
+    """The bounds of each quantity of grids that is not the same in all that is wrong."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in (name for name in wrong[0].grids if not name.startswith("share")) if wrong else ():
+        numbers = [value for view in wrong if isinstance(value := view.grids.get(name), float)]
+        if len(numbers) == len(wrong) and max(numbers) >= _LEAST_SPAN * min(numbers):
+            found[name] = _rounded(min(numbers)), _rounded(max(numbers))
+    return found
 
 
 def _quantities(factor: str, view: NodeView) -> Iterator[str]:

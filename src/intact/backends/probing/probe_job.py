@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -18,6 +20,10 @@ from intact.runtime import ort_cpu
 
 # Reported where a library and the CPU agree bit for bit, and where nothing of the signal is left.
 IDENTICAL, NOTHING_RIGHT = 999.0, -300.0
+
+# Processor seconds after which a compiler is given up. A group takes a quarter of a second, the slowest of many
+# thousands two; of a few layers side by side, or one with very wide windows, it makes nothing in a minute.
+SECONDS_A_GROUP, SECONDS_ALONE = 6.0, 40.0
 
 # Halves of so few questions are not asked about any more where the library takes no model of all: each is alone then.
 FEW = 3
@@ -90,7 +96,9 @@ def ask_all(request: ProbeOrder) -> dict[str, object]:
     library = importlib.import_module(request["library"])
     with open(request["answers"], "a", encoding="utf-8") as answers:
         for question in request["questions"]:
-            answers.write(json.dumps({"id": question["id"], **library.ask(question)}) + "\n")
+            with _limited(SECONDS_ALONE):
+                answer = library.ask(question)
+            answers.write(json.dumps({"id": question["id"], **answer}) + "\n")
             answers.flush()
     return {}
 
@@ -104,9 +112,27 @@ def ask_groups(request: JoinedOrder) -> dict[str, object]:
     library = importlib.import_module(request["library"])
     with open(request["answers"], "a", encoding="utf-8") as answers:
         for group in request["groups"]:
-            answers.write(json.dumps(_settled(library.ask_together, group)) + "\n")
+            with _limited(SECONDS_A_GROUP):
+                found = _settled(library.ask_together, group)
+            answers.write(json.dumps(found) + "\n")
             answers.flush()
     return {}
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End this process, as a crash would, if it computes for longer; what waits for others is not counted.
+
+    Where there is no such clock, the limit of the whole job stands alone.
+    """
+    if not hasattr(signal, "ITIMER_PROF"):
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 def _settled(

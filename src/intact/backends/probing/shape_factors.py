@@ -16,6 +16,8 @@ from intact.backends.probing.fitting import Factor, fitted, numbered
 SIZES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 64, 65)
 # Sizes for two at a time, and for further types: none, one that registers hold, and one that they do not.
 PAIRED = (1, 16, 33)
+# Windows for two at a time are those that layers have: one of 33 beside 33 numbers takes a compiler half a minute.
+WINDOWS = (1, 3, 5)
 RANKS = "leading dimensions of 1, added or left out"
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 
@@ -43,7 +45,7 @@ def paired(case: Case, wrong: Callable[[Factor], Sequence[float]]) -> Iterator[F
     leading = {f"size 0 of input {i}" for i, _ in places}
     several = (factor for factor in shape_factors(case) if factor.name not in leading and factor.name != RANKS)
     for first, second in itertools.combinations(several, 2):
-        every = list(itertools.product(_of_pairs(first), _of_pairs(second)))
+        every = list(itertools.product(_of_pairs(case, first), _of_pairs(case, second)))
         alone = [set(wrong(factor)) for factor in (first, second)]
         asked = [i for i, pair in enumerate(every) if not any(v in bad for v, bad in zip(pair, alone, strict=True))]
         words = [f"{first.word(one)} and {second.word(other)}" for one, other in every]
@@ -51,8 +53,13 @@ def paired(case: Case, wrong: Callable[[Factor], Sequence[float]]) -> Iterator[F
         yield Factor(both, asked, _Together(case, (first.name, second.name), every), words=words)
 
 
-def _of_pairs(factor: Factor) -> Sequence[float]:
-    return factor.values if factor.words else [value for value in factor.values if value in PAIRED]
+def _of_pairs(case: Case, factor: Factor) -> Sequence[float]:
+    """The values of a factor that are asked about beside those of another one."""
+    if factor.words:
+        return factor.values
+    windows = {f"size {axis} of input 1" for axis in range(2, len(case.template.operands[0].shape))}
+    sizes = WINDOWS if case.template.op in WINDOWED and factor.name in windows else PAIRED
+    return [value for value in factor.values if value in sizes]
 
 
 def around(factor: Factor, value: float) -> Iterator[Factor]:

@@ -21,7 +21,7 @@ class WrongRegion:
 
     `worst_db` is what is left of the signal there, `usual_db` what is left of it otherwise. At its edge a value of the
     factor is wrong, `wrong_at`, and another right, `right_at`; None where none is, or there is no factor. `condition`
-    is what can be read of it in a model; None where it takes the values that go through.
+    is what can be read of it in a model; `unread` says why there is none.
     """
 
     case: str
@@ -33,6 +33,7 @@ class WrongRegion:
     wrong_at: float | None = None
     right_at: float | None = None
     condition: FaultCondition | None = None
+    unread: str = ""
 
     def __str__(self) -> str:
         archs = ", ".join(f"v{arch}" for arch in self.archs if arch)
