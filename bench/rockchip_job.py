@@ -16,7 +16,10 @@ def quantize(request: dict[str, Any]) -> dict[str, Any]:
     What the simulator finds is written to `outputs`; times are processor seconds, up to the file and after it.
     """
     order = request["inputs"]
-    toolkit = RKNN(verbose=True)
+    # As it is by default: verbose=True writes copies of the model into files, which takes up to a quarter of the time.
+    # The tables about layers are in the log of the compiler, too.
+    toolkit = RKNN(verbose=False)
+    os.environ["RKNN_LOG_LEVEL"] = "4"
     toolkit.config(target_platform=request["platform"], quantized_algorithm=request["algorithm"])
     start = time.perf_counter()
     if toolkit.load_onnx(model=request["model"]) != 0:

@@ -31,8 +31,8 @@ _OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
 # A verbose log of a large model has a tenth.
 _LOG_END_BYTES = 16 << 20
 
-# Seconds; a step of a small model in a simulator takes ten times as long. Who has waited for long may wait for that share
-# of it: looking costs processor time, too.
+# Seconds; a step of a small model in a simulator takes ten times as long. Whoever has waited for long waits for this
+# share of it before the next look, which costs processor time, too.
 _BETWEEN_LOOKS, _SHARE_BETWEEN_LOOKS = 0.002, 0.02
 # As often as a terminal shows it.
 _BETWEEN_COUNTS = 0.1

@@ -122,7 +122,11 @@ def test_a_model_that_is_not_read_is_not_compiled(job, tmp_path):
 
 
 PACKAGES = {
-    "torch/__init__.py": "import os\nfrom torch import nn\nos.environ['TORCH_RUNS'] = 'yes'\n",
+    "torch/__init__.py": "import os\nfrom torch import nn\nos.environ['TORCH_RUNS'] = 'yes'\n"
+    "class Tensor(list):\n    def flipped(self): return self[::-1]\n"
+    "from_numpy = lambda array: Tensor(array.tolist())\n"
+    "equal = lambda one, other: isinstance(one, Tensor) and isinstance(other, Tensor) and list(one) == list(other)\n"
+    "arange = lambda start, end: Tensor(range(start, end))\n",
     "torch/nn.py": "",
     "rknn/__init__.py": "",
     "rknn/api/__init__.py": "import torch\nfrom .gdq_quant import GdqQuant\nfrom .toolkit import RKNN\n",
@@ -151,3 +155,25 @@ def test_the_algorithm_that_needs_torch_is_itself_when_it_is_called(tmp_path):
     code = "from rknn.api import GdqQuant; made = GdqQuant(bits=8); import rknn.api.gdq_quant as real\n"
     code += "print(made.bits, type(made) is real.GdqQuant, os.environ.get('TORCH_RUNS'))"
     assert run_in_packages(tmp_path, code) == "8 True yes"
+
+
+COUNTED = "parts = torch.split(torch.arange(24).reshape([2, 3, 4]), [1, 3], dim=2)\n"
+COUNTED += "joined = torch.cat([part.reshape(2, -1) for part in parts], dim=1).reshape([24])\n"
+MOVED = np.split(np.arange(24).reshape(2, 3, 4), [1], axis=2)
+ORDER = np.concatenate([part.reshape(2, -1) for part in MOVED], axis=1).ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "runs"),
+    [
+        ("print(joined.tolist())", ORDER, None),
+        ("print(joined.flipped())", ORDER[::-1], "yes"),
+        ("print(joined[1:])", ORDER[1:], "yes"),
+        ("print(joined == joined)", True, "yes"),
+        ("print(torch.equal(joined, joined))", True, "yes"),
+        ("print(torch.arange(1, 3))", [1, 2], "yes"),
+    ],
+)
+def test_a_rule_that_counts_does_without_torch_and_gets_it_for_anything_else(tmp_path, code, printed, runs):
+    told = run_in_packages(tmp_path, f"import torch\n{COUNTED}{code}\nprint(os.environ.get('TORCH_RUNS'))")
+    assert told.splitlines() == [str(printed), str(runs)]

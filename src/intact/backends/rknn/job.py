@@ -42,6 +42,73 @@ class _LateAlgorithms(_LateModule):
         return lambda *given, **named: getattr(self.run(), name)(*given, **named)
 
 
+class _Numbers:
+    """0, 1, 2, … in some order and shape, as a tensor of torch has them; asked for more than that, it becomes one."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def reshape(self, *shape: Any) -> _Numbers:
+        return _Numbers(self.array.reshape(*shape))
+
+    def tolist(self) -> Any:
+        return self.array.tolist()
+
+    def tensor(self) -> Any:
+        """The tensor itself."""
+        return sys.modules["torch"].from_numpy(self.array)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor(), name)
+
+
+def _as_a_tensor_does(name: str) -> Any:
+    return lambda self, *given: getattr(self.tensor(), name)(*_tensors(given))
+
+
+# Python asks the class for these, not the object.
+for _name in (
+    *("eq", "ne", "lt", "le", "gt", "ge", "len", "iter", "getitem", "bool", "int", "index", "array", "contains"),
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod"),
+):
+    setattr(_Numbers, f"__{_name}__", _as_a_tensor_does(f"__{_name}__"))
+
+
+def _tensors(given: Any) -> Any:
+    """What was given to a function, with tensors in the place of numbers."""
+    if isinstance(given, (list, tuple)):
+        return type(given)(map(_tensors, given))
+    return given.tensor() if isinstance(given, _Numbers) else given
+
+
+class _LateTorch(_LateModule):
+    """Torch, which a rule of the compiler uses to count: how elements move through Split, Reshape and Concat.
+
+    For that it need not be there. Whatever is called in another way is torch's own.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name.startswith("__") or isinstance(found, (type, ModuleType)) or not callable(found):
+            return found
+        return lambda *given, **named: found(*_tensors(given), **{key: _tensors(one) for key, one in named.items()})
+
+    def arange(self, *given: Any, **named: Any) -> Any:
+        if len(given) == 1 and isinstance(given[0], int) and not named:
+            return _Numbers(np.arange(given[0], dtype=np.int64))
+        return self.__getattr__("arange")(*given, **named)
+
+    def split(self, tensor: Any, sizes: Any, dim: int = 0) -> Any:
+        if isinstance(tensor, _Numbers) and isinstance(sizes, list) and sum(sizes) == tensor.array.shape[dim]:
+            return tuple(map(_Numbers, np.split(tensor.array, np.cumsum(sizes)[:-1], axis=dim)))
+        return self.__getattr__("split")(tensor, sizes, dim=dim)
+
+    def cat(self, tensors: Any, dim: int = 0, **named: Any) -> Any:
+        if not named and all(isinstance(tensor, _Numbers) for tensor in tensors):
+            return _Numbers(np.concatenate([tensor.array for tensor in tensors], axis=dim))
+        return self.__getattr__("cat")(tensors, dim=dim, **named)
+
+
 def _leave_torch_for_later() -> None:
     """Have the toolkit's imports leave torch out until it is used.
 
@@ -52,7 +119,7 @@ def _leave_torch_for_later() -> None:
     if package is None:
         return
     inside = [os.path.join(place, "api") for place in package.submodule_search_locations or ()]
-    for kind, name, places in (_LateModule, "torch", None), (_LateAlgorithms, "rknn.api.gdq_quant", inside):
+    for kind, name, places in (_LateTorch, "torch", None), (_LateAlgorithms, "rknn.api.gdq_quant", inside):
         found = PathFinder.find_spec(name, places)
         if found is not None and name not in sys.modules:
             sys.modules[name] = kind(name)
