@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.backends.rknn.first_products import rewrite_first_products
+from intact.backends.rknn.first_products import rewrite_first_products, rewrite_first_turns
 from intact.model import edit, lowering, normalize, query
 
 # The grid behind them does their work.
@@ -31,6 +31,7 @@ def readable(model: ir.Model) -> ir.Model:
         if node.op_type == "LayerNormalization":
             _say_defaults(node)
     rewrite_first_products(result, names)
+    rewrite_first_turns(result, names)
     return result
 
 
