@@ -151,6 +151,8 @@ def turned(shape, perm, *, computed=False):
     [
         (turned((1, 64, 16), [0, 2, 1]), 4),
         (turned((8, 4), [1, 0]), 4),
+        (turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 4),
+        (turned((2, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 5),
         (turned((1, 2, 8, 4), [0, 2, 3, 1]), 4),
         (turned((1, 64, 16), [0, 2, 1], computed=True), 3),
     ],
@@ -168,5 +170,6 @@ def test_a_transpose_of_an_input_is_in_four_dimensions_and_the_numbers_stay(mode
 @pytest.mark.rknn
 def test_the_compiler_ends_on_a_transpose_of_an_input(tmp_path):
     platform = platform_of(Device.of(load_target("rknn"), 100.0, {}))
-    path = io.save(readable(turned((1, 64, 16), [0, 2, 1])), tmp_path / "m.onnx")[0]
-    assert client.compile_rknn(path, None, platform, timeout=60.0).error is None
+    for model in (turned((1, 64, 16), [0, 2, 1]), turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4])):
+        path = io.save(readable(model), tmp_path / "m.onnx")[0]
+        assert client.compile_rknn(path, None, platform, timeout=60.0).error is None

@@ -1,7 +1,7 @@
 """Integer products and turns at the inputs of a model, in the forms that the compiler gives to others by itself.
 
-Rockchip's compiler does not end on products of several rows, nor on a Transpose in fewer than four dimensions: it adds
-and removes the same Reshape for ever (rknn-toolkit2 2.5.0).
+Rockchip's compiler does not end on products of several rows, nor on a Transpose in other than four dimensions: it
+adds and removes the same Reshape for ever (rknn-toolkit2 2.5.0).
 """
 
 from __future__ import annotations
@@ -42,17 +42,24 @@ def rewrite_first_turns(model: ir.Model, names: edit.Names) -> None:
 
 
 def _input_grid(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
-    """The nodes that bring an input to a grid and back, if a node of fewer than four dimensions reads that."""
+    """The nodes that bring an input to a grid and back, if a node reads that in other than four dimensions."""
     value = node.inputs[0]
     back = None if value is None else value.producer()
     if value is None or back is None or back.op_type != "DequantizeLinear" or back.inputs[0] is None:
         return None
     there, shape = back.inputs[0].producer(), query.static_shape(value)
-    if there is None or there.op_type != "QuantizeLinear" or shape is None or len(shape) >= _RANK:
+    if there is None or there.op_type != "QuantizeLinear" or shape is None:
+        return None
+    if len(shape) == _RANK or len(_long(shape)) > _RANK:
         return None
     x, scale = there.inputs[:2]
     one_grid = query.is_constant(scale) and query.known_constant(scale).ndim == 0
     return (there, back) if x is not None and x.is_graph_input() and one_grid else None
+
+
+def _long(shape: Sequence[int]) -> list[int]:
+    """The axes that have more than one value."""
+    return [axis for axis, size in enumerate(shape) if size != 1]
 
 
 def _is_first(node: ir.Node) -> bool:
@@ -125,10 +132,12 @@ class _Rewriting:
     def turn(self, there: ir.Node, back: ir.Node) -> None:
         """The same Transpose in four dimensions, behind a grid in as many."""
         shape = query.known_shape(there.inputs[0])
-        more = _RANK - len(shape)
+        kept = _long(shape)
+        more = _RANK - len(kept)
         usual = tuple(reversed(range(len(shape))))
-        order = [*range(more), *(axis + more for axis in query.ints(self.node, "perm", default=usual))]
-        pixels = self._reshaped(there.inputs[0], (*[1] * more, *shape), "pixels")
+        turned = [kept.index(axis) + more for axis in query.ints(self.node, "perm", default=usual) if axis in kept]
+        order = [*range(more), *turned]
+        pixels = self._reshaped(there.inputs[0], (*[1] * more, *(shape[axis] for axis in kept)), "pixels")
         levels = self._added("QuantizeLinear", [pixels, *there.inputs[1:]], "levels")
         levels.dtype = there.outputs[0].dtype
         values = self._added("DequantizeLinear", [levels, *back.inputs[1:]], "values")
