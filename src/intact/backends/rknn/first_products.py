@@ -139,7 +139,8 @@ class _Rewriting:
         order = [*range(more), *turned]
         pixels = self._reshaped(there.inputs[0], (*[1] * more, *(shape[axis] for axis in kept)), "pixels")
         levels = self._added("QuantizeLinear", [pixels, *there.inputs[1:]], "levels")
-        levels.dtype = there.outputs[0].dtype
+        zero = query.input_(there, 2)
+        levels.dtype = ir.DataType.UINT8 if zero is None else zero.dtype
         values = self._added("DequantizeLinear", [levels, *back.inputs[1:]], "values")
         self._replace(self._added("Transpose", [values], "turned", perm=order))
 
