@@ -140,7 +140,7 @@ class _Rewriting:
         pixels = self._reshaped(there.inputs[0], (*[1] * more, *(shape[axis] for axis in kept)), "pixels")
         levels = self._added("QuantizeLinear", [pixels, *there.inputs[1:]], "levels")
         zero = query.input_(there, 2)
-        levels.dtype = ir.DataType.UINT8 if zero is None else zero.dtype
+        levels.dtype = (None if zero is None else zero.dtype) or ir.DataType.UINT8
         values = self._added("DequantizeLinear", [levels, *back.inputs[1:]], "values")
         self._replace(self._added("Transpose", [values], "turned", perm=order))
 
