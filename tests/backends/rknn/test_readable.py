@@ -161,3 +161,40 @@ def test_the_compiler_ends_on_products_at_inputs(tmp_path):
     path = io.save(readable(PRODUCTS[0][0]), tmp_path / "m.onnx")[0]
     found = client.compile_rknn(path, None, platform, timeout=60.0)
     assert found.error is None and {layer.type for layer in found.report.layers} == {"INT8"}
+
+
+def turned(shape, perm, *, computed=False):
+    """A Transpose in integers right behind an input, or behind a Relu of it."""
+    net = Net("turned")
+    x = net.input("x", shape)
+    x = net.qdq(net.op("Relu", x) if computed else x, STEP, ZERO)
+    return net.normalized(net.qdq(net.op("Transpose", x, perm=perm), STEP, ZERO))
+
+
+@pytest.mark.parametrize(
+    ("model", "rank"),
+    [
+        (turned((1, 64, 16), [0, 2, 1]), 4),
+        (turned((8, 4), [1, 0]), 4),
+        (turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 4),
+        (turned((2, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 5),
+        (turned((1, 2, 8, 4), [0, 2, 3, 1]), 4),
+        (turned((1, 64, 16), [0, 2, 1], computed=True), 3),
+    ],
+)
+def test_a_transpose_of_an_input_is_in_four_dimensions_and_the_numbers_stay(model, rank):
+    found = readable(model)
+    [node] = [node for node in found.graph if node.op_type == "Transpose"]
+    assert len(node.attributes["perm"].as_ints()) == rank
+    assert sum(node.op_type == "QuantizeLinear" for node in found.graph) == 2
+    feeds = {"x": RNG.uniform(-1, 1, model.graph.inputs[0].shape.numpy()).astype(np.float32)}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert np.array_equal(expected, got)
+
+
+@pytest.mark.rknn
+def test_the_compiler_ends_on_a_transpose_of_an_input(tmp_path):
+    platform = platform_of(Device.of(load_target("rknn"), 100.0, {}))
+    for model in (turned((1, 64, 16), [0, 2, 1]), turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4])):
+        path = io.save(readable(model), tmp_path / "m.onnx")[0]
+        assert client.compile_rknn(path, None, platform, timeout=60.0).error is None

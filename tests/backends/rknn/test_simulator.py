@@ -19,15 +19,18 @@ from intact.search.debug.device import DeviceComparison
 from intact.settings.config import BuildConfig
 from intact.targets.registry import load_target
 from tests.builder import Net
-from tests.zoo import data, depthwise_cnn, residual_cnn
+from tests.zoo import ZOO, data, depthwise_cnn, residual_cnn
 from tests.zoo.large import mobilenet_v2, resnet50
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MODELS = {
     "residual_cnn": residual_cnn,
     "depthwise_cnn": depthwise_cnn,
     "resnet50": partial(resnet50, image=64, width=16),
     "mobilenet_v2": partial(mobilenet_v2, image=64, width=0.25),
-    "digits_cnn": partial(onnx.load, Path(__file__).parents[3] / "examples/digits_cnn/model.onnx"),
+    "vit": ZOO["vit"],
+    "bert": ZOO["bert"],
+    **{path.parent.name: partial(onnx.load, path) for path in sorted(EXAMPLES.glob("*/model.onnx"))},
 }
 CHIPS = ("rk3588", "rk3576", "rk3566", "rv1106")
 SHORT = ("depthwise_cnn", "rk3588")
@@ -38,6 +41,9 @@ EVERY = [
 ]
 # Half a step more or less in float is a step of integers; what is left is the rounding of floats.
 STEP = 1.001
+# The compiler looks a Tanh of integers up in a table of fewer points, which is up to two steps off (probed over all
+# inputs: a Sigmoid is not).
+LOOKED_UP = {"Tanh": 2.001}
 
 
 @pytest.mark.rknn
@@ -58,9 +64,10 @@ def test_every_layer_is_within_one_step_of_the_cpu(name, soc, tmp_path):
     compared = DeviceComparison(deployed, sample, RknnSimulator(), device)
     found = compared.errors()
     steps = {error.unit.node: _steps(compared, error) for error in found}
-    convolutions = [error for error in found if "Conv" in error.unit.ops]
-    assert len(convolutions) == sum(node.op_type == "Conv" for node in deployed.graph)
-    assert {node: off for node, off in steps.items() if off > STEP} == {}
+    products = [error for error in found if {"Conv", "Gemm"} & set(error.unit.ops)]
+    assert len(products) == sum(node.op_type in ("Conv", "Gemm") for node in deployed.graph)
+    most = {error.unit.node: max(LOOKED_UP.get(op, STEP) for op in error.unit.ops) for error in found}
+    assert {node: off for node, off in steps.items() if off > most[node]} == {}
 
 
 def _sum(scale):

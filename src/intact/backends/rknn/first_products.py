@@ -1,7 +1,7 @@
-"""Integer products at the inputs of a model, in the forms that the compiler gives to others by itself.
+"""Integer products and turns at the inputs of a model, in the forms that the compiler gives to others by itself.
 
-Rockchip's compiler does not end on those of several rows: it adds and removes the same Reshape for ever
-(rknn-toolkit2 2.5.0).
+Rockchip's compiler does not end on products of several rows, nor on a Transpose in other than four dimensions: it
+adds and removes the same Reshape for ever (rknn-toolkit2 2.5.0).
 """
 
 from __future__ import annotations
@@ -31,6 +31,35 @@ def rewrite_first_products(model: ir.Model, names: edit.Names) -> None:
             _Rewriting(node, names).convolve(weight)
         elif not any(map(query.is_constant, node.inputs)) and len(node.inputs) == 2:
             _Rewriting(node, names).raise_rank()
+
+
+def rewrite_first_turns(model: ir.Model, names: edit.Names) -> None:
+    """Write a Transpose right behind the grid of an input in four dimensions, with the grid behind the Reshape."""
+    for node in [node for node in query.all_nodes(model) if node.op_type == "Transpose"]:
+        grid = _input_grid(node)
+        if grid is not None:
+            _Rewriting(node, names).turn(*grid)
+
+
+def _input_grid(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """The nodes that bring an input to a grid and back, if a node reads that in other than four dimensions."""
+    value = node.inputs[0]
+    back = None if value is None else value.producer()
+    if value is None or back is None or back.op_type != "DequantizeLinear" or back.inputs[0] is None:
+        return None
+    there, shape = back.inputs[0].producer(), query.static_shape(value)
+    if there is None or there.op_type != "QuantizeLinear" or shape is None:
+        return None
+    if len(shape) == _RANK or len(_long(shape)) > _RANK:
+        return None
+    x, scale = there.inputs[:2]
+    one_grid = query.is_constant(scale) and query.known_constant(scale).ndim == 0
+    return (there, back) if x is not None and x.is_graph_input() and one_grid else None
+
+
+def _long(shape: Sequence[int]) -> list[int]:
+    """The axes that have more than one value."""
+    return [axis for axis, size in enumerate(shape) if size != 1]
 
 
 def _is_first(node: ir.Node) -> bool:
@@ -100,6 +129,21 @@ class _Rewriting:
         ]
         self._replace(self._added("MatMul", sides, "product"))
 
+    def turn(self, there: ir.Node, back: ir.Node) -> None:
+        """The same Transpose in four dimensions, behind a grid in as many."""
+        shape = query.known_shape(there.inputs[0])
+        kept = _long(shape)
+        more = _RANK - len(kept)
+        usual = tuple(reversed(range(len(shape))))
+        turned = [kept.index(axis) + more for axis in query.ints(self.node, "perm", default=usual) if axis in kept]
+        order = [*range(more), *turned]
+        pixels = self._reshaped(there.inputs[0], (*[1] * more, *(shape[axis] for axis in kept)), "pixels")
+        levels = self._added("QuantizeLinear", [pixels, *there.inputs[1:]], "levels")
+        zero = query.input_(there, 2)
+        levels.dtype = (None if zero is None else zero.dtype) or ir.DataType.UINT8
+        values = self._added("DequantizeLinear", [levels, *back.inputs[1:]], "values")
+        self._replace(self._added("Transpose", [values], "turned", perm=order))
+
     def _replace(self, found: ir.Value) -> None:
         result = self.node.outputs[0]
         last = self._reshaped(found, query.known_shape(result), "result")
@@ -115,7 +159,9 @@ class _Rewriting:
             self.graph, np.ascontiguousarray(array), self.names.take(f"{self.node.name}_{word}")
         )
 
-    def _added(self, op: str, inputs: Sequence[ir.Value | None], word: str, **attributes: int) -> ir.Value:
+    def _added(
+        self, op: str, inputs: Sequence[ir.Value | None], word: str, **attributes: int | Sequence[int]
+    ) -> ir.Value:
         name = self.names.take(f"{self.node.name}_{word}")
         node = ir.Node("", op, inputs, ir.convenience.convert_attributes(attributes), name=name)
         node.outputs[0].name, node.outputs[0].dtype = self.names.take(f"{name}_output"), ir.DataType.FLOAT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.backends.rknn.first_products import rewrite_first_products
+from intact.backends.rknn.first_products import rewrite_first_products, rewrite_first_turns
 from intact.model import edit, lowering, node_encodings, normalize, query
 
 # The inputs of layers that are biases: the third of each.
@@ -34,6 +34,7 @@ def readable(model: ir.Model) -> ir.Model:
         if node.op_type == "LayerNormalization":
             _say_defaults(node)
     rewrite_first_products(result, names)
+    rewrite_first_turns(result, names)
     for node in list(query.all_nodes(result)):
         if node.op_type in _LAYERS:
             _write_bias_in_float(node, names)
