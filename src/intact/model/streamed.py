@@ -60,7 +60,7 @@ def _name(message: bytes, begin: int, end: int) -> str:
 
 
 def _only(message: bytes, wanted: int, begin: int = 0, end: int | None = None) -> tuple[int, int]:
-    """Where the content of a field begins and ends."""
+    """The begin and the end of the content of a field."""
     spans = _fields(message, begin, len(message) if end is None else end)
     return next((start, stop) for number, start, stop in spans if number == wanted)
 

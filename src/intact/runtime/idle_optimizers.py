@@ -6,10 +6,10 @@ Each sorts the graph before it looks for anything, in a time that grows with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import onnx
+from intact.model.file_nodes import NodeInFile, nodes_of
 
 # The optimizer that makes equal constants one, and the one that makes equal nodes one.
 SHARING = "ConstantSharing"
@@ -72,7 +72,7 @@ _OF_WINDOWS = ("ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransfor
 
 def idle(path: Path) -> tuple[str, ...]:
     """The optimizers that find nothing in the model of a file whose equal constants are one."""
-    nodes = onnx.load(path, load_external_data=False).graph.node
+    nodes = nodes_of(path)
     ops = {node.op_type for node in nodes}
     found = [SHARING, *(name for name, begins in _BEGIN_WITH.items() if not ops & begins)]
     if not _has_equal(nodes):
@@ -84,22 +84,21 @@ def idle(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _has_equal(nodes: Iterable[onnx.NodeProto]) -> bool:
-    """True if two nodes compute the same from the same tensors; the first two of many would."""
+def _has_equal(nodes: Iterable[NodeInFile]) -> bool:
+    """True if two nodes compute the same from the same tensors."""
     seen = set()
     for node in nodes:
-        attributes = tuple(sorted(item.SerializeToString(deterministic=True) for item in node.attribute))
-        key = node.domain, node.op_type, tuple(node.input), attributes
+        key = node._replace(outputs=())
         if key in seen:
             return True
         seen.add(key)
     return False
 
 
-def _has_grids_inside(nodes: Iterable[onnx.NodeProto]) -> bool:
+def _has_grids_inside(nodes: Sequence[NodeInFile]) -> bool:
     """True if there is a DequantizeLinear, or a QuantizeLinear that an optimizer could move to before another node."""
-    computed = {name for node in nodes for name in node.output}
+    computed = {name for node in nodes for name in node.outputs}
     return any(
-        node.op_type == "DequantizeLinear" or (node.op_type == "QuantizeLinear" and node.input[0] in computed)
+        node.op_type == "DequantizeLinear" or (node.op_type == "QuantizeLinear" and node.inputs[0] in computed)
         for node in nodes
     )

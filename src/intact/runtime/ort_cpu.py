@@ -62,22 +62,21 @@ class Session:
     `outputs` may name any tensor, those of bodies as `model.hoisting` says; by default they are the graph's outputs.
     With `profile`, the path that a record's name begins with, the time of every node is recorded until `end_profile`.
     `prepack` says whether kernels may copy weights into an order that they like; those of a large model in memory are
-    read where they are unless it says so. Of the optimizers of a file those in `left_out` do not run.
+    read where they are unless it says so. With names for `optimize`, all optimizers of a file run but these.
     """
 
     def __init__(
         self,
         model_or_path: ir.Model | str | Path,
         *,
-        optimize: bool = False,
+        optimize: bool | tuple[str, ...] = False,
         outputs: Sequence[str] | None = None,
         threads: int = 0,
         profile: Path | None = None,
         prepack: bool | None = None,
-        left_out: Sequence[str] = (),
     ) -> None:
         model = model_or_path
-        options = _options(optimize, threads, inside=outputs is not None)
+        options = _options(bool(optimize), threads, inside=outputs is not None)
         if prepack is None:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
@@ -97,7 +96,7 @@ class Session:
             _hand_over(self._weights, options, shared=not optimize)
             self._session = _create(message, options)
         else:
-            self._session = _create(str(model), options, left_out)
+            self._session = _create(str(model), options, () if isinstance(optimize, bool) else optimize)
         self.inputs = tuple(_port(node) for node in self._session.get_inputs())
         produced = {node.name: _port(node) for node in self._session.get_outputs()}
         self.outputs = tuple(produced[name] for name in (produced if outputs is None else outputs))

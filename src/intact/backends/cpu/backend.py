@@ -63,7 +63,7 @@ class CpuBackend(Backend):
     ) -> list[dict[str, np.ndarray]]:
         """Outputs of the model as it will be deployed: with all optimizations that find something to do in it."""
         is_long = (device.nodes or 0) > MOST_LOADED_TWICE
-        session = ort_cpu.Session(path, optimize=True, left_out=idle_optimizers.idle(path) if is_long else ())
+        session = ort_cpu.Session(path, optimize=idle_optimizers.idle(path) if is_long else True)
         return [session.run(sample) for sample in samples]
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:

@@ -219,7 +219,7 @@ def _is_gone(value: ir.Value) -> bool:
 
 
 def _free_prefix(names: Collection[str | None]) -> str:
-    """What names may begin with that none of these does."""
+    """A beginning of names that none of these has."""
     prefix = "witness/"
     while any((name or "").startswith(prefix) for name in names):
         prefix = f"_{prefix}"
