@@ -74,8 +74,8 @@ def build(asked: argparse.Namespace) -> Record:
     from intact.pipeline import cost_estimate, deployment, mending, stages, verifying
     from intact.pipeline.stages import BuildOptions
     from intact.search.debug.device import first_on_device
-    from intact.search.mending.foreseen import foresee
     from intact.search.mending.mender import mend
+    from intact.search.mending.steering import steer
     from intact.settings.config import BuildConfig
 
     with tempfile.TemporaryDirectory(prefix="price-") as name:
@@ -88,7 +88,7 @@ def build(asked: argparse.Namespace) -> Record:
         rewritten = deployment.rewrite_once(prepared, log)
         Path(name, "out").mkdir()
         deploy = partial(stages.deploy, folder=Path(name, "out"), options=BuildOptions(), log=log)
-        helped = (None, None) if asked.bare else (mend, foresee)
+        helped = (None, None) if asked.bare else (mend, steer)
         compiled, verified = mending.deploy_best(rewritten, deploy, *helped, log)
         verifying.placed_once(compiled, verified, None if asked.bare else first_on_device, log)
         seconds = cpu_seconds() - start

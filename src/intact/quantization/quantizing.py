@@ -295,7 +295,7 @@ def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: R
         from intact.quantization import float16
 
         with events.stage("observe", len(rows)) as advance:
-            half = float16.convert(model, config, rows, only_half=target.halves, progress=advance)
+            half = float16.convert(model, config, rows, device=target, progress=advance)
         result, nodes, notes, kept = half.model, half.nodes, half.notes, half.kept
         stopwatch.lap("calibration")
     else:

@@ -10,9 +10,9 @@ from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
 from intact.search.debug.device import first_on_device
-from intact.search.mending.foreseen import foresee
 from intact.search.mending.learning import Learner
 from intact.search.mending.mender import mend
+from intact.search.mending.steering import steer
 from intact.search.mixed import cheapest
 from intact.search.mixed.room import spend
 from intact.settings.config import BuildConfig
@@ -41,7 +41,7 @@ def build_any(
         options,
         finder=first_on_device,
         mender=mend if learner is None else learner.mend,
-        recaller=foresee if learner is None else learner.recall,
+        recaller=steer if learner is None else learner.recall,
         spender=spend,
     )
     return stages.build(path, config, output, helped, events)

@@ -10,9 +10,10 @@ from intact.errors import IntactError
 from intact.model import io, normalize, shapes
 from intact.pipeline import execution
 from intact.quantization import float16
-from intact.quantization.float16.lift import LiftedOutput, bring_back, lift
+from intact.quantization.float16.lift import LiftedOutput, bring_back, lift, takes_back
 from intact.search.builds import build_any
 from intact.settings.config import BuildConfig, QuantConfig
+from intact.targets.registry import load_target
 
 KERNEL = ", ".join(f"{(i * 7 % 13 - 6) / 600}" for i in range(4 * 4 * 9))
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\nagraph'
@@ -107,7 +108,7 @@ def test_an_output_is_brought_back_within_a_step_and_has_room(low, high, rows):
 
 def convert(model: ir.Model, rows, *, only_half: bool) -> float16.Half:
     config = QuantConfig.from_dict({"activation_type": "float16", "weight_type": "float16"})
-    return float16.convert(model, config, rows, only_half=only_half)
+    return float16.convert(model, config, rows, device=load_target("qnn") if only_half else None)
 
 
 def test_a_device_of_half_precision_gets_all_of_it(rows):
@@ -130,6 +131,13 @@ def test_a_model_without_small_values_is_converted_as_ever(rows):
     assert usual.kept == other.kept and io.to_bytes(usual.model) == io.to_bytes(other.model)
 
 
+def test_a_device_that_does_not_multiply_16_bits_keeps_its_outputs(rows):
+    assert takes_back(load_target("qnn")) and not takes_back(load_target("rknn"))
+    model = small()
+    found = lift(model, ends_of(model, rows), outputs_too=False)
+    assert found is None or not found.outputs
+
+
 @pytest.mark.qnn
 def test_a_strict_build_keeps_small_outputs_on_the_device(rows, tmp_path, monkeypatch):
     path = tmp_path / "small.onnx"
@@ -140,6 +148,6 @@ def test_a_strict_build_keeps_small_outputs_on_the_device(rows, tmp_path, monkey
     built = build_any(path, config, tmp_path / "out")
     compiled = next(row for row in built.accuracy if row.form == "compiled")
     assert compiled.sqnr_db > 40 and not built.placement.cpu_nodes
-    monkeypatch.setattr(float16, "lift", lambda *_: None)
+    monkeypatch.setattr(float16, "lift", lambda *_, **__: None)
     with pytest.raises(IntactError, match="half precision"):
         build_any(path, config, tmp_path / "refused")

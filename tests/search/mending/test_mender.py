@@ -357,7 +357,7 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
     foreseen = build_any(path, config, tmp_path / "foreseen")
     learnt = tmp_path / "learnt.json"
     # The table knows of it, so that builds need not look for it; here they do.
-    monkeypatch.setattr(learning, "foresee", lambda *_: None)
+    monkeypatch.setattr(learning, "steer", lambda *_: None)
     built = build_any(path, config, tmp_path / "mended", learnt=learnt)
 
     compiled = {

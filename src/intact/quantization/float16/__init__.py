@@ -27,7 +27,7 @@ from intact.quantization.float16.keep import (
     watched,
     without_form,
 )
-from intact.quantization.float16.lift import Lifted, bring_back, lift
+from intact.quantization.float16.lift import Lifted, bring_back, lift, takes_back
 from intact.quantization.planning.planner import check_names
 from intact.results import Violation
 from intact.settings.config import QuantConfig
@@ -56,17 +56,17 @@ def convert(
     config: QuantConfig,
     rows: Iterable[Mapping[str, np.ndarray]],
     *,
-    only_half: bool = False,
+    device: Target | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Half:
     """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit.
 
-    For a device that has `only_half` precision, values that are too small for it are lifted by powers of two.
+    For a device that has nothing but half precision, values that are too small for it are lifted by powers of two.
     """
     check_names(model, config)
     forms = _forms(model)
     sketches = watched(model, forms, rows, progress)
-    lifted = _lifted(model, sketches) if only_half else None
+    lifted = _lifted(model, sketches, device) if device is not None and device.halves else None
     if lifted is not None:
         model, forms = lifted.model, _forms(lifted.model)
         sketches = watched(model, forms, rows, lambda: None)
@@ -91,11 +91,12 @@ def _forms(model: ir.Model) -> dict[ir.Node, Form]:
     return {node: form for node in model.graph if (form := form_of(node, opset)) is not None}
 
 
-def _lifted(model: ir.Model, sketches: Mapping[ir.Value, Sketch]) -> Lifted | None:
+def _lifted(model: ir.Model, sketches: Mapping[ir.Value, Sketch], device: Target) -> Lifted | None:
     """The model with small values lifted, where some are too small for half precision and can be."""
     if not any(is_too_small(value, seen) for value, seen in sketches.items()):
         return None
-    return lift(model, {value.name or "": (seen.low, seen.high) for value, seen in sketches.items() if seen.count})
+    ends = {value.name or "": (seen.low, seen.high) for value, seen in sketches.items() if seen.count}
+    return lift(model, ends, outputs_too=takes_back(device))
 
 
 def _told(lifted: Lifted) -> str:

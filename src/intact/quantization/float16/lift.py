@@ -18,6 +18,7 @@ import onnx_ir as ir
 from intact.model import edit, query
 from intact.model.copying import copied
 from intact.quantization.float16.keep import LARGEST, LEAST_NORMAL
+from intact.targets.spec import Target
 
 LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 JOINED = frozenset({"Add", "Concat", "Max", "Min", "Sub", "Sum"})
@@ -32,8 +33,8 @@ HOMOGENEOUS = frozenset(
 SMALL = 0.5
 # Outputs that were not seen may be so many times as large as those that were.
 ROOM = 4.0
-# The greatest integer of 16 bits.
-MOST = 65535
+# The type of the integers that bring outputs back, and the greatest of them.
+WIDE, MOST = "uint16", 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,24 @@ class _Groups:
         self.fixed.add(self.root(value))
 
 
-def lift(model: ir.Model, ends: Mapping[str, tuple[float, float]]) -> Lifted | None:
-    """Lift what is too small by the least and greatest values of tensors; None where nothing can be done about it."""
+def takes_back(target: Target) -> bool:
+    """True if a target multiplies integers of 16 bits, which outputs are brought back with."""
+    spec = target.op("", "Mul")
+    arch = target.arch or 0
+    return spec is not None and any(
+        row.runs == "integer" and row.arch <= arch and all(WIDE in slot.types for slot in (*row.inputs, *row.outputs))
+        for row in spec.signatures
+    )
+
+
+def lift(model: ir.Model, ends: Mapping[str, tuple[float, float]], *, outputs_too: bool = True) -> Lifted | None:
+    """Lift what is too small by the least and greatest values of tensors; None where nothing can be done about it.
+
+    Without `outputs_too`, outputs keep their values, and so does what shares their factor.
+    """
     groups = _groups(model)
+    for value in () if outputs_too else model.graph.outputs:
+        groups.fix(value)
     exponents = _exponents(model, groups, ends)
     if not any(exponents.values()):
         return None

@@ -17,8 +17,8 @@ from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
 from intact.search.debug.units import Units
 from intact.search.mending import mender
 from intact.search.mending.fault_site import FaultSite
-from intact.search.mending.foreseen import foresee
 from intact.search.mending.other_forms import REMEDIES
+from intact.search.mending.steering import steer
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target
 
@@ -45,7 +45,7 @@ class Learner:
         """Apply what the table and what builds learnt about the installed library; None where nothing fits."""
         library = installed_library(target.backend, config.toolchain)
         known = [one for one in lessons.read(self.place) if (one.library, one.arch) == (library, target.arch)]
-        foreseen = foresee(model, rows, target, config)
+        foreseen = steer(model, rows, target, config)
         model, done = (model, []) if foreseen is None else (foreseen.model, list(foreseen.done))
         for tensor, lesson in _sites(model, known, target):
             site = FaultSite(model.clone(), tensor, _seen(model, tensor, rows))

@@ -98,7 +98,7 @@ def _next_forms(comparison: DeviceComparison, aim: Aim) -> list[tuple[_Fault, _F
     errors = [error for error in _errors(comparison) if error.unit.tensor in aim.places]
     wrong = _first_wrong(comparison, errors)
     if wrong is not None:
-        form = _right_form(comparison, wrong.error, aim)
+        form = right_form(comparison, wrong.error, aim)
         return [] if form is None else [(wrong, form)]
     kept = comparison.kept_db()
     if kept is None or _is_enough(kept, aim.goal_db):
@@ -185,10 +185,11 @@ def _drafts(comparison: DeviceComparison, unit: Unit, aim: Aim) -> list[_Untried
             site.model.graph.sort()
             if not aim.refused(site.model):
                 found.append(_UntriedForm(site.model, remedy.__name__, done))
-    return sorted(found, key=lambda draft: round(aim.price(draft.model), PRICED_TO))
+    # Fewer bits cost less, and are no reason to take them.
+    return sorted(found, key=lambda draft: max(1.0, round(aim.price(draft.model), PRICED_TO)))
 
 
-def _right_form(comparison: DeviceComparison, wrong: UnitError, aim: Aim) -> _Form | None:
+def right_form(comparison: DeviceComparison, wrong: UnitError, aim: Aim) -> _Form | None:
     """The first form of a unit that is right where it stands; else the best, if it gains enough."""
     forms: list[_Form] = []
     for draft in _drafts(comparison, wrong.unit, aim):
