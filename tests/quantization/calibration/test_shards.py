@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,17 @@ MODEL = from_text(f"(float[{COLUMNS}, {WIDTH}] x) => (float[{COLUMNS}, {WIDTH}] 
 def rows() -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     return [{"x": rng.normal(size=(COLUMNS, WIDTH)).astype(np.float32)} for _ in range(ROWS)]
+
+
+class Kept:
+    """A watcher that takes its time and keeps what it has seen then."""
+
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray) -> None:
+        time.sleep(0.002)
+        self.rows.append(values.copy())
 
 
 def moments() -> Moments:
@@ -53,6 +66,21 @@ def test_sums_of_shards_are_joined_in_their_order() -> None:
     assert np.array_equal(seen.products[0], by_hand(given)) and seen.rows == ROWS * COLUMNS
     values = np.maximum(np.stack([row["x"] for row in given]), 0)
     assert np.array_equal(channels.reach(), np.maximum(values.max(axis=(0, 1)), 1e-5)) and channels.samples == ROWS
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_row_that_runs_ahead_is_not_written_over_the_one_that_is_looked_at(threads: int) -> None:
+    given, place, seen = rows(), np.empty((COLUMNS, WIDTH), np.float32), {"x": Kept(), "y": Kept()}
+
+    def into_one_place() -> Iterator[dict[str, np.ndarray]]:
+        for row in given:
+            place[:] = row["x"]
+            yield {"x": place}
+
+    session = shards.watched_session(MODEL, seen, threads)
+    shards.watch_rows(session, {name: [one] for name, one in seen.items()}, into_one_place(), threads, lambda: None)
+    assert np.array_equal(seen["x"].rows, [row["x"] for row in given])
+    assert np.array_equal(seen["y"].rows, [np.maximum(row["x"], 0) for row in given])
 
 
 @pytest.mark.parametrize("where", ["threading", pytest.param("local:2", marks=pytest.mark.slow)])

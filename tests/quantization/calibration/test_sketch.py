@@ -147,3 +147,22 @@ def test_no_table_of_a_tensor_outlives_the_choice_of_its_grid():
     resolved = resolve(from_text("(float[1] x) => (float[1] y)", "y = Relu(x)"), plan, seen)
     assert spreads(plan, seen, resolved.tensors)["x"].counts
     assert list(seen["x"]._known) == [grid]
+
+
+@pytest.mark.parametrize("shape", [(1, 96, 64, 64), (700, 384), (300_007,)], ids=["image", "tokens", "prime"])
+def test_a_sample_of_a_large_array_stands_for_all_of_it(shape):
+    values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    seen = sketch_of(values)
+    assert (seen.low, seen.high, seen.count) == (values.min(), values.max(), values.size)
+    assert seen.points()[1].sum() == values.size and (seen.points()[1] >= 0).all()
+    shares = np.array([0.001, 0.1, 0.5, 0.9, 0.999])
+    below = [(values < seen.quantile(share)).mean() for share in shares]
+    # Three deviations of a sample of 30,000, and half a bin.
+    assert np.abs(below - shares).max() < 3 * np.sqrt(0.25 / 30_000) + 0.002
+
+
+def test_every_channel_has_its_share_of_a_sample():
+    # Of tokens with 384 channels every other one is large: a step of two would see only the ones or the others.
+    values = np.tile(np.array([1.0, 100.0], np.float32), (400, 384 // 2))
+    points, counts = sketch_of(values).points()
+    assert counts[points > 50].sum() == pytest.approx(values.size / 2, rel=0.001)

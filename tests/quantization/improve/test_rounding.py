@@ -77,6 +77,28 @@ def test_a_grid_that_clips_has_to_be_better_on_nearly_every_row(gains, taken):
     assert best_candidates(plan, [found]) == {plan.tensors[found.entry]: int(taken)}
 
 
+def test_where_the_best_grid_loses_on_a_row_the_next_that_does_not_is_taken():
+    _, plan, _, found, _ = studied()
+    found.disturbances = [np.array([1.0, 0.1, 0.7])] * 23 + [np.array([1.0, 1.5, 0.7])]
+    assert best_candidates(plan, [found]) == {plan.tensors[found.entry]: 2}
+
+
+def test_a_grid_that_lost_is_tried_no_more_by_the_study_that_decides():
+    (one, plan, _, _, x), cut = studied(), grid.encode(-0.5, 0.5, "uint8", symmetric=False)
+    studies_of_both = {}
+    for decides in (True, False):
+        (study,) = studies(one, plan, rows=3)
+        study.expect((COARSE, cut, FINE), decides=decides)
+        for row in x.reshape(3, 8, 6).astype(F):
+            study.add(row)
+        studies_of_both[decides] = study
+    tried = {decides: np.array(study.disturbances) for decides, study in studies_of_both.items()}
+    assert np.isinf(tried[True][1:, 1]).all() and np.isfinite(tried[True][0]).all() and np.isfinite(tried[False]).all()
+    np.testing.assert_array_equal(tried[True][:, [0, 2]], tried[False][:, [0, 2]])
+    chosen = [best_candidates(plan, [study]) for study in studies_of_both.values()]
+    assert chosen[0] == chosen[1]
+
+
 def test_the_noise_of_the_input_is_that_of_its_grid_in_every_row():
     _, _, resolved, found, x = studied()
     ((key, (encoding, _)),) = resolved.constants.items()

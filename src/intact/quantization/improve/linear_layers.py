@@ -6,6 +6,7 @@ columns out of an activation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -69,17 +70,36 @@ class Convolution:
     def columns(self, x: np.ndarray, most: int) -> np.ndarray:
         kernel = self.shape[2:]
         around = integer.paddings(x.shape[2:], kernel, self.strides, self.dilations, self.pads, self.auto_pad)
-        padded = np.pad(x, ((0, 0), (0, 0), *around)) if any(map(any, around)) else x
-        if set(kernel) == {1}:  # single values, which need no windows
-            steps = tuple(slice(None, None, stride) for stride in self.strides)
-            windows = padded[(slice(None), slice(None), *steps)]
-        else:
-            windows = integer.windows(padded, kernel, self.strides, self.dilations)
-        places = windows.shape[2 : x.ndim]
+        axes = zip(x.shape[2:], kernel, self.strides, self.dilations, around, strict=True)
+        places = [(size + sum(pads) - gap * (taps - 1) - 1) // step + 1 for size, taps, step, gap, pads in axes]
         chosen = np.unravel_index(spread(x.shape[0] * int(np.prod(places)), most), (x.shape[0], *places))
-        index: tuple[np.ndarray | slice, ...] = (chosen[0], slice(None), *chosen[1:])
-        patches = windows[index]
-        return np.moveaxis(patches.reshape(len(patches), self.groups, -1), 1, 0)
+        patches = self._patches(x, chosen, [before for before, _ in around])
+        # [channels, columns, taps] as [groups, columns, channels of the group and taps].
+        grouped = patches.reshape(self.groups, -1, *patches.shape[1:]).swapaxes(1, 2)
+        return grouped.reshape(self.groups, patches.shape[1], -1)
+
+    def _patches(self, x: np.ndarray, chosen: Sequence[np.ndarray], before: Sequence[int]) -> np.ndarray:
+        """The patches at chosen places, as [channels, places, taps]; nothing but what they hold is read.
+
+        Images with zeros around them, and windows over those, would be made for a few patches of each.
+        """
+        count = len(chosen[0])
+        offset, inside = np.zeros((count, 1), np.intp), np.ones((count, 1), bool)
+        for axis, place in enumerate(chosen[1:]):
+            size, taps = x.shape[2 + axis], np.arange(self.shape[2 + axis]) * self.dilations[axis]
+            at = (place * self.strides[axis] - before[axis])[:, None] + taps
+            offset = (offset[:, :, None] * size + at[:, None]).reshape(count, -1)
+            inside = (inside[:, :, None] & ((at >= 0) & (at < size))[:, None]).reshape(count, -1)
+        images = x.reshape(*x.shape[:2], -1)
+        starts = np.searchsorted(chosen[0], np.arange(len(x) + 1))
+        parts = [
+            np.take(image, offset[start:stop], axis=1, mode="clip")
+            for image, start, stop in zip(images, starts, starts[1:], strict=False)
+        ]
+        patches = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        if not inside.all():
+            patches[:, ~inside] = 0
+        return patches
 
 
 def linear(node: ir.Node, weight: np.ndarray, index: int) -> Linear | None:

@@ -160,7 +160,7 @@ def _projection(matrix: np.ndarray, directions: int) -> np.ndarray:
     signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (groups, directions, outputs))
     sums = np.matmul(signs, matrix)
     sums /= np.float32(size * np.sqrt(directions))
-    return sums.transpose(0, 2, 1)
+    return np.asarray(sums.transpose(0, 2, 1))
 
 
 def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
@@ -173,7 +173,7 @@ def best_candidates(plan: QuantPlan, seen: Sequence[Study]) -> dict[str, int]:
 
 
 def _worth_it(disturbances: np.ndarray) -> int:
-    """The candidate that disturbs all rows together least of those that are worth it, or the first, which clips nothing.
+    """Of the candidates that are worth it the one that disturbs all rows least, or the first, which clips nothing.
 
     What clips has to be better on nearly every single row: where a few rows lose what the others gain, there will be
     more of those among the rows that are still to come.
