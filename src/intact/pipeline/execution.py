@@ -139,9 +139,11 @@ def session(
         model_or_path = model = copied(model)
         model.ir_version = upgrade.ir_version_for(model.opset_imports)
     known = reference.runnable(model)
-    if known is not model or not isinstance(model_or_path, Path) or pieces.is_long(model):
+    # ONNX Runtime maps the weights of a file so that it could write to them, which a limit on memory counts in full.
+    is_read_here = pieces.is_long(model) or ort_cpu.is_large(model)
+    if known is not model or not isinstance(model_or_path, Path) or is_read_here:
         return pieces.opened(known, outputs, threads=threads)
-    return ort_cpu.Session(model_or_path, outputs=outputs, threads=threads, prepack=not ort_cpu.is_large(model))
+    return ort_cpu.Session(model_or_path, outputs=outputs, threads=threads)
 
 
 def stream(model_or_path: ir.Model | Path, rows: Iterable[Outputs], *, together: bool = False) -> Iterator[Outputs]:
