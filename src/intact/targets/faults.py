@@ -116,20 +116,29 @@ def _is_of(value: ir.Value | None, ops: Sequence[str]) -> bool:
 
 def precedes(node: ir.Node, ops: Sequence[str]) -> bool:
     """True if the operators stand behind a node, the nearest first, with grids between them."""
+    return _continue(ops, [reader for value in node.outputs for reader in _readers(value)])
+
+
+def _continue(ops: Sequence[str], readers: Sequence[ir.Node]) -> bool:
+    """True if one of the readers is the first operator, and the others stand behind it."""
     if not ops:
         return True
-    readers = [reader for value in node.outputs for reader in _readers(value)]
     if ops[0] == REGRIDDED:
-        return any(reader.op_type == QUANTIZE and precedes(reader, ops[1:]) for reader in readers)
+        grids = [reader for reader in readers if reader.op_type == QUANTIZE]
+        return any(_continue(ops[1:], list(_behind(grid))) for grid in grids)
     return any(reader.op_type == ops[0] and precedes(reader, ops[1:]) for reader in readers)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
     """The nodes that read a value by way of a grid."""
-    written = [node for node in value.consumers() if node.op_type == QUANTIZE]
-    read = [node for one in written for node in one.outputs[0].consumers() if node.op_type == DEQUANTIZE]
-    for node in read:
-        yield from node.outputs[0].consumers()
+    for written in (node for node in value.consumers() if node.op_type == QUANTIZE):
+        yield from _behind(written)
+
+
+def _behind(written: ir.Node) -> Iterator[ir.Node]:
+    """The nodes that read what is written on a grid."""
+    for read in (node for node in written.outputs[0].consumers() if node.op_type == DEQUANTIZE):
+        yield from read.outputs[0].consumers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from intact.backends.probing.atlas import AS_IT_STANDS
 from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import chained
-from intact.backends.probing.judging import is_wrong
+from intact.backends.probing.judging import LEAST_DB, is_wrong
 from intact.backends.probing.models import PROBED, model_of
 from intact.backends.probing.shape_factors import around, paired, shape_factors
 from intact.model import shapes
@@ -103,17 +103,28 @@ def corners(case, region):
 
 
 def sides_of(region):
-    """The last wrong question of a region and the right one nearest to it: the case as it stands, if no other is."""
+    """The last wrong question of a region and the right one nearest to it; None where nothing that was asked is.
+
+    That is the case as it stands, if no other is, unless its result is wrong by itself.
+    """
     asked = question_of(region.case)
     if not region.factor:
         return asked, None
     factor = factor_of(region)
-    return factor.at(region.wrong_at), asked if region.right_at is None else factor.at(region.right_at)
+    if region.right_at is not None:
+        return factor.at(region.wrong_at), factor.at(region.right_at)
+    return factor.at(region.wrong_at), None if is_low(region) else asked
+
+
+def is_low(region):
+    """True if the case as it stands is as bad as what is wrong about it."""
+    return region.usual_db < LEAST_DB
 
 
 def check_edges(chosen):
     """Every region is wrong at its last wrong value, and right at the next one."""
-    sides = [(one, is_so, side) for one in chosen for is_so, side in zip((True, False), sides_of(one), strict=True)]
+    both = [(one, is_so, side) for one in chosen for is_so, side in zip((True, False), sides_of(one), strict=True)]
+    sides = [(one, is_so, side) for one, is_so, side in both if side is not None]
     questions = [Question(case, ARCH, chips.soc_of("qnn", ARCH), numeric=True) for _, _, case in sides]
     answers = [answer for _, answer in asking.ask(probing.library_of("qnn"), questions)]
     found = zip(sides, questions, answers, strict=True)
