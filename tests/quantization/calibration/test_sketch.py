@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.calibration.spread import spreads
@@ -25,8 +26,8 @@ floats = st.floats(width=32)
 arrays = hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=8), elements=floats)
 
 
-def sketch_of(*parts, histogram=True):
-    seen = Sketch(histogram=histogram)
+def sketch_of(*parts, histogram=True, whole=True):
+    seen = Sketch(histogram=histogram, whole=whole)
     for part in parts:
         seen.add(np.asarray(part, np.float32))
     return seen
@@ -149,20 +150,31 @@ def test_no_table_of_a_tensor_outlives_the_choice_of_its_grid():
     assert list(seen["x"]._known) == [grid]
 
 
-@pytest.mark.parametrize("shape", [(1, 96, 64, 64), (700, 384), (300_007,)], ids=["image", "tokens", "prime"])
+@pytest.mark.parametrize("shape", [(1, 96, 128, 128), (2800, 384), (1_200_007,)], ids=["image", "tokens", "prime"])
 def test_a_sample_of_a_large_array_stands_for_all_of_it(shape):
     values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    seen = sketch_of(values)
+    seen = sketch_of(values, whole=False)
     assert (seen.low, seen.high, seen.count) == (values.min(), values.max(), values.size)
     assert seen.points()[1].sum() == values.size and (seen.points()[1] >= 0).all()
     shares = np.array([0.001, 0.1, 0.5, 0.9, 0.999])
     below = [(values < seen.quantile(share)).mean() for share in shares]
-    # Three deviations of a sample of 30,000, and half a bin.
-    assert np.abs(below - shares).max() < 3 * np.sqrt(0.25 / 30_000) + 0.002
+    # Three deviations of a sample of 100,000, and half a bin.
+    assert np.abs(below - shares).max() < 3 * np.sqrt(0.25 / 100_000) + 0.002
 
 
 def test_every_channel_has_its_share_of_a_sample():
     # Of tokens with 384 channels every other one is large: a step of two would see only the ones or the others.
-    values = np.tile(np.array([1.0, 100.0], np.float32), (400, 384 // 2))
-    points, counts = sketch_of(values).points()
+    values = np.tile(np.array([1.0, 100.0], np.float32), (1400, 384 // 2))
+    points, counts = sketch_of(values, whole=False).points()
     assert counts[points > 50].sum() == pytest.approx(values.size / 2, rel=0.001)
+
+
+def test_a_percentile_is_that_of_all_values_of_a_large_tensor():
+    # Of the 100 values beyond it on both sides a sample has a quarter, which says another percentile.
+    values = np.random.default_rng(4).standard_t(3, (1, 1 << 20)).astype(np.float32)
+    grid = PlannedGrid("uint8", symmetric=False, method="percentile")
+    plan = QuantPlan({}, {"x": grid}, {"x": "x"}, {}, (), (), {}, ("x",))
+    model = from_text("(float[1, 1048576] x) => (float[1, 1048576] y)", "y = Relu(x)")
+    seen = observe(model, plan, [{"x": values}])["x"]
+    for share in (0.00005, 0.0005, 0.9995, 0.99995):
+        assert seen.quantile(share) == pytest.approx(np.quantile(values, share), rel=BIN)

@@ -52,7 +52,7 @@ class Observation:
             if tensor is not None:
                 self.sketches[name].add(tensor.numpy())
         empty = {name: sketch for name, sketch in self.sketches.items() if name not in constants}
-        fit = {name: known[name] for name in empty if name in known and known[name].histogram >= empty[name].histogram}
+        fit = {name: known[name] for name, sketch in empty.items() if name in known and known[name].tells(sketch)}
         self.sketches |= fit
         self.missing = [name for name in empty if name not in fit]
 
@@ -82,8 +82,8 @@ def observe(
 ) -> dict[str, Sketch]:
     """A sketch of every tensor that decides a grid, over all `rows`, and of those in `watched` with a histogram."""
     begun = Observation(model, plan, watched=watched)
-    histograms = {name: begun.sketches[name].histogram for name in begun.missing}
-    for seen in _observed(model, histograms, rows, progress):
+    empty = {name: begun.sketches[name] for name in begun.missing}
+    for seen in _observed(model, empty, rows, progress):
         begun.sketches |= {name: begun.sketches[name].merge(sketch) for name, sketch in seen.items()}
     return begun.checked()
 
@@ -150,9 +150,9 @@ def watch(
 class _Observer:
     """The observations of one thread: a sketch of each tensor over the rows that it was given."""
 
-    def __init__(self, session: ort_cpu.Session | None, histograms: Mapping[str, bool]) -> None:
+    def __init__(self, session: ort_cpu.Session | None, empty: Mapping[str, Sketch]) -> None:
         self.session = session.twin() if session is not None else None
-        self.sketches = {name: Sketch(histogram=histogram) for name, histogram in histograms.items()}
+        self.sketches = {name: sketch.fresh() for name, sketch in empty.items()}
 
     def add(self, feeds: Mapping[str, np.ndarray]) -> _Observer:
         for values, _ in shards.seen(self.session, [feeds]):
@@ -166,19 +166,19 @@ class _Observer:
 
 def _observed(
     model: ir.Model,
-    histograms: Mapping[str, bool],
+    empty: Mapping[str, Sketch],
     rows: Iterable[Mapping[str, np.ndarray]],
     progress: Callable[[], None],
 ) -> Iterator[Mapping[str, Sketch]]:
     """The sketches of parts of the rows: those that a thread ran here, or those of a shard on a cluster."""
     threads = ort_cpu.threads() - min(_AT_ONCE, ort_cpu.threads()) + 1
-    empty = {name: [Sketch(histogram=histogram)] for name, histogram in histograms.items()}
-    elsewhere = shards.on_cluster(model, empty, rows, threads, progress)
+    watchers = {name: [sketch] for name, sketch in empty.items()}
+    elsewhere = shards.on_cluster(model, watchers, rows, threads, progress)
     if elsewhere is not None:
         for found in elsewhere:
             yield {name: sketch for name, (sketch,) in found.items()}
         return
-    observers = _observers(model, histograms, rows, progress)
+    observers = _observers(model, empty, rows, progress)
     while observers:
         # Those that were merged are held no longer: together they take as much as a copy of the graph.
         yield observers.pop(0).sketches
@@ -186,17 +186,17 @@ def _observed(
 
 def _observers(
     model: ir.Model,
-    histograms: Mapping[str, bool],
+    empty: Mapping[str, Sketch],
     rows: Iterable[Mapping[str, np.ndarray]],
     progress: Callable[[], None],
 ) -> list[_Observer]:
     """Run the model over `rows`, several at once: sketches merge, whoever has seen which row."""
     count = min(_AT_ONCE, ort_cpu.threads())
     # The threads that run rows compute too.
-    session = shards.session_of(model, histograms, ort_cpu.threads() - count + 1)
+    session = shards.session_of(model, empty, ort_cpu.threads() - count + 1)
     if isinstance(session, SessionInPieces):
-        return [_in_pieces(_Observer(session, histograms), session, rows, progress)]
-    idle = [_Observer(session, histograms) for _ in range(count)]
+        return [_in_pieces(_Observer(session, empty), session, rows, progress)]
+    idle = [_Observer(session, empty) for _ in range(count)]
     busy: deque[Future[_Observer]] = deque()
 
     def wait() -> None:
@@ -229,13 +229,18 @@ def _in_pieces(
 
 
 def _empty_sketches(plan: QuantPlan, watched: Collection[str]) -> dict[str, Sketch]:
-    """One sketch per tensor; it has a histogram if any grid that it decides needs more than extremes."""
-    needs: dict[str, bool] = {}
+    """One sketch per tensor; it has a histogram if any grid that it decides needs more than extremes.
+
+    A percentile is about the few values beyond it, of which a sample has too few: there all values count.
+    """
+    methods: dict[str, set[str]] = {}
     for entry in (*plan.observed, *sorted(watched)):
-        tensor = plan.source(entry)
-        histogram = entry in watched or plan.grids[plan.tensors[entry]].method != "minmax"
-        needs[tensor] = needs.get(tensor, False) or histogram
-    return {tensor: Sketch(histogram=histogram) for tensor, histogram in needs.items()}
+        found = methods.setdefault(plan.source(entry), set())
+        found |= {plan.grids[plan.tensors[entry]].method} if entry in plan.tensors else set()
+        found |= {"watched"} if entry in watched else set()
+    return {
+        tensor: Sketch(histogram=found != {"minmax"}, whole="percentile" in found) for tensor, found in methods.items()
+    }
 
 
 def _refuse_empty(sketches: Mapping[str, Sketch]) -> None:

@@ -2,8 +2,8 @@
 
 Sign, exponent and 7 bits of mantissa make 65,536 bins whose width grows with the value. They need no range
 beforehand, never grow, and merge by addition, so that neither the order of samples nor the way they are shared
-out over processes changes the result. Only exponents that occur are stored. Of a large array so many elements are
-counted as tell its distribution, each for as many as it stands for; extremes are those of all.
+out over processes changes the result. Only exponents that occur are stored. A sketch may count so many
+elements of a large array as tell its distribution, each for as many as it stands for; extremes are those of all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
 # About so many elements of an array are counted, where it has more.
-_COUNTED = 1 << 16
+_COUNTED = 1 << 18
 _BINS = 1 << 16
 _MANTISSAS = 128
 _FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
@@ -32,7 +32,8 @@ _TOP_HALF = 1 if sys.byteorder == "little" else 0
 class Sketch:
     """Counts by bin, extremes and non-finite values of everything that was added.
 
-    Without `histogram` only the extremes are kept, which is all that min–max needs.
+    Without `histogram` only the extremes are kept, which is all that min–max needs. One that is not `whole` counts a
+    sample of large arrays.
     """
 
     histogram: bool = True
@@ -41,6 +42,7 @@ class Sketch:
     count: int = 0
     nonfinite: int = 0
     rows: dict[int, np.ndarray] = field(default_factory=dict)
+    whole: bool = True
     _known: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """Results that were worked out from the sketch as it is now."""
 
@@ -65,7 +67,7 @@ class Sketch:
     def _count(self, flat: np.ndarray, bins: int) -> None:
         """Count values that fall into the first `bins`, but for a negative zero."""
         top = flat.view(np.uint16)[_TOP_HALF::2]
-        step = _step(top.size)
+        step = 1 if self.whole else _step(top.size)
         codes = top[::step]
         chunks = [codes[start : start + _CHUNK] for start in range(0, codes.size, _CHUNK)]
         found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
@@ -94,14 +96,19 @@ class Sketch:
             self.count + other.count,
             self.nonfinite + other.nonfinite,
             {row: counts.copy() for row, counts in self.rows.items()} if both else {},
+            self.whole and other.whole,
         )
         for row, counts in other.rows.items() if both else ():
             merged.rows[row] = merged.rows[row] + counts if row in merged.rows else counts.copy()
         return merged
 
+    def tells(self, other: Sketch) -> bool:
+        """True if all that a sketch like the other tells can be told from this one."""
+        return self.histogram >= other.histogram and self.whole >= other.whole
+
     def fresh(self) -> Sketch:
         """A sketch like this one that has seen nothing."""
-        return Sketch(self.histogram)
+        return Sketch(self.histogram, whole=self.whole)
 
     def join(self, later: Sketch) -> None:
         """Take in all that another has seen."""

@@ -84,6 +84,6 @@ def _seen_again(model: ir.Model, seen: Mapping[str, Sketch], changed: tuple[str,
     for name in changed:
         tensor = model.graph.initializers[name].const_value
         if name in seen and tensor is not None:
-            result[name] = Sketch(histogram=seen[name].histogram)
+            result[name] = seen[name].fresh()
             result[name].add(tensor.numpy())
     return result
