@@ -75,7 +75,7 @@ for _name in (
 
 
 def _tensors(given: Any) -> Any:
-    """What was given to a function, with tensors in the place of numbers."""
+    """The arguments of a function, with tensors in the place of numbers."""
     if isinstance(given, (list, tuple)):
         return type(given)(map(_tensors, given))
     return given.tensor() if isinstance(given, _Numbers) else given
@@ -219,8 +219,8 @@ def _built(request: dict[str, Any], dataset: str | None) -> RKNN | None:
 def _reporting() -> RKNN:
     """The toolkit, whose compiler will print its tables about layers, cycles and memory.
 
-    `RKNN(verbose=True)` would print them, too, and write four copies of the model into files that nobody reads, for a
-    quarter of the time of a ResNet-50. The level of the compiler's log has to be told for each model anew.
+    `RKNN(verbose=True)` would print them, too, and write four copies of the model into files that nobody reads, for up to
+    a quarter of the time. The level of the compiler's log has to be told for each model anew.
     """
     toolkit = RKNN(verbose=False)
     os.environ["RKNN_LOG_LEVEL"] = "4"
