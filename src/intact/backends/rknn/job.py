@@ -219,8 +219,8 @@ def _built(request: dict[str, Any], dataset: str | None) -> RKNN | None:
 def _reporting() -> RKNN:
     """The toolkit, whose compiler will print its tables about layers, cycles and memory.
 
-    `RKNN(verbose=True)` would print them, too, and write four copies of the model into files that nobody reads, for up to
-    a quarter of the time. The level of the compiler's log has to be told for each model anew.
+    `RKNN(verbose=True)` would print them, too, and write four copies of the model into files that nobody reads, for up
+    to a quarter of the time. The level of the compiler's log has to be told for each model anew.
     """
     toolkit = RKNN(verbose=False)
     os.environ["RKNN_LOG_LEVEL"] = "4"
