@@ -41,7 +41,7 @@ from bench.large_models import IMAGE, transformer  # noqa: E402
 from intact.api.quantize import quantize  # noqa: E402
 
 LEAST_SPEEDUP = 1.6
-LAYERS, ROWS = 1, 256
+LAYERS, ROWS = 1, 512
 TURNS = 2
 if len(sys.argv) > 1:
     LAYERS, ROWS = map(int, sys.argv[1:])

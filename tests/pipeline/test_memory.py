@@ -76,7 +76,8 @@ def test_a_node_of_a_long_graph_needs_less():
 
     most = memory.NODES_AT_ONCE
     few, many, more = (graph(nodes) for nodes in (most // 2, 2 * most, 3 * most))
-    assert 40_000 <= (more - many) / most <= 0.5 * (few - memory.PROGRAM) / (most // 2)
+    # 50,000 nodes of convolutions with shortcuts hold 1.96 GB (bench/results/scale.txt).
+    assert 35_000 <= (more - many) / most <= 0.5 * (few - memory.PROGRAM) / (most // 2)
 
 
 def test_weights_outside_the_file_need_no_copy_of_their_own(tmp_path):

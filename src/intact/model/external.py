@@ -1,4 +1,4 @@
-"""Locate the files that a model file names, inside the folders that they may lie in, and check their size.
+"""Locate the files that a model file names, inside the folders that they may lie in, check their size, and write one.
 
 The rule: weights, and the binary of a compiled model, are in an ordinary file inside the folder of the model. Where
 the model itself is a symbolic link (the cache of Hugging Face is made of them), they may also lie right beside the
@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO
 
 import onnx_ir as ir
 
@@ -27,6 +28,10 @@ MOST_DIGITS = 20
 # The file that tensors refer to whose data is elsewhere: empty, so that reading it can only fail. ONNX Runtime wants it
 # to be there.
 NO_CONTENT = Path(__file__).resolve().parents[1] / "py.typed"
+
+# Small tensors (shapes, axes, scales) stay in the file of the model, where shape inference can read them.
+EXTERNAL_MIN_BYTES = 1024
+EXTERNAL_ALIGNMENT = 4096
 
 CONFINED = "a relative path with forward slashes, inside the folder of the model"
 
@@ -159,3 +164,24 @@ def _refused(what: str, reason: str) -> ModelError:
         allowed=CONFINED,
         fix="copy that file into the folder of the model, and save the model with that name",
     )
+
+
+def write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, ir.ExternalTensor]:
+    """Write the larger initializers to `file`; return what stands for them, by number of graph and name."""
+    outside: dict[str, ir.ExternalTensor] = {}
+    for number, graph in enumerate(model.graphs()):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or tensor.nbytes < EXTERNAL_MIN_BYTES or tensor.dtype == ir.DataType.STRING:
+                continue
+            offset = -(-file.tell() // EXTERNAL_ALIGNMENT) * EXTERNAL_ALIGNMENT
+            file.seek(offset)
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.tofile(file)  # file to file, in pieces
+            else:
+                file.write(tensor.tobytes())
+            shape = ir.Shape(tensor.shape.numpy())
+            outside[f"{number}:{value.name}"] = ir.ExternalTensor(
+                location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
+            )
+    return outside

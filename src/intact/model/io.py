@@ -38,9 +38,6 @@ from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
 PROTOBUF_LIMIT = 2**31 - 1
 EXTERNAL_THRESHOLD = 3 * 2**29
-# Small tensors (shapes, axes, scales) stay in the file, where shape inference can read them.
-EXTERNAL_MIN_BYTES = 1024
-EXTERNAL_ALIGNMENT = 4096
 # A session takes a copy of a constant that is smaller in less time than it finds it elsewhere.
 COPIED_BYTES = 1 << 14
 
@@ -105,7 +102,7 @@ def save(
             _write_inside(target, model)
             return (target,)
         with _renamed_when_done(data) as file:
-            outside = _write_weights(model, file, data.name)
+            outside = external.write_weights(model, file, data.name)
         _write_whole(target, _serialize(_message(model, outside)))
         return (target, data)
 
@@ -357,27 +354,6 @@ def _inside(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if type(tensor) is ir.Tensor or not isinstance(tensor, ir.ExternalTensor):
         return _unpacked(tensor)
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
-
-
-def _write_weights(model: ir.Model, file: BinaryIO, location: str) -> dict[str, ir.ExternalTensor]:
-    """Write the larger initializers to `file`; return what stands for them, by number of graph and name."""
-    outside: dict[str, ir.ExternalTensor] = {}
-    for number, graph in enumerate(model.graphs()):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None or tensor.nbytes < EXTERNAL_MIN_BYTES or tensor.dtype == ir.DataType.STRING:
-                continue
-            offset = -(-file.tell() // EXTERNAL_ALIGNMENT) * EXTERNAL_ALIGNMENT
-            file.seek(offset)
-            if isinstance(tensor, ir.ExternalTensor):
-                tensor.tofile(file)  # file to file, in pieces
-            else:
-                file.write(tensor.tobytes())
-            shape = ir.Shape(tensor.shape.numpy())
-            outside[f"{number}:{value.name}"] = ir.ExternalTensor(
-                location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
-            )
-    return outside
 
 
 def _serialize(proto: onnx.ModelProto) -> bytes:

@@ -25,18 +25,17 @@ from intact.settings.memory_size import bytes_of, gigabytes
 # Measured with bench/scale.py: Python with its libraries in this process and in one that loads the result, a node in
 # all forms that are alive at once, and the rows that calibration runs at once, each with its tensors and a copy.
 PROGRAM = 140_000_000
-NODE = 88_000
+NODE = 72_000
 # Of the nodes beyond so many, whose quantized form runs in pieces, one piece is a session at a time.
 NODES_AT_ONCE = pieces.SHORTEST // 2
-NODE_IN_PIECES = 40_000
+NODE_IN_PIECES = 35_000
 ACTIVATIONS = 4
 # The numbers on the way from a weight to its integers are two arrays of float64.
 LARGEST_WEIGHT = 6
 # Results of the largest layer's weight, dequantized: of two forms of the model that run side by side.
 DEQUANTIZED = 4
-# A quantized model that is written: in memory, as a message, and as its bytes; or the copies of the session that runs
-# it as it is deployed, beside that of the rewritten form. Weights that are quantized alone are packed once more.
-QUANTIZED, QUANTIZED_ALONE = 3, 4
+# The copies of the session that runs a quantized model as it is deployed, which reads, holds and packs the weights.
+QUANTIZED = 3
 # Weights in the order that kernels like have gaps.
 PACKED = 1.05
 
@@ -70,8 +69,8 @@ def needed(model: ir.Model, config: BuildConfig) -> MemoryNeed:
     # The session of the model as given packs the weights, unless there are many, and reads those in the file itself.
     given = 0 if ort_cpu.is_large(model) else int(PACKED * every) + inside
     has_grids = quant is not None and quant.activation_type != "float"
-    copies, dequantized = (QUANTIZED, DEQUANTIZED * largest) if has_grids else (QUANTIZED_ALONE, 0)
-    verified = given + int(copies * _share(quant) * every) + dequantized
+    dequantized = DEQUANTIZED * largest if has_grids else 0
+    verified = given + int(QUANTIZED * _share(quant) * every) + dequantized
     effort = "fast" if quant is None else quant.effort
     studied = sum([_moments(tuple(tensor.shape.numpy()), effort) for tensor in tensors])
     nodes = sum(1 for _ in query.all_nodes(model))
