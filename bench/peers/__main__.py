@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench.peers import models, report, store
+from bench.peers import judge, models, report, store
 from bench.peers.environments import ROOT, made
 from bench.peers.measure import Bench, describe, judge_all, measure, note_models, tasks
 from bench.peers.models import Case
@@ -58,7 +58,8 @@ def main() -> int:
     asked = arguments()
     part = asked.quick or asked.model is not None or bool(asked.names) or bool(asked.tools)
     into = asked.into or (OUTPUT if part else ROOT / "bench")
-    bench = Bench(OUTPUT / "envs", OUTPUT / "work", into / "results/peers.json", _say, not asked.no_simulator)
+    simulators = [] if asked.no_simulator else judge.simulators()
+    bench = Bench(OUTPUT / "envs", OUTPUT / "work", into / "results/peers.json", _say, simulators)
     results = store.read(bench.file)
     if not asked.report:
         wanted = [tool for tool in TOOLS if not asked.tools or tool.label in asked.tools]

@@ -11,7 +11,8 @@ from bench.peers.tools import PACKAGES, TOOLS, Tool
 
 # The share of the machine that other programs may use before seconds of the clock mean little.
 QUIET = 0.1
-FAST, NORMAL, FOR_QNN = "intact fast", "intact", "intact for qnn"
+FAST, NORMAL = "intact fast", "intact"
+FOR_QNN, FOR_RKNN = "intact for qnn", "intact for rknn"
 # What a peer has to be better by to count, relative to ours: below it is chance.
 CLEAR = 0.02
 CLEAR_DB = 0.1
@@ -93,9 +94,17 @@ def memory_of(results: Results, model: str, tool: str) -> float | None:
 
 
 def figure_of(results: Results, model: str, tool: str, side: str, figure: str) -> float | None:
-    """A figure of a quantized model on `cpu` or `qnn`."""
+    """A figure of a quantized model on `cpu`, or on the simulator of a device."""
     judged = results.verdict(model, tool)
-    return None if judged is None else getattr(judged, side).get(figure)
+    if judged is None:
+        return None
+    found: float | None = (judged.cpu if side == "cpu" else judged.simulated.get(side, {})).get(figure)
+    return found
+
+
+def simulators(results: Results) -> list[str]:
+    """The devices on whose simulators any model was judged."""
+    return sorted({device for one in results.judged for device in one.simulated})
 
 
 def size_of(results: Results, model: str, tool: str) -> float | None:
@@ -120,8 +129,12 @@ def _optimized_db(results: Results, model: str, tool: str) -> float | None:
     return figure_of(results, model, tool, "cpu", "optimized_db")
 
 
-def _npu_db(results: Results, model: str, tool: str) -> float | None:
+def _qnn_db(results: Results, model: str, tool: str) -> float | None:
     return figure_of(results, model, tool, "qnn", "sqnr_db")
+
+
+def _rknn_db(results: Results, model: str, tool: str) -> float | None:
+    return figure_of(results, model, tool, "rknn", "sqnr_db")
 
 
 def latency_of(results: Results, model: str, tool: str) -> float | None:
@@ -139,7 +152,8 @@ COMPARED: tuple[tuple[str, Figure, str, str, bool], ...] = (
     ("memory", memory_of, NORMAL, "{:.0f} MB", False),
     ("SQNR on the CPU", _cpu_db, NORMAL, "{:.1f} dB", True),
     ("SQNR on the CPU, optimized", _optimized_db, NORMAL, "{:.1f} dB", True),
-    ("SQNR on the NPU's simulator", _npu_db, FOR_QNN, "{:.1f} dB", True),
+    ("SQNR on Hexagon's simulator", _qnn_db, FOR_QNN, "{:.1f} dB", True),
+    ("SQNR on Rockchip's simulator", _rknn_db, FOR_RKNN, "{:.1f} dB", True),
     ("time on ONNX Runtime, of float", latency_of, NORMAL, "{:.2f}", False),
     ("size", size_of, NORMAL, "{:.2f} MB", False),
 )

@@ -1,4 +1,4 @@
-"""The figures of one quantized model: SQNR, accuracy and latency on the CPU, and all of it on the simulator of an NPU.
+"""The figures of one quantized model: SQNR, accuracy and latency on the CPU, and all of it on simulators of NPUs.
 
 `python -m bench.peers.judge FLOAT QUANTIZED TEST LABELS` prints those of the CPU as JSON; LABELS is `-` where there are
 none. It is a process of its own, since a model that another tool wrote may end it.
@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from intact.backends import installed
+from intact.errors import IntactError
 
 ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, np.ndarray]
@@ -40,15 +43,30 @@ def on_cpu(model: Path, quantized: Path, test: Path, labels: Path | None) -> dic
         return {"error": str(error)}
 
 
-def on_simulator(model: Path, quantized: Path, test: Path, folder: Path) -> dict[str, Any]:
-    """The figures on the simulator of a Hexagon NPU, or the error of whoever refuses the model."""
+def simulators() -> list[str]:
+    """The devices whose vendor's compiler and simulator are installed here."""
+    return [name for name in installed.names() if installed.find(name).simulator is not None and _is_usable(name)]
+
+
+def _is_usable(device: str) -> bool:
+    try:
+        installed.versions(device)
+    except IntactError:
+        return False
+    return True
+
+
+def on_simulator(device: str, model: Path, quantized: Path, test: Path, folder: Path) -> dict[str, Any]:
+    """The figures on the simulator of an NPU, or the error of whoever refuses the model."""
     place, rows = folder / "compiled", folder / "simulated.npz"
     shutil.rmtree(place, ignore_errors=True)
     with np.load(test) as arrays:
         np.savez(rows, **{name: arrays[name][:SIMULATED_ROWS] for name in arrays.files})
+    deployed = place / f"model{installed.find(device).suffix}"
+    options = ("--device", device, "--no-strict", "--data", rows)
     try:
-        built = json.loads(_intact("compile", quantized, "--device", "qnn", "--no-strict", "-o", place, "--data", rows))
-        compared = json.loads(_intact("verify", model, place / "model.onnx", "--test-data", rows))
+        built = json.loads(_intact("compile", quantized, *options, "-o", place))
+        compared = json.loads(_intact("verify", model, deployed, "--test-data", rows))
     except Refused as error:
         return {"error": str(error)}
     finally:

@@ -46,13 +46,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Folders of environments and of work, the file of results, and True to ask the simulator, which takes long."""
+    """Folders of environments and of work, the file of results, and the devices whose simulators are asked."""
 
     environments: Path
     work: Path
     file: Path
     say: Say
-    simulate: bool = True
+    simulators: Sequence[str] = ()
 
 
 def describe(bench: Bench, made: dict[str, Environment], results: Results) -> None:
@@ -174,23 +174,28 @@ def _contents(result: Path) -> tuple[str, int]:
 def judge_all(bench: Bench, cases: Sequence[Case], tools: Sequence[Tool], results: Results) -> None:
     """Judge the models of the tables as far as they have not been judged yet, on the CPU first, which is quicker."""
     pairs = [(case, tool) for case in cases for tool in tools]
-    for case, tool in pairs:
-        _judge(bench, case, tool, results, simulate=False)
-    for case, tool in pairs if bench.simulate else ():
-        _judge(bench, case, tool, results, simulate=True)
+    for device in (None, *bench.simulators):
+        for case, tool in pairs:
+            # Settings for one device say nothing about another.
+            if device is None or tool.device in ("", device):
+                _judge(bench, case, tool, results, device)
 
 
-def _judge(bench: Bench, case: Case, tool: Tool, results: Results, *, simulate: bool) -> None:
+def _judge(bench: Bench, case: Case, tool: Tool, results: Results, device: str | None) -> None:
+    """Judge a model on the simulator of a device, or on the CPU."""
     runs, known = results.of(case.name, tool.label, case.counts[0]), results.verdict(case.name, tool.label)
     quantized = result_of(bench, case, tool, case.counts[0])
-    if not runs or runs[-1].error or not quantized.exists() or (known and (known.qnn or not simulate)):
+    is_known = known is not None and (device is None or device in known.simulated)
+    if is_known or not runs or runs[-1].error or not quantized.exists():
         return
     cpu = known.cpu if known else judge.on_cpu(case.model, quantized, case.test, case.labels)
-    qnn = judge.on_simulator(case.model, quantized, case.test, quantized.parent) if simulate else {}
-    found = Judged(case.name, tool.label, runs[-1].sha256, cpu, qnn)
+    simulated = dict(known.simulated) if known else {}
+    if device is not None:
+        simulated[device] = judge.on_simulator(device, case.model, quantized, case.test, quantized.parent)
+    found = Judged(case.name, tool.label, runs[-1].sha256, cpu, simulated)
     results.judged = [*(one for one in results.judged if one is not known), found]
     store.write(bench.file, results)
-    bench.say(f"{case.name} {tool.label}: CPU {json.dumps(cpu)}, NPU {json.dumps(qnn)}")
+    bench.say(f"{case.name} {tool.label}: {device or 'CPU'} {json.dumps(simulated[device] if device else cpu)}")
 
 
 def note_models(cases: Sequence[Case], results: Results) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.peers import figures, plots
@@ -13,6 +14,7 @@ from bench.peers.tools import LEFT_OUT, Tool
 
 ROOT = Path(__file__).resolve().parents[2]
 NONE = "–"
+SIMULATORS = {"qnn": "the simulator of a Hexagon NPU", "rknn": "the simulator of a Rockchip NPU"}
 
 
 def write(folder: Path, results: Results) -> None:
@@ -33,8 +35,7 @@ def page(results: Results) -> str:
         _reading(results),
         "## Where we lose",
         _losses(results),
-        "## On the simulator of a Hexagon NPU",
-        _simulated(results),
+        *(part for device in figures.simulators(results) for part in _simulated(results, device)),
         "## Memory",
         _table(results, _general(results), _memory_cell, "peak MB"),
         *(f"![{words}](results/{name})" for name, words in plots.captions(results).items()),
@@ -55,7 +56,7 @@ def page(results: Results) -> str:
 
 def _general(results: Results) -> list[Tool]:
     """The tools without those that are for one device."""
-    return [tool for tool in figures.ran(results) if not tool.label.endswith("for qnn")]
+    return [tool for tool in figures.ran(results) if not tool.device]
 
 
 def first_table(results: Results) -> str:
@@ -124,13 +125,14 @@ def _kernels(results: Results) -> str:
     return ""
 
 
-def _npu_cell(results: Results, model: str, tool: str) -> str:
+def _npu_cell(device: str, results: Results, model: str, tool: str) -> str:
     judged = results.verdict(model, tool)
-    if judged is None or not judged.qnn:
+    found = {} if judged is None else judged.simulated.get(device, {})
+    if not found:
         return NONE
-    if "error" in judged.qnn:
+    if "error" in found:
         return "refused"
-    return f"{_bold(judged.qnn['sqnr_db'], None)} dB, {judged.qnn['npu_nodes']} of {judged.qnn['nodes']}"
+    return f"{_bold(found['sqnr_db'], None)} dB, {found['npu_nodes']} of {found['nodes']}"
 
 
 def _table(results: Results, tools: Sequence[Tool], cell: Callable[[Results, str, str], str], corner: str) -> str:
@@ -204,21 +206,23 @@ def _losses(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def _simulated(results: Results) -> str:
+def _simulated(results: Results, device: str) -> list[str]:
+    """What the simulator of a device makes of every quantized model."""
     words = (
-        "Each quantized model is compiled by `intact compile --device qnn --no-strict`, which brings models of other "
-        "tools to the form that the device takes where no number changes by it, and compared by `intact verify`: SQNR "
-        "of the worst output, and compute nodes on the NPU. `for qnn` are the settings of a tool for this device; "
-        "– was not asked."
+        f"Each quantized model is compiled by `intact compile --device {device} --no-strict`, which brings models of "
+        "other tools to the form that the device takes where no number changes by it, and compared by `intact verify`: "
+        f"SQNR of the worst output, and compute nodes on the NPU. `for {device}` are the settings of a tool for this "
+        f"device; {NONE} was not asked."
     )
     refused = [
-        f"- {one.tool}, {results.models[one.model]['title']}: {one.qnn['error']}"
+        f"- {one.tool}, {results.models[one.model]['title']}: {one.simulated[device]['error']}"
         for one in results.judged
-        if "error" in one.qnn and one.model in results.models
+        if "error" in one.simulated.get(device, {}) and one.model in results.models
     ]
-    return "\n\n".join(
-        [words, _table(results, figures.ran(results), _npu_cell, "dB, nodes on the NPU"), *_listed(refused)]
-    )
+    tools = [tool for tool in figures.ran(results) if tool.device in ("", device)]
+    cells = partial(_npu_cell, device)
+    title = SIMULATORS.get(device, f"the simulator of {device}")
+    return [f"## On {title}", words, _table(results, tools, cells, "dB, nodes on the NPU"), *_listed(refused)]
 
 
 def _listed(lines: Sequence[str]) -> list[str]:

@@ -33,13 +33,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The figures of one quantized model, or errors, on the CPU and on the simulator, if that was asked."""
+    """The figures of one quantized model, or errors, on the CPU and on the simulator of each device that was asked."""
 
     model: str
     tool: str
     sha256: str
     cpu: dict[str, Any]
-    qnn: dict[str, Any]
+    simulated: dict[str, dict[str, Any]]
 
 
 @dataclass(slots=True)

@@ -30,6 +30,11 @@ class Tool:
         """True of intact."""
         return self.package == ROOT_PACKAGE
 
+    @property
+    def device(self) -> str:
+        """The device that the settings are for; empty where they are for none."""
+        return self.label.partition(" for ")[2]
+
 
 _ORT = ("onnxruntime==1.31.1", "onnx==1.23.2")
 
@@ -51,9 +56,10 @@ PACKAGES = {
 LEFT_OUT = {"olive-ai": "its static quantization of ONNX models is a call of onnxruntime.quantization.quantize_static"}
 
 TOOLS = (
-    Tool("intact fast", "intact", "by_intact", "cpu fast"),
-    Tool("intact", "intact", "by_intact", "cpu normal"),
-    Tool("intact for qnn", "intact", "by_intact", "qnn normal"),
+    Tool("intact fast", "intact", "by_intact", "cpu uint8 fast"),
+    Tool("intact", "intact", "by_intact", "cpu uint8 normal"),
+    Tool("intact for qnn", "intact", "by_intact", "qnn uint8 normal"),
+    Tool("intact for rknn", "intact", "by_intact", "rknn int8 normal"),
     Tool("ORT MinMax", "onnxruntime", "by_onnxruntime", "MinMax"),
     Tool("ORT Percentile", "onnxruntime", "by_onnxruntime", "Percentile"),
     Tool("ORT Entropy", "onnxruntime", "by_onnxruntime", "Entropy"),

@@ -32,7 +32,8 @@ def results(*runs: Run, judged: tuple[Judged, ...] = ()) -> Results:
 
 def kept(tool: str, decibels: float) -> Judged:
     figure = {"sqnr_db": decibels, "optimized_db": 40.0, "latency_ratio": 1.0, "float_ms": 1.0}
-    return Judged("small", tool, "a", figure, {"sqnr_db": decibels, "npu_nodes": 1, "nodes": 1})
+    simulated = {"sqnr_db": decibels, "npu_nodes": 1, "nodes": 1}
+    return Judged("small", tool, "a", figure, dict.fromkeys(("qnn", "rknn"), simulated))
 
 
 def test_the_page_is_what_the_raw_figures_give():
@@ -99,6 +100,37 @@ def test_an_effort_that_was_wasted_is_told(fast, said):
 def test_a_tool_that_fails_is_quoted():
     page = report.page(results(RUN, replace(RUN, tool="NNCF", error="ValueError: opset 9")))
     assert "| fails |" in page and "- NNCF, a small model: ValueError: opset 9" in page
+
+
+def test_each_simulator_has_a_table_without_the_tools_that_are_for_another_device():
+    tools = ("intact", "intact for qnn", "intact for rknn")
+    page = report.page(
+        results(*(replace(RUN, tool=tool) for tool in tools), judged=tuple(kept(tool, 40.0) for tool in tools))
+    )
+    for title, own, other in (("Hexagon", "qnn", "rknn"), ("Rockchip", "rknn", "qnn")):
+        part = page.partition(f"## On the simulator of a {title} NPU")[2].partition("\n## ")[0]
+        assert f"| intact | intact for {own} |" in part and f"intact for {other}" not in part
+
+
+def test_a_model_is_judged_on_every_simulator_once_but_for_settings_of_other_devices(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(measure.judge, "on_cpu", lambda *_: {"sqnr_db": 40.0})
+    monkeypatch.setattr(measure.judge, "on_simulator", lambda device, *_: asked.append(device) or {"sqnr_db": 40.0})
+    bench = measure.Bench(tmp_path, tmp_path, tmp_path / "raw.json", lambda _: None, ("qnn", "rknn"))
+    case = Case("small", "small", tmp_path, {24: tmp_path}, tmp_path, None)
+    tools = [tool for tool in TOOLS if tool.label in ("intact", "intact for qnn")]
+    for tool in tools:
+        path = measure.result_of(bench, case, tool, 24)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    found = results(*(replace(RUN, tool=tool.label) for tool in tools))
+    for _ in range(2):
+        measure.judge_all(bench, [case], tools, found)
+    assert asked == ["qnn", "qnn", "rknn"]
+    assert {one.tool: list(one.simulated) for one in found.judged} == {
+        "intact for qnn": ["qnn"],
+        "intact": ["qnn", "rknn"],
+    }
 
 
 def test_the_same_bytes_are_claimed_of_two_runs_only():

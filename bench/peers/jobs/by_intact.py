@@ -1,4 +1,4 @@
-"""intact.quantize: uint8, for the device and with the effort that the setting names."""
+"""intact.quantize, for the device, with the precision and with the effort that the setting names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import intact
 
 
 def quantize(job: Job) -> None:
-    device, effort = job.setting.split()
-    intact.quantize(job.model, output=job.result, device=device, precision="uint8", effort=effort, data=job.data)
+    device, precision, effort = job.setting.split()
+    intact.quantize(job.model, output=job.result, device=device, precision=precision, effort=effort, data=job.data)
 
 
 run(quantize)
