@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.numbers.encoding import encode, round_to_grid
-from intact.quantization.calibration.ranges import METHODS, range_of
+from intact.quantization.calibration.ranges import METHODS, range_of, worth_trying
 from intact.quantization.calibration.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.ranges.tails import with_tails
@@ -100,6 +100,20 @@ def test_mse_is_as_good_as_a_brute_force_search_on_the_values(name, dtype, symme
     best = min(ends, key=lambda ends: real_error(sample, ends, dtype, symmetric))
     found = real_error(values, chosen("mse", values, dtype, symmetric), dtype, symmetric)
     assert found <= 1.06 * real_error(values, best, dtype, symmetric)
+
+
+@every_tensor
+@every_grid
+def test_the_first_range_to_try_on_layers_has_room_for_what_tails_promise(name, dtype, symmetric):
+    """Where nothing is worth clipping, more effort must not end at the last value that was seen."""
+    seen, grid = sketch_of(TENSORS[name]), PlannedGrid(dtype, symmetric, "auto")
+    first, *others = worth_trying(grid)
+    if dtype in FINE:
+        assert (first, others) == ("auto", [])
+        return
+    assert range_of(seen, replace(grid, method=first)) == with_tails(seen, grid)
+    assert others == ["percentile", "entropy", "mse"]
+    assert worth_trying(replace(grid, method="minmax")) == ("minmax",)
 
 
 @every_tensor

@@ -13,6 +13,8 @@ output of a few numbers, seen on a few dozen rows, gets room.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from intact.numbers.integer_types import limits
@@ -25,6 +27,15 @@ FASTER_FALL = 1.0
 # The room on each side is at most what was seen of both.
 MOST_ROOM = 1.0
 _ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Unclipped:
+    """Cover all that was seen, and what the tails promise beyond."""
+
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
+        """From the least to the greatest value, with the room that unseen ones are worth."""
+        return with_tails(seen, grid)
 
 
 def with_tails(seen: Sketch, grid: PlannedGrid) -> Range:
