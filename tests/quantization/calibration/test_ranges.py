@@ -116,6 +116,22 @@ def test_the_first_range_to_try_on_layers_has_room_for_what_tails_promise(name, 
     assert worth_trying(replace(grid, method="minmax")) == ("minmax",)
 
 
+@pytest.mark.parametrize(("count", "times"), [(1023, 3.0), (1024, 1.5)])
+def test_16_bits_reach_far_beyond_what_few_values_show(count, times):
+    """Three times the range of a few, a quarter beyond each end of more; below zero only where values were."""
+    values = np.linspace(-1, 1, count, dtype=np.float32)
+    found = chosen("auto", values, "uint16")
+    assert found.high - found.low >= 2 * times if count < 1024 else found.high - found.low < 2 * times
+    assert chosen("auto", values + 1, "uint16").low == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_room_above_is_added_to_the_range_of_every_method(method):
+    seen, grid = sketch_of(TENSORS["normal"]), PlannedGrid("uint8", symmetric=False, method=method)
+    plain, roomy = range_of(seen, grid), range_of(seen, replace(grid, room_above=0.125))
+    assert roomy == Range(plain.low, plain.high + 0.125 * (plain.high - plain.low))
+
+
 @every_tensor
 @every_grid
 def test_auto_clips_only_where_that_is_clearly_better_and_then_as_well_as_any_method(name, dtype, symmetric):

@@ -2,7 +2,8 @@
 
 A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
 its other values drown. The measure is the signal-to-noise ratio of the tensor's bulk on its own grid. On an NPU the
-residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
+residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them. So do outputs
+of which few numbers were seen: the next row's may lie well beyond, and 16 bits have steps to spare for that room.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from intact.numbers.decibels import sqnr_db
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.ranges import range_of
 from intact.quantization.calibration.ranges.error import mean_squared_error
+from intact.quantization.calibration.ranges.tails import SCANTY
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import NORMALIZATIONS
@@ -60,7 +62,7 @@ def rescue(
         return None
     limit = LEAST_DB_OF_AN_NPU if wide else LEAST_DB
     ratios = signal_to_noise(plan, seen)
-    streams = _residual_streams(model) if wide else set()
+    streams = _residual_streams(model) | _scanty_outputs(model, seen) if wide else set()
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
     grids = {plan.tensors[name] for name in noisy}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
@@ -108,6 +110,12 @@ def _residual_streams(model: ir.Model) -> set[str]:
     normalized = _normalized(model)
     embeddings = [value for node in sums for value in node.inputs if value is not None and value not in normalized]
     return {value.name or "" for value in (*(node.outputs[0] for node in sums), *embeddings)}
+
+
+def _scanty_outputs(model: ir.Model, seen: Mapping[str, Sketch]) -> set[str]:
+    """Outputs of which few numbers were seen."""
+    names = (value.name or "" for value in model.graph.outputs)
+    return {name for name in names if name in seen and 0 < seen[name].count < SCANTY}
 
 
 def _normalized(model: ir.Model) -> set[ir.Value]:

@@ -34,7 +34,8 @@ _TRIED: dict[str, RangeMethod] = {"unclipped": Unclipped(), **{n: METHODS[n] for
 
 def range_of(seen: Sketch, grid: PlannedGrid) -> Range:
     """The range that the method of `grid` picks; the same question to the same sketch is answered from memory."""
-    return seen.remember(grid, lambda: (METHODS | _TRIED)[grid.method].range_of(seen, grid))
+    found = seen.remember(grid, lambda: (METHODS | _TRIED)[grid.method].range_of(seen, grid))
+    return Range(found.low, found.high + grid.room_above * (found.high - found.low))
 
 
 def worth_trying(grid: PlannedGrid) -> tuple[str, ...]:
