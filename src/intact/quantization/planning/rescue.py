@@ -8,7 +8,7 @@ of which few numbers were seen: the next row's may lie well beyond, and 16 bits 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,18 +36,31 @@ _WIDER = {"uint8": "uint16", "int8": "int16"}
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """Other types for single nodes, and the tensors that made them necessary, with their SQNR in dB."""
+    """Other types for single nodes, and what made them necessary.
+
+    `tensors` are those that 8 bits do not hold well enough, with their SQNR in dB; `scanty` are outputs of which few
+    numbers were seen.
+    """
 
     types: Mapping[str, str]
     tensors: Mapping[str, float]
+    scanty: Collection[str] = ()
 
     def __str__(self) -> str:
-        worst = min(self.tensors, key=lambda name: self.tensors[name])
-        kind = ", ".join(sorted(set(self.types.values())))
-        return (
-            f"rescue: {len(self.types)} nodes stay in {kind}, because 8 bits cannot hold {len(self.tensors)} tensors "
-            f"(the worst is {worst}, {self.tensors[worst]:.1f} dB); --no-rescue forbids it"
-        )
+        kind, causes = ", ".join(sorted(set(self.types.values()))), []
+        if self.tensors:
+            worst = min(self.tensors, key=lambda name: self.tensors[name])
+            held = f"8 bits cannot hold {_counted(len(self.tensors), 'tensor')}"
+            causes.append(f"{held} (the worst is {worst}, {self.tensors[worst]:.1f} dB)")
+        if self.scanty:
+            causes.append(f"{_counted(len(self.scanty), 'output')} may exceed the few numbers that were seen")
+        stay = "stays" if len(self.types) == 1 else "stay"
+        nodes = f"{_counted(len(self.types), 'node')} {stay} in {kind}"
+        return f"rescue: {nodes}, because {' and '.join(causes)}; --no-rescue forbids it"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rescue(
@@ -62,9 +75,10 @@ def rescue(
         return None
     limit = LEAST_DB_OF_AN_NPU if wide else LEAST_DB
     ratios = signal_to_noise(plan, seen)
-    streams = _residual_streams(model) | _scanty_outputs(model, seen) if wide else set()
+    streams, scanty = (_residual_streams(model), _scanty_outputs(model, seen)) if wide else (set(), set())
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
-    grids = {plan.tensors[name] for name in noisy}
+    scanty = {name for name in scanty if name in ratios and name not in noisy}
+    grids = {plan.tensors[name] for name in (*noisy, *scanty)}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
     types: dict[str, str] = {}
     for node in query.all_nodes(model):
@@ -76,7 +90,7 @@ def rescue(
         if current in _WIDER and any(value in poor for value in touched):
             types[node.name or ""] = _WIDER[current] if wide else FLOAT
     _keep_units_together(model, plan, types)
-    return Rescue(types, noisy) if types else None
+    return Rescue(types, noisy, scanty) if types else None
 
 
 def _has_wider(target: Target) -> bool:
