@@ -117,12 +117,15 @@ def test_the_first_range_to_try_on_layers_has_room_for_what_tails_promise(name, 
 
 
 @pytest.mark.parametrize(("count", "times"), [(1023, 3.0), (1024, 1.5)])
-def test_16_bits_reach_far_beyond_what_few_values_show(count, times):
+def test_16_bits_reach_far_beyond_what_few_values_of_a_result_show(count, times):
     """Three times the range of a few, a quarter beyond each end of more; below zero only where values were."""
     values = np.linspace(-1, 1, count, dtype=np.float32)
-    found = chosen("auto", values, "uint16")
+    result = PlannedGrid("uint16", symmetric=False, method="auto", is_result=True)
+    found = range_of(sketch_of(values), result)
     assert found.high - found.low >= 2 * times if count < 1024 else found.high - found.low < 2 * times
-    assert chosen("auto", values + 1, "uint16").low == 0
+    assert range_of(sketch_of(values + 1), result).low == 0
+    inner = range_of(sketch_of(values), replace(result, is_result=False))
+    assert inner.high - inner.low < 3
 
 
 @pytest.mark.parametrize("method", METHODS)

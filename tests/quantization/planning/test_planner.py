@@ -354,3 +354,14 @@ def test_a_softmax_that_is_the_result_leaves_the_range_of_its_scores_free():
     given = model("float[1,8] x", "float[1,4] y", "s = MatMul(x, w)  y = Softmax(s)", w=weight(8, 4))
     found = plan(given, load_target("qnn"), QuantConfig())
     assert found.grids[found.tensors["s"]].method == "auto"
+
+
+@pytest.mark.parametrize(
+    ("last", "is_result"), [("y = MatMul(x, w)", True), ("y = LayerNormalization(x, g, b)", False)]
+)
+def test_results_may_have_room_but_for_those_of_normalizations(last, is_result):
+    weights = {"w": weight(4, 4), "g": weight(4), "b": weight(4)}
+    names = [name for name in weights if f" {name}" in last]
+    given = model("float[2,4] x", "float[2,4] y", last, **{name: weights[name] for name in names})
+    found = plan(given, load_target("qnn"), QuantConfig())
+    assert [found.grids[found.tensors[tensor]].is_result for tensor in ("x", "y")] == [False, is_result]

@@ -182,6 +182,7 @@ class _Draft:
     skipped: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     unclipped: set[str] = field(default_factory=set)
+    results: set[str] = field(default_factory=set)
     bounded: set[str] = field(default_factory=set)
     saturating: set[str] = field(default_factory=set)
     least_scales: dict[str, float] = field(default_factory=dict)
@@ -198,6 +199,9 @@ class _Draft:
         tensors = [key for key in keys if key]
         if node.op_type in NORMALIZATIONS:
             self.unclipped.update(tensors[:1])
+        else:
+            # NPUs compute normalizations with an error that grows with the grid of their result: that is left as it is.
+            self.results.update(_name(value) for value in node.outputs if value.is_graph_output())
         if node.op_type in SATURATING:
             self.saturating.update(tensors[:1])
         if node.op_type in BOUNDED:
@@ -348,6 +352,7 @@ class _Draft:
             fixed=fixed.pop() if len(fixed) == 1 else None,
             range=next((self.ranges[key] for key in deciding if key in self.ranges and len(deciding) == 1), None),
             bounded=any(key in self.bounded for key in keys),
+            is_result=any(key in self.results for key in keys),
             bounds=hull(self.bounds.get(key) for key in deciding) if self.config.headroom >= MUCH_ROOM else None,
             reach=SATURATED if self.config.headroom >= MUCH_ROOM and self.saturating.intersection(keys) else 0.0,
             headroom=self.config.headroom,
