@@ -60,13 +60,23 @@ Deploy = Callable[[RewrittenModel], tuple[CompiledModel, Verified]]
 
 def shortfall(accuracy: Sequence[Accuracy]) -> float:
     """The dB that the compiled form misses of what it should keep, at its worst output; 0 where it misses nothing."""
-    quantized = {row.output: row.sqnr_db for row in accuracy if row.form == "quantized"}
+    return max(shortfalls(accuracy), default=0.0)
+
+
+def shortfalls(accuracy: Sequence[Accuracy]) -> list[float]:
+    """The dB that each output of the compiled form misses, the worst first, and nothing for one that misses nothing."""
+    quantized = {row.output: row for row in accuracy if row.form == "quantized"}
     missed = [
-        min(_db(quantized[row.output]) - ALLOWED_LOSS_DB, ENOUGH_DB) - _db(row.sqnr_db)
+        min(_db(quantized[row.output].sqnr_db) - ALLOWED_LOSS_DB, ENOUGH_DB) - _kept(row, quantized[row.output])
         for row in accuracy
         if row.form == "compiled" and row.output in quantized and row.equal is None and not row.silent
     ]
-    return max([0.0, *missed])
+    return sorted((lost for lost in missed if lost > 0), reverse=True)
+
+
+def _kept(compiled: Accuracy, quantized: Accuracy) -> float:
+    """The dB that count: none where all values became one, though values far from zero leave many on paper."""
+    return 0.0 if compiled.constant and not quantized.constant else _db(compiled.sqnr_db)
 
 
 def goal(accuracy: Sequence[Accuracy]) -> float:
@@ -144,7 +154,7 @@ def deploy_best(
     """Deploy a model in the form that earlier builds found, or as it is; where that loses much, in a mended one."""
     before = log.mark()
     rewritten, compiled, verified = _deploy_recalled(rewritten, deploy, recaller, log)
-    missed = shortfall(verified.accuracy)
+    missed = shortfalls(verified.accuracy)
     wanted = goal(verified.accuracy)
     found = mend_once(compiled, mender, wanted, log) if missed and mender is not None else None
     if found is not None:
@@ -152,7 +162,7 @@ def deploy_best(
         log.back_to(before)
         try:
             compiled, verified = deploy(found.form)
-            is_better = shortfall(verified.accuracy) < missed
+            is_better = shortfalls(verified.accuracy) < missed
         except IntactError:
             is_better = False  # the target does not take this form
         if is_better:

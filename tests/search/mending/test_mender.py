@@ -248,6 +248,50 @@ def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
         np.testing.assert_allclose(after["y"], before["y"], atol=4e-3)
 
 
+class WrongBehind:
+    """A simulator that runs models on the CPU, and forgets results that come of a node which a condition holds of."""
+
+    def __init__(self, is_wrong: Callable[[ir.Node], bool]) -> None:
+        self.is_wrong = is_wrong
+
+    def run(self, path, samples, device):
+        model = io.load(path)
+        lost = {value.name for value in model.graph.outputs if self.comes_of(value)}
+        return [
+            {n: np.zeros_like(v) if n in lost else v for n, v in row.items()} for row in execution.run(model, samples)
+        ]
+
+    def comes_of(self, value: ir.Value) -> bool:
+        node = value.producer()
+        read = () if node is None else (one for one in node.inputs if one is not None)
+        return node is not None and (self.is_wrong(node) or any(map(self.comes_of, read)))
+
+
+def test_a_place_that_nothing_helps_leaves_none_of_the_others_wrong(monkeypatch):
+    """The first output is wrong for good, and what is behind it is left alone; the second one is mended."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[1,2,2,6] x) => (float[1,2,2,6] y, float[1,2,2,6] z) {
+        a = Cast <to = 10> (x)
+        b = Exp(a)
+        c = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)
+        y = Cast <to = 1> (c)
+        d = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (a)
+        z = Cast <to = 1> (d)
+    }"""
+    model = ir.from_onnx_text(text)
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+
+    def is_wrong(node: ir.Node) -> bool:
+        leaves_pads_out = node.op_type == "AveragePool" and "count_include_pad" not in node.attributes
+        return leaves_pads_out or node.op_type == "Exp"
+
+    monkeypatch.setattr(mending, "simulator_of", lambda target: WrongBehind(is_wrong))
+    mended = mending.mend(model, rows_of("count_pads"), load_target("qnn"), CompileConfig(device="qnn"))
+    assert mended is not None
+    assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
+
+
 class Halves:
     """A simulator with noise 30 dB below each result of a MatMul, unless a Sub before it makes two halves."""
 
@@ -312,8 +356,8 @@ def test_the_goal_leaves_the_device_the_noise_that_is_allowed(quantized, expecte
     assert goal([row("quantized", quantized), row("compiled", 9.0)]) == pytest.approx(expected + 3.0)
 
 
-def row(form: str, db: float | None, output: str = "y") -> Accuracy:
-    return Accuracy(form, "here", output, db, db is None, 1.0, 0.1, 0.01, elements=100)
+def row(form: str, db: float | None, output: str = "y", *, constant: bool = False) -> Accuracy:
+    return Accuracy(form, "here", output, db, db is None, 1.0, 0.1, 0.01, constant=constant, elements=100)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +369,9 @@ def row(form: str, db: float | None, output: str = "y") -> Accuracy:
         ([row("quantized", 25.0), row("compiled", 20.0)], 2.0),
         ([row("quantized", None), row("compiled", None)], 0.0),
         ([row("quantized", 40.0), row("compiled", 39.0), row("quantized", 50.0, "z"), row("compiled", 3.0, "z")], 30.0),
+        # Values far from zero that became one keep many dB and tell nothing, unless they were one before.
+        ([row("quantized", 77.0), row("compiled", 68.0, constant=True)], 33.0),
+        ([row("quantized", 77.0, constant=True), row("compiled", 68.0, constant=True)], 0.0),
     ],
 )
 def test_the_shortfall_is_counted_from_what_a_device_can_keep(rows, expected):
