@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.errors import IntactError
 from intact.model import edit
 from intact.pipeline import execution
-from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
+from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm, Unmended
 from intact.search.debug.device import DeviceComparison, UnitError, run_whole, simulator_of, worst_rows
 from intact.search.debug.units import Unit, Units
 from intact.search.mending.aim import Aim, Rows, aim_of
@@ -60,7 +60,7 @@ class _UntriedForm:
 def mend(
     model: ir.Model, rows: Rows, target: Target, config: CompileConfig, goal_db: float = ENOUGH_DB
 ) -> Mended | None:
-    """Take the first right form of each piece that the compiler gets wrong; None where nothing helped.
+    """Take the first right form of each piece that the compiler gets wrong; None where none is, or nothing can be told.
 
     Where none is wrong and the device still keeps less than `goal_db` of what the CPU computes, its weakest pieces get
     a form that it computes better, one after the other, and then the cheapest get 16 bits.
@@ -70,7 +70,7 @@ def mend(
         return None
     device, taken = execution.device_of(target, config), list[tuple[TakenForm, str]]()
     aim = aim_of(model, rows, target, goal_db, MOST_COST)
-    hopeless = set[str]()
+    hopeless = dict[str, UnitError]()
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
         found = _next_forms(comparison, aim, hopeless)
@@ -84,14 +84,19 @@ def mend(
     if not _is_enough(comparison.kept_db(), goal_db):
         widened = widen_cheapest(model, aim, lambda form: run_whole(form, rows, simulator, device))
         model, done = (model, done) if widened is None else (widened.model, [*done, str(widened)])
-    return Mended(model, tuple(done), tuple(place for place, _ in taken)) if done else None
+    unmended = tuple(Unmended(error.unit.nodes, _unhelped(error)) for error in hopeless.values())
+    return Mended(model, tuple(done), tuple(place for place, _ in taken), unmended) if done or unmended else None
+
+
+def _unhelped(error: UnitError) -> str:
+    return f"{error.unit.node} ({error.unit.op}) keeps {_db(error.own_db)} on the device in every form that was tried"
 
 
 def _is_enough(kept: float | None, goal_db: float) -> bool:
     return kept is None or kept >= goal_db
 
 
-def _next_forms(comparison: DeviceComparison, aim: Aim, hopeless: set[str]) -> list[tuple[_Fault, _Form]]:
+def _next_forms(comparison: DeviceComparison, aim: Aim, hopeless: dict[str, UnitError]) -> list[tuple[_Fault, _Form]]:
     """The next place with the form that it gets, or places: each form is made in the model of the one before it.
 
     It is the first that is wrong and has a better form; those without one are added to the `hopeless`. Where nothing is
@@ -102,7 +107,7 @@ def _next_forms(comparison: DeviceComparison, aim: Aim, hopeless: set[str]) -> l
         form = right_form(comparison, wrong.error, aim)
         if form is not None:
             return [(wrong, form)]
-        hopeless.add(wrong.error.unit.tensor)
+        hopeless[wrong.error.unit.tensor] = wrong.error
         if len(hopeless) == MOST_PLACES:
             break
     if hopeless:
