@@ -319,7 +319,8 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
         stateful = fed_rows.with_states(settled.model, inputs.calibration, optimized.config.states)
         if stateful.note:
             log.events.note(stateful.note)
-        result = _quantized(settled, target, config, stateful, log.events)
+        known = quantizing.Known(settled.ranges, types_of_results=optimized.config.compile.io == "quantized")
+        result = _quantized(settled.model, known, target, config, stateful, log.events)
         result = _for_runtime(result, target)
         details.update(
             nodes_quantized=len(result.plan.nodes),
@@ -336,12 +337,17 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
 
 
 def _quantized(
-    settled: Settled, target: Target, config: QuantConfig, stateful: StatefulRows, events: Events
+    model: ir.Model,
+    known: quantizing.Known,
+    target: Target,
+    config: QuantConfig,
+    stateful: StatefulRows,
+    events: Events,
 ) -> quantizing.QuantizedModel:
     """A model in fewer bits; one with state in as many as keep it from drifting."""
 
     def quantize(config: QuantConfig, rows: Rows, events: Events | None = None) -> quantizing.QuantizedModel:
-        return quantizing.quantize(settled.model, target, config, rows, ranges=settled.ranges, events=events)
+        return quantizing.quantize(model, target, config, rows, known=known, events=events)
 
     if not stateful.states or not config.has_grids:
         return quantize(config, stateful.rows, events)
@@ -351,7 +357,7 @@ def _quantized(
     config = drift.roomy(config)
     if not config.rescue:
         return quantize(config, stateful.rows, events)
-    steps = drift.steps_of(settled.model, stateful.sequence, stateful.states)
+    steps = drift.steps_of(model, stateful.sequence, stateful.states)
     ways = drift.trials(steps, quantize, stateful.rows, npu=target.npu)
     return drift.steadied(steps, config, partial(quantize, rows=stateful.rows, events=events), ways, target)
 
