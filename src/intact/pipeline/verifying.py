@@ -15,7 +15,7 @@ from intact import data
 from intact.errors import IntactError, ModelError
 from intact.events import Log
 from intact.model import query, randomness
-from intact.model.activation_grids import layers_apart, left_unrounded
+from intact.model.activation_grids import ActivationGrid, layers_apart, left_unrounded
 from intact.model.garbage_pause import tidy
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
@@ -198,7 +198,7 @@ def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> 
         log.events.note(f"{shown}, layers are compared one by one with the float model: all of them would take long")
     rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
     with log.events.stage("compare the layers", len(rows)) as advance:
-        right = _right_tensors(prepared, quantized, errors, rows, log)
+        right = _right_tensors(prepared, quantized, list(grids.values()), errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
     spreads = {} if prepared.twin is None else prepared.twin.spreads
@@ -208,6 +208,7 @@ def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> 
 def _right_tensors(
     prepared: PreparedModel,
     quantized: WatchedModel,
+    grids: Sequence[ActivationGrid],
     errors: Sequence[layer_errors.GridErrors],
     rows: Sequence[data.Feeds],
     log: Log,
@@ -217,7 +218,6 @@ def _right_tensors(
         return
     twin = prepared.twin.model
     tensors = query.values(twin).keys()
-    grids = clipping.watched(prepared.model).values()
     only = None if len(errors) == len(grids) else {one.grid.quantize for one in errors}
     apart = layers_apart(prepared.model, tensors & {grid.base for grid in grids}, only)
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)
