@@ -73,13 +73,16 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         # What is kept of the inside goes before the deployed model comes, which takes much memory if it is long.
         kept = prepared.calibrated and quantized.keeps_inside
         looked = _look_inside(prepared, quantized, log) if kept else _Inside()
+        if kept:
+            tidy(prepared.model)
         rows_done = execution.Furthest(advance)
         forms = (original, *_runners(built, quantized, rows_done.counter(), in_turn=bool(states)))
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
         built.before.running.close()
-        tidy(prepared.model)
-        looked = _look_inside(prepared, quantized, log) if prepared.calibrated and not kept else looked
+        if not kept:
+            tidy(prepared.model)
+            looked = _look_inside(prepared, quantized, log) if prepared.calibrated else looked
         clipped, errors = looked.clipped, looked.errors
         details["clipped"] = [asdict(one) for one in clipped]
         details.update({"layers_compared": looked.compared, "layers": looked.layers} if looked.is_sample else {})

@@ -71,12 +71,14 @@ class Sketch:
         top = flat.view(np.uint16)[_TOP_HALF::2]
         step = 1 if self.whole else _step(top.size)
         codes = top[::step]
-        for row, counts in zip(*_table(codes, bins), strict=True):
+        rows, table = _table(codes, bins)
+        for row, counts in zip(rows, table * step if step > 1 else table, strict=True):
             known = self.rows.get(row)
             if known is None:
-                self.rows[row] = counts * step
+                # A part of the table would keep all of it.
+                self.rows[row] = counts.copy()
             else:
-                known += counts * step
+                known += counts
         # The last stands for those that are left, so that counts add up to the number of values.
         row, mantissa = divmod(int(codes[-1]), _MANTISSAS)
         self.rows[row][mantissa] -= step * codes.size - top.size
