@@ -8,7 +8,7 @@ import pytest
 
 from intact.backends.base import Device
 from intact.backends.rknn import client
-from intact.backends.rknn.backend import platform_of
+from intact.backends.rknn.backend import RknnSimulator, platform_of
 from intact.backends.rknn.readable import OPSET, readable
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.model import io
@@ -230,3 +230,36 @@ def test_a_move_within_one_grid_moves_the_integers(model, integers):
     feeds = {"x": RNG.standard_normal((1, 16, 4, 4)).astype(np.float32)}
     expected, got = ort_cpu.run(model, feeds), ort_cpu.run(found, feeds)
     assert all(np.array_equal(expected[name], got[name]) and np.unique(got[name]).size > 5 for name in expected)
+
+
+def bent(*, on_grid=True):
+    """A Tanh behind a layer, between grids or in front of one alone."""
+    net = Net("bent")
+    x = net.qdq(net.input("x", (1, 16, 4, 4)), STEP, ZERO)
+    return net.normalized(net.qdq(net.op("Tanh", x if on_grid else net.op("Abs", x)), 1 / 128, np.int8(0)))
+
+
+@pytest.mark.parametrize(("on_grid", "halves", "negations"), [(True, True, 2), (True, False, 0), (False, True, 0)])
+def test_a_tanh_between_grids_is_computed_in_half_precision_where_a_chip_has_it(on_grid, halves, negations):
+    model = bent(on_grid=on_grid)
+    found = readable(model, halves=halves)
+    assert [node.op_type for node in found.graph].count("Neg") == negations
+    feeds = {"x": RNG.uniform(-4, 4, (1, 16, 4, 4)).astype(np.float32)}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert np.array_equal(expected, got) and np.unique(got).size > 20
+
+
+@pytest.mark.rknn
+@pytest.mark.parametrize(("soc", "most"), [("rk3588", 1.001), ("rv1106", 2.5)])
+def test_a_tanh_of_every_input_of_eight_bits_is_within_a_step_of_the_cpu(soc, most, tmp_path):
+    """RV1106 has no half precision: there the compiler looks it up."""
+    scale, zero = 0.03, np.int8(-20)
+    net = Net("every")
+    x = net.qdq(net.input("x", (1, 16, 4, 4)), scale, zero)
+    model = net.normalized(net.qdq(net.op("Tanh", x), 2 / 255, np.int8(0)))
+    device = Device.of(load_target("rknn", soc=soc), 100.0, {})
+    path = io.save(model, tmp_path / "m.onnx")[0]
+    feeds = {"x": ((np.arange(-128, 128) - zero) * scale).astype(np.float32).reshape(1, 16, 4, 4)}
+    [expected] = ort_cpu.run(model, feeds).values()
+    [got] = RknnSimulator().run(path, [feeds], device)[0].values()
+    assert np.abs(got - expected).max() / (2 / 255) <= most

@@ -23,10 +23,11 @@ CLIPPING = ("Relu", "Clip")
 OPSET = 19
 
 
-def readable(model: ir.Model) -> ir.Model:
+def readable(model: ir.Model, *, halves: bool = False) -> ir.Model:
     """A copy of `model` in an opset that the compiler reads; readers in integers share no DequantizeLinear with others.
 
-    Products that it does not end on have other forms, and biases are floats. Both forms compute the same.
+    Products that it does not end on have other forms, and biases are floats. Both forms compute the same. A chip with
+    `halves` computes in half precision what it would look up in too coarse a table.
     """
     result = lowering.lowered(model, OPSET)
     normalize.name_nodes(result)
@@ -43,7 +44,25 @@ def readable(model: ir.Model) -> ir.Model:
             _write_bias_in_float(node, names)
         if node.op_type in _MOVES:
             _move_integers(node)
+        if halves and node.op_type == "Tanh" and _is_in_integers(node):
+            _take_off_grids(node, names)
     return result
+
+
+def _take_off_grids(node: ir.Node, names: edit.Names) -> None:
+    """tanh(x) = -tanh(-x): between two that are on no grid, the compiler computes it in half precision.
+
+    Between grids it looks it up in a table of fewer points, up to two steps off (probed over all inputs of 8 bits,
+    rknn-toolkit2 2.5.0).
+    """
+    value = node.outputs[0]
+    before = ir.Node("", "Neg", [node.inputs[0]], name=names.take(f"{node.name}_before"))
+    after = ir.Node("", "Neg", [value], name=names.take(f"{node.name}_after"))
+    for added in (before, after):
+        added.outputs[0].name = names.take(f"{added.name}_negated")
+        edit.describe_as(added.outputs[0], value)
+    edit.insert_before(node, 0, before)
+    edit.insert_after(value, after, names)
 
 
 def _move_integers(node: ir.Node) -> None:
