@@ -66,7 +66,8 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
     flat, lanes = in_integers and target.multiplies_matrices_only, target.channels_at_once
     return [
         *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
-        *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct(), PartJointLinear()] if flat else ()),
+        *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
+        *([PartJointLinear()] if flat and target.computes_softmax else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
         *([] if lanes is None else [TakePixelsIntoChannels(lanes), TakeNeighboursIntoChannels(lanes)]),
     ]
