@@ -1,22 +1,28 @@
-"""A build at any precision: one pass through the stages, or for `auto` the search that builds many times."""
+"""A build at any precision: one pass through the stages, or for `auto` the search that builds many times.
+
+The searches are loaded by builds that search: to load them takes a third of the time of loading the rest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from intact.events import Events
+import onnx_ir as ir
+
+from intact.events import Events, Log
 from intact.pipeline import stages
+from intact.pipeline.execution import Outputs
+from intact.pipeline.mending import ENOUGH_DB, Mended
+from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
 from intact.results import Build
-from intact.search.debug.device import first_on_device
-from intact.search.mending.learning import Learner
-from intact.search.mending.mender import mend
-from intact.search.mending.steering import steer
-from intact.search.mixed import cheapest
-from intact.search.mixed.room import spend
-from intact.settings.config import BuildConfig
+from intact.search.mixed.spendable import may_spend
+from intact.settings.config import BuildConfig, CompileConfig
 from intact.settings.contradictions import AUTO, check_ways
+from intact.targets import faults
+from intact.targets.spec import Target
 
 
 def build_any(
@@ -35,13 +41,43 @@ def build_any(
     options = options or BuildOptions()
     check_ways(config, resume=options.resume, learn=learnt is not None)
     if config.precision == AUTO:
+        from intact.search.mixed import cheapest
+
         return cheapest.build(path, config, output, overwrite=options.overwrite, events=events)
-    learner = None if learnt is None else Learner(learnt)
-    helped = replace(
-        options,
-        finder=first_on_device,
-        mender=mend if learner is None else learner.mend,
-        recaller=steer if learner is None else learner.recall,
-        spender=spend,
-    )
+    helped = replace(options, finder=_first_on_device, mender=_mend, recaller=_steer, spender=_spend)
+    if learnt is not None:
+        from intact.search.mending.learning import Learner
+
+        learner = Learner(learnt)
+        helped = replace(helped, mender=learner.mend, recaller=learner.recall)
     return stages.build(path, config, output, helped, events)
+
+
+def _first_on_device(model: ir.Model, rows: Sequence[Outputs], target: Target, config: CompileConfig) -> str | None:
+    from intact.search.debug.device import first_on_device
+
+    return first_on_device(model, rows, target, config)
+
+
+def _mend(
+    model: ir.Model, rows: Sequence[Outputs], target: Target, config: CompileConfig, goal_db: float = ENOUGH_DB
+) -> Mended | None:
+    from intact.search.mending.mender import mend
+
+    return mend(model, rows, target, config, goal_db)
+
+
+def _steer(model: ir.Model, rows: Sequence[Outputs], target: Target, config: CompileConfig) -> Mended | None:
+    if not faults.are_known(target):
+        return None
+    from intact.search.mending.steering import steer
+
+    return steer(model, rows, target, config)
+
+
+def _spend(optimized: PreparedModel, log: Log) -> PreparedModel:
+    if not may_spend(optimized):
+        return optimized
+    from intact.search.mixed.room import spend
+
+    return spend(optimized, log)

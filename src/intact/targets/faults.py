@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from intact.targets.operands import DEQUANTIZE, QUANTIZE, NodeOperand, Use
 from intact.targets.quantities import Quantity, grid_quantities, shape_quantities
+from intact.targets.spec import Target
 
 # A quantity is a quotient of numbers in float32: a few units in the last place are no difference.
 SLACK = 1e-5
@@ -162,6 +163,12 @@ class KnownFault:
 
 
 Faults = Mapping[tuple[str, str], tuple[KnownFault, ...]]
+
+
+def are_known(target: Target) -> bool:
+    """True if the table or the atlas of a target knows of anything that it computes wrongly."""
+    by_table = any("remedy" in rule for spec in target.ops.values() for rule in spec.right)
+    return by_table or (target.wrong is not None and bool(faults_in(target.wrong)))
 
 
 @cache

@@ -321,6 +321,12 @@ class Target:
         """True if it computes a Gemm in integers, and a MatMul, whose operands may have more dimensions, in float."""
         return [self._has_integers("", op) for op in ("Gemm", "MatMul")] == [True, False]
 
+    @property
+    def computes_softmax(self) -> bool:
+        """True if attention stays on the device: some architectures leave its Softmax to the CPU, and moves with it."""
+        spec = self.op("", "Softmax")
+        return spec is not None and bool(self.signatures(spec))
+
     def _has_integers(self, domain: str, op_type: str) -> bool:
         spec = self.op(domain, op_type)
         return spec is not None and any(row.runs == "integer" for row in self.signatures(spec))

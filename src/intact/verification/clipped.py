@@ -45,9 +45,9 @@ class _Tally:
     value: float = 0.0
 
     def add(self, values: np.ndarray) -> None:
-        if values.size and self.low <= values.min() and values.max() <= self.high:
-            inside = values.reshape(-1).astype(np.float64)
-            self.signal += float(np.sum(inside * inside))
+        if self._fits(values):
+            # Most tensors do: nothing of them is lost.
+            self.signal += float(np.sum(np.square(values, dtype=np.float64)))
             return
         finite = values[np.isfinite(values)].astype(np.float64)
         outside = finite - np.clip(finite, self.low, self.high)
@@ -56,6 +56,10 @@ class _Tally:
         if np.abs(outside).max(initial=0.0) > self.worst:
             index = int(np.abs(outside).argmax())
             self.worst, self.value = abs(float(outside[index])), float(finite[index])
+
+    def _fits(self, values: np.ndarray) -> bool:
+        """True if all values are numbers on the grid; a NaN is on none."""
+        return bool(self.low <= values.min(initial=np.inf) and values.max(initial=-np.inf) <= self.high)
 
     def sqnr_db(self) -> float:
         return sqnr_db(self.signal, self.lost)

@@ -123,10 +123,7 @@ def test_a_model_that_is_not_read_is_not_compiled(job, tmp_path):
 
 PACKAGES = {
     "torch/__init__.py": "import os\nfrom torch import nn\nos.environ['TORCH_RUNS'] = 'yes'\n"
-    "class Tensor(list):\n    def flipped(self): return self[::-1]\n"
-    "from_numpy = lambda array: Tensor(array.tolist())\n"
-    "equal = lambda one, other: isinstance(one, Tensor) and isinstance(other, Tensor) and list(one) == list(other)\n"
-    "arange = lambda start, end: Tensor(range(start, end))\n",
+    "arange = lambda count: 'of torch'\n",
     "torch/nn.py": "",
     "rknn/__init__.py": "",
     "rknn/api/__init__.py": "import torch\nfrom .gdq_quant import GdqQuant\nfrom .toolkit import RKNN\n",
@@ -157,23 +154,31 @@ def test_the_algorithm_that_needs_torch_is_itself_when_it_is_called(tmp_path):
     assert run_in_packages(tmp_path, code) == "8 True yes"
 
 
-COUNTED = "parts = torch.split(torch.arange(24).reshape([2, 3, 4]), [1, 3], dim=2)\n"
-COUNTED += "joined = torch.cat([part.reshape(2, -1) for part in parts], dim=1).reshape([24])\n"
+PARTS = "torch.split(torch.arange(24).reshape([2, 3, 4]), [1, 3], dim=2)"
+JOINED = f"torch.cat([part.reshape(2, -1) for part in {PARTS}], dim=1).reshape([24]).tolist()"
 MOVED = np.split(np.arange(24).reshape(2, 3, 4), [1], axis=2)
 ORDER = np.concatenate([part.reshape(2, -1) for part in MOVED], axis=1).ravel().tolist()
 
 
-@pytest.mark.parametrize(
-    ("code", "printed", "runs"),
-    [
-        ("print(joined.tolist())", ORDER, None),
-        ("print(joined.flipped())", ORDER[::-1], "yes"),
-        ("print(joined[1:])", ORDER[1:], "yes"),
-        ("print(joined == joined)", True, "yes"),
-        ("print(torch.equal(joined, joined))", True, "yes"),
-        ("print(torch.arange(1, 3))", [1, 2], "yes"),
-    ],
-)
-def test_a_rule_that_counts_does_without_torch_and_gets_it_for_anything_else(tmp_path, code, printed, runs):
-    told = run_in_packages(tmp_path, f"import torch\n{COUNTED}{code}\nprint(os.environ.get('TORCH_RUNS'))")
-    assert told.splitlines() == [str(printed), str(runs)]
+def test_a_rule_that_counts_does_without_torch(tmp_path):
+    told = run_in_packages(tmp_path, f"import torch\nprint({JOINED})\nprint(os.environ.get('TORCH_RUNS'))")
+    assert told.splitlines() == [str(ORDER), "None"]
+
+
+@pytest.mark.parametrize("failure", ["return None", "raise ValueError('no such attribute')"])
+def test_a_build_that_fails_after_counting_is_tried_again_with_torch_itself(tmp_path, failure):
+    code = f"""
+import torch
+def build():
+    numbers = torch.arange(3)
+    if not hasattr(numbers, "tolist"):
+        return f"built with {{numbers}}"
+    {failure}
+print(_with_torch_if_need_be(build), os.environ.get("TORCH_RUNS"))
+"""
+    assert run_in_packages(tmp_path, code) == "built with of torch yes"
+
+
+def test_a_build_that_fails_without_counting_is_not_tried_again(tmp_path):
+    code = "tries = []\nprint(_with_torch_if_need_be(lambda: tries.append(1)), len(tries))"
+    assert run_in_packages(tmp_path, code) == "None 1"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from intact.backends.base import Device
 from intact.backends.rknn import client
-from intact.backends.rknn.backend import platform_of
+from intact.backends.rknn.backend import RknnSimulator, platform_of
 from intact.backends.rknn.readable import OPSET, readable
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.model import io
@@ -172,21 +173,21 @@ def turned(shape, perm, *, computed=False):
 
 
 @pytest.mark.parametrize(
-    ("model", "rank"),
+    ("model", "rank", "grids"),
     [
-        (turned((1, 64, 16), [0, 2, 1]), 4),
-        (turned((8, 4), [1, 0]), 4),
-        (turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 4),
-        (turned((2, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 5),
-        (turned((1, 2, 8, 4), [0, 2, 3, 1]), 4),
-        (turned((1, 64, 16), [0, 2, 1], computed=True), 3),
+        (turned((1, 64, 16), [0, 2, 1]), 4, 2),
+        (turned((8, 4), [1, 0]), 4, 2),
+        (turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 4, 2),
+        (turned((2, 17, 3, 4, 16), [2, 0, 3, 1, 4]), 5, 1),
+        (turned((1, 2, 8, 4), [0, 2, 3, 1]), 4, 1),
+        (turned((1, 64, 16), [0, 2, 1], computed=True), 3, 1),
     ],
 )
-def test_a_transpose_of_an_input_is_in_four_dimensions_and_the_numbers_stay(model, rank):
+def test_a_transpose_of_an_input_is_in_four_dimensions_and_the_numbers_stay(model, rank, grids):
     found = readable(model)
     [node] = [node for node in found.graph if node.op_type == "Transpose"]
     assert len(node.attributes["perm"].as_ints()) == rank
-    assert sum(node.op_type == "QuantizeLinear" for node in found.graph) == 2
+    assert sum(node.op_type == "QuantizeLinear" for node in found.graph) == grids
     feeds = {"x": RNG.uniform(-1, 1, model.graph.inputs[0].shape.numpy()).astype(np.float32)}
     [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
     assert np.array_equal(expected, got)
@@ -198,3 +199,67 @@ def test_the_compiler_ends_on_a_transpose_of_an_input(tmp_path):
     for model in (turned((1, 64, 16), [0, 2, 1]), turned((1, 17, 3, 4, 16), [2, 0, 3, 1, 4])):
         path = io.save(readable(model), tmp_path / "m.onnx")[0]
         assert client.compile_rknn(path, None, platform, timeout=60.0).error is None
+
+
+def moved_through(op, *rest, step=STEP, zero=ZERO, also=False, **attributes):
+    """A move behind a layer, to a grid with this step and zero point; `also` has the model return it in float."""
+    net = Net("moved")
+    grid = layer(net, net.qdq(net.input("x", (1, 16, 4, 4)), STEP, ZERO), on_grid=True)
+    found = net.op(op, grid, *rest, **attributes)
+    outputs = [net.op("Relu", net.qdq(found, step, zero))]
+    return net.normalized(*outputs, *([found] if also else []))
+
+
+SHAPE = np.array([1, 4, 4, 16])
+MOVES = [
+    (moved_through("Reshape", SHAPE), True),
+    (moved_through("Transpose", perm=[0, 2, 3, 1]), True),
+    (moved_through("Slice", np.array([2]), np.array([9]), np.array([1])), True),
+    (moved_through("Reshape", SHAPE, step=2 * STEP), False),
+    (moved_through("Reshape", SHAPE, zero=np.int8(3)), False),
+    (moved_through("Reshape", SHAPE, also=True), False),
+]
+
+
+@pytest.mark.parametrize(("model", "integers"), MOVES)
+def test_a_move_within_one_grid_moves_the_integers(model, integers):
+    found = readable(model)
+    [node] = [node for node in found.graph if node.op_type in ("Reshape", "Transpose", "Slice")]
+    assert (node.inputs[0].producer().op_type == "QuantizeLinear") == integers
+    assert node.outputs[0].dtype == (ir.DataType.INT8 if integers else ir.DataType.FLOAT)
+    feeds = {"x": RNG.standard_normal((1, 16, 4, 4)).astype(np.float32)}
+    expected, got = ort_cpu.run(model, feeds), ort_cpu.run(found, feeds)
+    assert all(np.array_equal(expected[name], got[name]) and np.unique(got[name]).size > 5 for name in expected)
+
+
+def bent(*, on_grid=True):
+    """A Tanh behind a layer, between grids or in front of one alone."""
+    net = Net("bent")
+    x = net.qdq(net.input("x", (1, 16, 4, 4)), STEP, ZERO)
+    return net.normalized(net.qdq(net.op("Tanh", x if on_grid else net.op("Abs", x)), 1 / 128, np.int8(0)))
+
+
+@pytest.mark.parametrize(("on_grid", "halves", "negations"), [(True, True, 2), (True, False, 0), (False, True, 0)])
+def test_a_tanh_between_grids_is_computed_in_half_precision_where_a_chip_has_it(on_grid, halves, negations):
+    model = bent(on_grid=on_grid)
+    found = readable(model, halves=halves)
+    assert [node.op_type for node in found.graph].count("Neg") == negations
+    feeds = {"x": RNG.uniform(-4, 4, (1, 16, 4, 4)).astype(np.float32)}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert np.array_equal(expected, got) and np.unique(got).size > 20
+
+
+@pytest.mark.rknn
+@pytest.mark.parametrize(("soc", "most"), [("rk3588", 1.001), ("rv1106", 2.5)])
+def test_a_tanh_of_every_input_of_eight_bits_is_within_a_step_of_the_cpu(soc, most, tmp_path):
+    """RV1106 has no half precision: there the compiler looks it up."""
+    scale, zero = 0.03, np.int8(-20)
+    net = Net("every")
+    x = net.qdq(net.input("x", (1, 16, 4, 4)), scale, zero)
+    model = net.normalized(net.qdq(net.op("Tanh", x), 2 / 255, np.int8(0)))
+    device = Device.of(load_target("rknn", soc=soc), 100.0, {})
+    path = io.save(model, tmp_path / "m.onnx")[0]
+    feeds = {"x": ((np.arange(-128, 128) - zero) * scale).astype(np.float32).reshape(1, 16, 4, 4)}
+    [expected] = ort_cpu.run(model, feeds).values()
+    [got] = RknnSimulator().run(path, [feeds], device)[0].values()
+    assert np.abs(got - expected).max() / (2 / 255) <= most

@@ -60,7 +60,7 @@ class RknnBackend(Backend):
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Compile `model` whole: the compiler itself leaves to the CPU what the NPU does not take."""
         named = _named(model)
-        made_from = io.save(readable(named), folder / MODEL)
+        made_from = io.save(readable(named, halves=device.halves), folder / MODEL)
         platform = platform_of(device)
         found = rknn_client.compile_rknn(folder / MODEL, folder / RKNN, platform, timeout=device.timeout)
         _refuse_failure(found, platform)
@@ -91,7 +91,7 @@ class RknnBackend(Backend):
     def place(self, model: ir.Model, device: Device) -> Placement:
         """Ask the compiler where it would compute the nodes of `model`; one that it refuses is nowhere on the NPU."""
         with scratch.folder("analyze") as folder:
-            io.save(readable(model), folder / MODEL)
+            io.save(readable(model, halves=device.halves), folder / MODEL)
             found = rknn_client.compile_rknn(folder / MODEL, None, platform_of(device), timeout=device.timeout)
         if found.error is not None:
             nodes = [PlacedNode(name, op, found.error) for name, op in provider_placement.node_ops(model).items()]
@@ -140,12 +140,12 @@ class RknnSimulator:
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
         """Outputs in the simulator."""
-        with _readable(path) as model:
+        with _readable(path, device) as model:
             return _simulate(model, samples, device)
 
     def failure(self, path: Path, device: Device) -> str | None:
         """The compiler's error, nodes on the CPU allowed; None where it compiles."""
-        with _readable(path) as model:
+        with _readable(path, device) as model:
             return rknn_client.compile_rknn(model, None, platform_of(device), timeout=device.timeout).error
 
 
@@ -163,10 +163,10 @@ def _named(model: ir.Model) -> ir.Model:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[Path]:
+def _readable(path: Path, device: Device) -> Iterator[Path]:
     """The model at `path` in a form that the compiler reads, in a file of its own."""
     with scratch.folder("rknn") as folder:
-        yield io.save(readable(io.load(path)), folder / MODEL)[0]
+        yield io.save(readable(io.load(path), halves=device.halves), folder / MODEL)[0]
 
 
 def _simulate(model: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:

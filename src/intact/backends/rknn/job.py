@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from types import ModuleType
@@ -19,13 +20,13 @@ import numpy as np
 
 
 class _LateModule(ModuleType):
-    """A module that is run when something in it is asked for."""
+    """A module that is run when a name in it is first asked for."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.run(), name)
 
     def run(self) -> ModuleType:
-        """The module itself."""
+        """The module itself, which stands in the place of this one from then on."""
         if sys.modules[self.__name__] is self:
             assert self.__spec__ is not None and self.__spec__.loader is not None, f"{self.__name__} was found"
             sys.modules[self.__name__] = module_from_spec(self.__spec__)
@@ -33,8 +34,33 @@ class _LateModule(ModuleType):
         return sys.modules[self.__name__]
 
 
-class _LateAlgorithms(_LateModule):
-    """A module whose classes and functions are imported by name, and run when one is called."""
+class _CountingTorch(_LateModule):
+    """Torch, of which one rule of the compiler uses three functions, to number elements and see where they come to.
+
+    Numpy has these, too. Whatever else is asked for is torch's own; so are these, once `counts` is False.
+    """
+
+    counts = True
+    has_counted = False
+
+    def arange(self, *given: int, **named: object) -> np.ndarray:
+        self.has_counted = self.counts
+        return np.arange(*given) if self.counts else self.run().arange(*given, **named)
+
+    def split(self, tensor: np.ndarray, sizes: list[int], dim: int = 0) -> list[np.ndarray]:
+        parts: list[np.ndarray] = (
+            np.split(tensor, np.cumsum(sizes)[:-1], axis=dim)
+            if self.counts
+            else self.run().split(tensor, sizes, dim=dim)
+        )
+        return parts
+
+    def cat(self, tensors: list[np.ndarray], dim: int = 0) -> np.ndarray:
+        return np.concatenate(tensors, axis=dim) if self.counts else self.run().cat(tensors, dim=dim)
+
+
+class _LateFunctions(_LateModule):
+    """A module whose names can be imported from it, and that is run when one of them is called."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -42,84 +68,18 @@ class _LateAlgorithms(_LateModule):
         return lambda *given, **named: getattr(self.run(), name)(*given, **named)
 
 
-class _Numbers:
-    """0, 1, 2, … in some order and shape, as a tensor of torch has them; asked for more than that, it becomes one."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def reshape(self, *shape: Any) -> _Numbers:
-        return _Numbers(self.array.reshape(*shape))
-
-    def tolist(self) -> Any:
-        return self.array.tolist()
-
-    def tensor(self) -> Any:
-        """The tensor itself."""
-        return sys.modules["torch"].from_numpy(self.array)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tensor(), name)
-
-
-def _as_a_tensor_does(name: str) -> Any:
-    return lambda self, *given: getattr(self.tensor(), name)(*_tensors(given))
-
-
-# Python asks the class for these, not the object.
-for _name in (
-    *("eq", "ne", "lt", "le", "gt", "ge", "len", "iter", "getitem", "bool", "int", "index", "array", "contains"),
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod"),
-):
-    setattr(_Numbers, f"__{_name}__", _as_a_tensor_does(f"__{_name}__"))
-
-
-def _tensors(given: Any) -> Any:
-    """The arguments of a function, with tensors in the place of numbers."""
-    if isinstance(given, (list, tuple)):
-        return type(given)(map(_tensors, given))
-    return given.tensor() if isinstance(given, _Numbers) else given
-
-
-class _LateTorch(_LateModule):
-    """Torch, which a rule of the compiler uses to count: how elements move through Split, Reshape and Concat.
-
-    For that it need not be there. Whatever is called in another way is torch's own.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if name.startswith("__") or isinstance(found, (type, ModuleType)) or not callable(found):
-            return found
-        return lambda *given, **named: found(*_tensors(given), **{key: _tensors(one) for key, one in named.items()})
-
-    def arange(self, *given: Any, **named: Any) -> Any:
-        if len(given) == 1 and isinstance(given[0], int) and not named:
-            return _Numbers(np.arange(given[0], dtype=np.int64))
-        return self.__getattr__("arange")(*given, **named)
-
-    def split(self, tensor: Any, sizes: Any, dim: int = 0) -> Any:
-        if isinstance(tensor, _Numbers) and isinstance(sizes, list) and sum(sizes) == tensor.array.shape[dim]:
-            return tuple(map(_Numbers, np.split(tensor.array, np.cumsum(sizes)[:-1], axis=dim)))
-        return self.__getattr__("split")(tensor, sizes, dim=dim)
-
-    def cat(self, tensors: Any, dim: int = 0, **named: Any) -> Any:
-        if not named and all(isinstance(tensor, _Numbers) for tensor in tensors):
-            return _Numbers(np.concatenate([tensor.array for tensor in tensors], axis=dim))
-        return self.__getattr__("cat")(tensors, dim=dim, **named)
-
-
 def _leave_torch_for_later() -> None:
-    """Have the toolkit's imports leave torch out until it is used.
+    """Have the toolkit's imports leave torch out until something of it is used.
 
-    Torch takes three quarters of the time. A few rules of the compiler use it, for some models, and one algorithm of
-    the quantizer, which nobody asks for here, cannot be imported without it.
+    The toolkit always imports torch, which takes three quarters of the time of its imports. Compiling uses it to count.
+    An algorithm of the quantizer, which nobody asks for here, has classes of torch as bases: its module waits until
+    somebody calls it.
     """
     package = PathFinder.find_spec("rknn")
     if package is None:
         return
     inside = [os.path.join(place, "api") for place in package.submodule_search_locations or ()]
-    for kind, name, places in (_LateTorch, "torch", None), (_LateAlgorithms, "rknn.api.gdq_quant", inside):
+    for kind, name, places in (_CountingTorch, "torch", None), (_LateFunctions, "rknn.api.gdq_quant", inside):
         found = PathFinder.find_spec(name, places)
         if found is not None and name not in sys.modules:
             sys.modules[name] = kind(name)
@@ -206,13 +166,36 @@ def _built(request: dict[str, Any], dataset: str | None) -> RKNN | None:
         return _LAST[key]
     while _LAST:
         _LAST.popitem()[1].release()
+    toolkit = _with_torch_if_need_be(lambda: _build(request, dataset))
+    if dataset is None and toolkit is not None:
+        _LAST[key] = toolkit
+    return toolkit
+
+
+def _build(request: dict[str, Any], dataset: str | None) -> RKNN | None:
     toolkit = _reporting()
     toolkit.config(target_platform=request["platform"], **request["options"])
     opened: int = toolkit.load_onnx(model=request["model"])
     if opened != 0 or toolkit.build(do_quantization=dataset is not None, dataset=dataset) != 0:
         return None
-    if dataset is None:
-        _LAST[key] = toolkit
+    return toolkit
+
+
+def _with_torch_if_need_be(build: Callable[[], RKNN | None]) -> RKNN | None:
+    """Build, and where that fails after numpy has counted for torch, once more with torch itself."""
+    torch = sys.modules.get("torch")
+    if not isinstance(torch, _CountingTorch):
+        return build()
+    torch.has_counted = False
+    try:
+        toolkit = build()
+    except ValueError:
+        if not torch.has_counted:
+            raise
+        toolkit = None
+    if toolkit is None and torch.has_counted:
+        torch.counts = False
+        return build()
     return toolkit
 
 
@@ -227,10 +210,10 @@ def _reporting() -> RKNN:
     return toolkit
 
 
-def _key(request: dict[str, Any]) -> str:
+def _key(request: dict[str, object]) -> str:
     """The bytes of a model, with its weights in other files, the chip and the options."""
     found = hashlib.sha256(json.dumps([request["platform"], request["options"]]).encode())
-    folder, name = os.path.split(request["model"])
+    folder, name = os.path.split(str(request["model"]))
     for file in sorted(entry for entry in os.listdir(folder) if entry.startswith(name)):
         with open(os.path.join(folder, file), "rb") as opened:
             while part := opened.read(1 << 24):

@@ -2,7 +2,8 @@
 
 It takes all readers of a DequantizeLinear for float where one of them is, or where the model returns it, and dies of
 the weights of those in integers ("Invalid w_par['dtype'] = float16", rknn-toolkit2 2.5.0). Biases it puts on the grid
-of their products itself; one that is there already takes it longer, since it compares the scales one by one.
+of their products itself; one that is there already takes it longer, since it compares the scales one by one. It opens
+a session of ONNX Runtime for each node that it reads: around a move of integers there are no Q/DQ nodes.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from intact.model import edit, lowering, node_encodings, normalize, query
 
 # The inputs of layers that are biases: the third of each.
 _LAYERS, _BIAS = ("Conv", "ConvTranspose", "Gemm"), 2
+# Every element that they write is one that they read.
+_MOVES = ("Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 # The grid behind them does their work.
 CLIPPING = ("Relu", "Clip")
 # The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
 OPSET = 19
 
 
-def readable(model: ir.Model) -> ir.Model:
+def readable(model: ir.Model, *, halves: bool = False) -> ir.Model:
     """A copy of `model` in an opset that the compiler reads; readers in integers share no DequantizeLinear with others.
 
-    Products that it does not end on have other forms, and biases are floats. Both forms compute the same.
+    Products that it does not end on have other forms, and biases are floats. Both forms compute the same. A chip with
+    `halves` computes in half precision what it would look up in too coarse a table.
     """
     result = lowering.lowered(model, OPSET)
     normalize.name_nodes(result)
@@ -38,7 +42,50 @@ def readable(model: ir.Model) -> ir.Model:
     for node in list(query.all_nodes(result)):
         if node.op_type in _LAYERS:
             _write_bias_in_float(node, names)
+        if node.op_type in _MOVES:
+            _move_integers(node)
+        if halves and node.op_type == "Tanh" and _is_in_integers(node):
+            _take_off_grids(node, names)
     return result
+
+
+def _take_off_grids(node: ir.Node, names: edit.Names) -> None:
+    """tanh(x) = -tanh(-x): between two that are on no grid, the compiler computes it in half precision.
+
+    Between grids it looks it up in a table of fewer points, up to two steps off (probed over all inputs of 8 bits,
+    rknn-toolkit2 2.5.0).
+    """
+    value = node.outputs[0]
+    before = ir.Node("", "Neg", [node.inputs[0]], name=names.take(f"{node.name}_before"))
+    after = ir.Node("", "Neg", [value], name=names.take(f"{node.name}_after"))
+    for added in (before, after):
+        added.outputs[0].name = names.take(f"{added.name}_negated")
+        edit.describe_as(added.outputs[0], value)
+    edit.insert_before(node, 0, before)
+    edit.insert_after(value, after, names)
+
+
+def _move_integers(node: ir.Node) -> None:
+    """Q(move(DQ(x, s, z)), s, z) = move(x): the node reads and writes the integers themselves."""
+    value, moved = node.inputs[0], node.outputs[0]
+    first = None if value is None else value.producer()
+    last = query.only_consumer(moved)
+    if first is None or last is None or (first.op_type, last.op_type) != ("DequantizeLinear", "QuantizeLinear"):
+        return
+    if query.is_constant(first.inputs[0]) or last.outputs[0].is_graph_output() or not _are_on_one_grid(first, last):
+        return
+    written = last.outputs[0]
+    node.replace_input_with(0, first.inputs[0])
+    moved.type = ir.TensorType(node_encodings.integer_type(last))
+    for reader, index in list(written.uses()):
+        reader.replace_input_with(index, moved)
+    edit.remove_dead([last, first])
+
+
+def _are_on_one_grid(first: ir.Node, last: ir.Node) -> bool:
+    """True if two nodes convert from and to the same integers, by one scale and zero point."""
+    one, other = node_encodings.encoding_of(first), node_encodings.encoding_of(last)
+    return one is not None and other is not None and one.axis is None and one.same_grid(other)
 
 
 def _write_bias_in_float(node: ir.Node, names: edit.Names) -> None:

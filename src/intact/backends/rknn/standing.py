@@ -12,6 +12,9 @@ from intact.runtime.process import Call, Interpreter, Reply
 
 # Seconds without an order after which it ends: it holds a gigabyte.
 IDLE_SECONDS = 30.0
+# Nobody sees the bars of its progress, which it draws hundreds of times for one model, and its packages warn of each
+# other tens of thousands of times.
+ENVIRONMENT = {**loads.NO_THREADS, "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
 
 
 class StandingToolkit:
@@ -38,7 +41,7 @@ class StandingToolkit:
             if self._call is None or self._terms != (python, timeout):
                 self.close()
                 self._call = self._stack.enter_context(
-                    process.staying(timeout=timeout, python=python, environment=loads.NO_THREADS)
+                    process.staying(timeout=timeout, python=python, environment=ENVIRONMENT)
                 )
                 self._terms = (python, timeout)
             try:

@@ -16,6 +16,7 @@ from intact.rules.float import branches, composites, constant_folding, duplicate
 from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, FlatEndRule
 from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
+from intact.rules.float.joint_linear import PartJointLinear
 from intact.rules.float.patches import SplitLongStride, TakeNeighboursIntoChannels, TakePixelsIntoChannels
 from intact.rules.float.recurrent import UnrolledLayer
 from intact.targets.spec import Target
@@ -50,6 +51,7 @@ ASKED = (
     FlatEndRule,
     FlatLinearRule,
     NegateProduct,
+    PartJointLinear,
     SplitLongStride,
     TakeNeighboursIntoChannels,
     TakePixelsIntoChannels,
@@ -65,6 +67,7 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
     return [
         *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
+        *([PartJointLinear()] if flat and target.computes_softmax else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
         *([] if lanes is None else [TakePixelsIntoChannels(lanes), TakeNeighboursIntoChannels(lanes)]),
     ]

@@ -21,12 +21,11 @@ from intact.model import normalize
 from intact.pipeline import execution
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import quantizing
-from intact.quantization.planning import unquantizable
 from intact.results import PlacedLayer
 from intact.rules.quantized import families
 from intact.search.mixed.cost import Prices, Workload, work
 from intact.search.mixed.curve import MeasuredNoise, measured_noise, quant_of, settings
-from intact.search.mixed.groups import FLOAT, GroupedTensor, Structure
+from intact.search.mixed.groups import GroupedTensor, Structure
 from intact.search.mixed.ladder import Assignment, Ladder
 from intact.search.mixed.sensitivity import Noises
 from intact.settings.config import BuildConfig
@@ -56,8 +55,6 @@ class SpentRoom:
 def spend(optimized: PreparedModel, log: Log) -> PreparedModel:
     """The model with settings that leave nodes in float where there is room for it; as it is where there is none."""
     backend = installed.find(optimized.target.backend)
-    if not _may_spend(optimized, backend):
-        return optimized
     with log.stage("search") as (_, details):
         try:
             found = _Spending(optimized, backend, log).found()
@@ -66,18 +63,6 @@ def spend(optimized: PreparedModel, log: Log) -> PreparedModel:
         details.update(found.details)
     log.events.note(found.told)
     return replace(optimized, config=found.config)
-
-
-def _may_spend(optimized: PreparedModel, backend: Backend) -> bool:
-    """True if a compiler tells cycles, float is computed beside integers, and the settings leave the choice."""
-    target, quant = optimized.target, optimized.config.quantization
-    if quant is None or not quant.has_grids or optimized.source.quantized is not None or optimized.config.states:
-        return False
-    costs = target.costs
-    if costs is None or costs.cycle is None or not (backend.estimates and target.halves):
-        return False
-    both = costs.levels[0].activation == quant.activation_type and costs.levels[-1].activation == FLOAT
-    return both and quant.rescue and quant.effort != "fast" and not unquantizable.is_chosen(quant)
 
 
 @dataclass(frozen=True, slots=True)
