@@ -16,7 +16,7 @@ ROOT = Path(intact.__file__).parent
 STAGES = {"rules", "quantization", "linting", "verification", "profiling", "reports", "exporting"}
 # From the bottom to the top. Neighbours on one floor do not import each other, except on the ground floor.
 FLOORS = [
-    {"errors", "events", "glimpse", "json_types", "results", "environment", "scratch", "late_imports"},
+    {"errors", "events", "glimpse", "json_types", "records", "results", "environment", "scratch", "late_imports"},
     {"numbers", "settings"},
     {"model"},
     {"matching"},

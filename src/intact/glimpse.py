@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
+
+from intact.records import dataclass
 
 # The colours of the words of a verdict, which read on light and dark ground alike.
 _GOOD, _DOUBTFUL, _BAD, _NEUTRAL = "#1a7f4b", "#b7791f", "#c53030", "#6b7280"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
@@ -12,6 +11,7 @@ from intact import environment
 from intact.backends import first_operator, installed
 from intact.errors import IntactError
 from intact.events import Events, Silence
+from intact.records import dataclass
 from intact.runtime import installation, toolchains
 
 State = Literal["ok", "missing", "broken"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from intact import scratch
@@ -11,6 +10,7 @@ from intact.model import io
 from intact.pipeline import input_files
 from intact.quantization import encodings as grids
 from intact.quantization.encodings import EncodingDifference
+from intact.records import dataclass
 from intact.reports import publish
 from intact.settings.keywords import AnyPath
 

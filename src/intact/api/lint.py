@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from intact.errors import about
@@ -12,6 +12,7 @@ from intact.linting.linter import Finding, Severity
 from intact.matching.rewriter import Rewritten
 from intact.model import detect, io, normalize, upgrade
 from intact.pipeline import model_files, trial
+from intact.records import dataclass
 from intact.results import Application
 from intact.rules.float import constant_folding
 from intact.settings.keywords import AnyPath

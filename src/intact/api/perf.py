@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Unpack
@@ -14,6 +13,7 @@ from intact.pipeline import acceptance, execution, trial, verdict
 from intact.pipeline.model_files import inputs_for_comparison
 from intact.profiling import measure as performance
 from intact.profiling.measure import Measurement
+from intact.records import dataclass
 from intact.results import Gate, Verdict
 from intact.settings.config import BuildConfig
 from intact.settings.keywords import AnyPath, Keywords

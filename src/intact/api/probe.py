@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from intact.backends import probing
@@ -17,6 +16,7 @@ from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.errors import SettingsError
 from intact.events import Events, Silence, counting
+from intact.records import dataclass
 from intact.runtime import cluster as clusters
 from intact.settings.keywords import AnyPath
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Unpack, cast
 
@@ -13,6 +13,7 @@ from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
 from intact.pipeline import checkpoints, model_files, stages
+from intact.records import dataclass
 from intact.results import QuantizeFigures
 from intact.runtime import cluster as clusters
 from intact.runtime import loads

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -15,6 +14,7 @@ from intact.data import lent, text
 from intact.errors import about
 from intact.events import Events, Log, Silence
 from intact.exporting import huggingface
+from intact.records import dataclass
 from intact.reports.publish import refuse_inputs as refuse_inputs
 from intact.results import Origin
 from intact.settings.config import BuildConfig, merge

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from intact.backends import installed
 from intact.errors import IntactError
+from intact.records import dataclass
 from intact.targets.registry import known_archs, known_backends, known_socs, load_target
 from intact.targets.spec import Soc
 

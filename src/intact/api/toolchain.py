@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from intact.backends import installed
 from intact.errors import NotAvailable, SettingsError
 from intact.events import Events, Silence
+from intact.records import dataclass
 from intact.runtime import installation, toolchains
 from intact.runtime.toolchains import Recipe, Toolchain
 

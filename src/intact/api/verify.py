@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -15,6 +15,7 @@ from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
 from intact.pipeline import acceptance, execution, trial, verdict
 from intact.pipeline.model_files import inputs_for_comparison
+from intact.records import dataclass
 from intact.reports import integrity
 from intact.reports.integrity import Integrity
 from intact.results import Accuracy, Form, Gate, TaskAccuracy, Verdict, Word, decibels_shown

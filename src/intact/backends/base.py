@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from intact.errors import NotAvailable
 from intact.events import nothing
+from intact.records import dataclass
 from intact.results import Cost, PlacedNode, Placement
 from intact.runtime.toolchains import Recipe
 from intact.targets.spec import Soc, Target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from intact.backends.base import Device
 from intact.backends.probing.cases import Case, cases
 from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.errors import IntactError
+from intact.records import dataclass
 from intact.runtime import ort_cpu
 from intact.targets.registry import load_target
 

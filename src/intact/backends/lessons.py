@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import platformdirs
 
 from intact import scratch
 from intact.errors import SettingsError
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from intact.backends.live import place_live
 from intact.backends.probing.answers import shipped
 from intact.errors import IntactError, OutputError
 from intact.model import query
+from intact.records import dataclass
 from intact.results import Violation
 from intact.targets.operands import describe, use_of
 from intact.targets.spec import Target

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from intact.data.synthetic import SyntheticSource
 from intact.data.text import SUFFIX, open_text
 from intact.data.url_file import url_file
 from intact.errors import DataError
+from intact.records import dataclass
 from intact.settings.config import Distribution, ImageConfig
 from intact.settings.named_files import FUNCTION, INPUTS, SAVE, URL, no_inputs, unread
 

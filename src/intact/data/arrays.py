@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +28,7 @@ from intact.data.dataset import Kind, Source
 from intact.data.input_specs import Feeds, InputSpec, check_dtype, check_names, looks_like, shape_text
 from intact.data.input_specs import fits as shape_fits
 from intact.errors import DataError
+from intact.records import dataclass
 
 
 class ArrayRows(Protocol):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from intact.data.input_profile import Profile, Record, record
 from intact.data.input_specs import Feeds, check_values
 from intact.data.symptom import Symptom
+from intact.records import dataclass
 
 Kind = Literal["npz", "arrays", "callable", "images", "text", "synthetic"]
 

@@ -7,7 +7,6 @@ nothing will do: a Reshape to one row, an Expand by 1, a Pad by 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from intact.data.meetings import Meeting, meetings_of
 from intact.errors import DataError
 from intact.model import query
+from intact.records import dataclass
 
 Sizes = tuple[int, ...]
 

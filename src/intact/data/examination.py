@@ -8,7 +8,6 @@ data stay far away from: a sparse input, a binary image, a one-hot row, text wit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -21,6 +20,7 @@ from intact.data.mask_values import hiding_value
 from intact.data.roles import Mask, Real, Role, Signal, TableIndex, entries, fed_inputs, role
 from intact.data.symptom import Symptom
 from intact.model import query
+from intact.records import dataclass
 from intact.settings.config import ImageConfig
 
 __all__ = ["Symptom", "examine"]

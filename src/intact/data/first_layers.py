@@ -8,7 +8,6 @@ round, is off by 57 to 510.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from intact.data.input_profile import Extent
 from intact.data.symptom import Symptom
 from intact.model import query
 from intact.numbers.integer_types import limits
+from intact.records import dataclass
 
 # Of rows that leave the grid of the input by more than this share of its width, more than half make a symptom.
 BEYOND_GRID = 0.5

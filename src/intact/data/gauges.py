@@ -7,7 +7,6 @@ sigmoids, those of SiLU and hard swish) is of no use where next to everything li
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -19,6 +18,7 @@ from intact.data.symptom import Symptom
 from intact.errors import ModelError
 from intact.model import query
 from intact.model.copying import copied
+from intact.records import dataclass
 from intact.runtime import ort_cpu
 
 # The factor by which the median channel may differ from running statistics.

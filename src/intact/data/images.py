@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ import numpy as np
 from intact.data.arrays import ArraySource
 from intact.data.input_specs import InputSpec
 from intact.errors import DataError, NotAvailable, some
+from intact.records import dataclass
 from intact.settings.config import ImageConfig
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

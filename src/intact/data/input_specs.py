@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import DataError, ModelError
+from intact.records import dataclass
 from intact.settings.config import nearest
 
 Feeds = dict[str, np.ndarray]

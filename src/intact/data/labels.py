@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from intact.data.dataset import Dataset
 from intact.data.npz import claimed_bytes, is_array_file
 from intact.errors import DataError
+from intact.records import dataclass
 from intact.settings.named_files import LABELS, no_labels, unread
 
 ANY_OUTPUT = "labels"

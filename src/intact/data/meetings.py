@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model import query
+from intact.records import dataclass
 
 # Ops whose output holds the values of these slots; None stands for every slot.
 _PASSES_ON: dict[str, tuple[int, ...] | None] = {

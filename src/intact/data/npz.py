@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from tokenize import TokenError
 from types import MappingProxyType
 from typing import IO
@@ -25,6 +25,7 @@ from intact.data.arrays import ArraySource, without_fixed
 from intact.data.input_specs import InputSpec
 from intact.data.url_file import AnyFile, size_of
 from intact.errors import DataError
+from intact.records import dataclass
 
 SKIP_BYTES = 1 << 20
 

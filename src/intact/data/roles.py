@@ -8,13 +8,13 @@ samples of a signal; floats are data, unless they go through `(1 - x) * c` or a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.data.demands import Fixed, Interval, demand
 from intact.data.meetings import Meeting, casts_to_bool, meetings_of
 from intact.model import query
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from intact.data.dataset import Dataset, Source
 from intact.data.input_profile import digest
 from intact.data.input_specs import Feeds
 from intact.errors import DataError
+from intact.records import dataclass
 from intact.runtime import worker_terms
 
 

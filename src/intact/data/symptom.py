@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from intact.records import dataclass
 
 SymptomKind = Literal[
     "constant", "repeated", "mismatch", "range", "scale", "saturation", "mask", "ids", "layout", "overlap"

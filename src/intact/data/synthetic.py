@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from intact.data.demands import Fixed, Interval
 from intact.data.input_specs import Feeds, InputSpec, input_specs, shape_text
 from intact.data.roles import Mask, Real, Role, Signal, TableIndex, roles
 from intact.errors import DataError, ModelError
+from intact.records import dataclass
 from intact.runtime import ort_cpu
 from intact.settings.config import Distribution
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from intact.errors import DataError, NotAvailable
+from intact.records import dataclass
 from intact.runtime import cluster
 
 

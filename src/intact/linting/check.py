@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
+from intact.records import dataclass
 
 UNAFFECTED = "nothing is wrong here"
 """The refusal of a repair on a sound node, which is of no interest to anyone."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from intact.matching.pattern import NodePattern
+from intact.records import dataclass
 
 Bound: TypeAlias = ir.Value | ir.Node | tuple["Bound", ...] | None
 """The node or value behind a name, None for an absent input, or one of these for each of several inputs."""

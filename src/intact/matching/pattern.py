@@ -18,11 +18,12 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+
+from intact.records import dataclass
 
 OpKey: TypeAlias = tuple[str, str]
 """Domain and op type."""

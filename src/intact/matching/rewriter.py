@@ -14,7 +14,6 @@ import inspect
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
@@ -29,6 +28,7 @@ from intact.matching.order import Order
 from intact.matching.pattern import OpKey, Pattern, Patterns, Roots
 from intact.model import edit, query
 from intact.model.garbage_pause import no_collection
+from intact.records import dataclass
 from intact.results import Application, Refusal
 
 

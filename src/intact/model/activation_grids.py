@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from intact.model.copying import copied
 from intact.model.cutting import Cutter
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding, round_to_grid
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ integers (QLinearConv, QGemm) in its own, and any other in the type of its float
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model import query
+from intact.records import dataclass
 
 # They bring values from one type to another, or are values: they compute nothing.
 CONVERSIONS = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "CastLike", "Constant"}

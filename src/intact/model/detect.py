@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model import query
+from intact.records import dataclass
 
 _INTEGER_KERNELS = {
     "ConvInteger",

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.records import dataclass
 
 # What ONNX defines. ONNX Runtime adds `prepacked_<n>`, which only speeds up its own start.
 KEYS = ("location", "offset", "length", "checksum")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.model import io, normalize, query, shapes
 from intact.model.copying import copied
+from intact.records import dataclass
 
 # All tensors of a run together: a file of some hundred bytes has no use for more than the first, and no architecture
 # makes more of its weights and inputs than the second.

@@ -7,7 +7,6 @@ where one knows older forms too. An op that is not here has only been extended: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.model import query
 from intact.model.patch import Attribute, Patch
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

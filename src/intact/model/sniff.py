@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from intact.records import dataclass
 
 HEAD_BYTES = 256
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from intact.errors import ModelError, some
 from intact.model import edit, legacy_ops, opset_rules, query, shapes
 from intact.model.copying import copied
 from intact.model.patch import Patch
+from intact.records import dataclass
 
 # From here on, rules know every change of a definition. What an older opset has is taken where it means the same here.
 OLDEST = 7

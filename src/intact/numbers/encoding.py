@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from intact.numbers.integer_types import limits, middle
+from intact.records import dataclass
 
 # The least scale. Products of two of them are still normal float32 numbers, so that no bias scale is denormal.
 LEAST_SCALE = 1e-18

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from intact import data
 from intact.backends import installed
 from intact.profiling.measure import time_models
 from intact.profiling.timing import latencies
+from intact.records import dataclass
 from intact.results import Accuracy, Cost, Gate, Placement, TaskAccuracy
 from intact.settings import contradictions
 from intact.settings.config import BuildConfig

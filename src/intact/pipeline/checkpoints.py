@@ -13,13 +13,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from intact import scratch
 from intact.errors import OutputError
 from intact.events import Log
+from intact.records import dataclass
 from intact.reports import publish
 from intact.results import Stage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel, pack_rewritten, unpack_rewritten
 from intact.pipeline.stamp import stamped
 from intact.quantization import boundary, float16
+from intact.records import dataclass
 from intact.results import Application, PlacedNode, RequantizedWeight, RewriteCheck, Violation
 from intact.rules.proof import exactness, witness
 from intact.rules.proof.exactness import KnownRewriting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from typing import Literal
@@ -21,6 +21,7 @@ from intact.pipeline.fed_rows import LastRows
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.quantizing import NOTHING_TO_QUANTIZE, QuantizedModel
+from intact.records import dataclass
 from intact.results import QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride
 from intact.targets.spec import Target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from intact import data
 from intact.pipeline import execution
 from intact.quantization.calibration.observe import Rows
+from intact.records import dataclass
 from intact.verification.compare import Runner
 
 # States are those of a sequence if they differ from what the model returned by less than this share of their power.

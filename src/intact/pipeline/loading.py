@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from intact.matching import rewriter
 from intact.model import detect, fixed_inputs, footprint, io, normalize, query, randomness, same_nodes, upgrade
 from intact.pipeline import execution, seen_types, trial
 from intact.pipeline.execution import Outputs
+from intact.records import dataclass
 from intact.results import Origin
 from intact.rules.float import constant_folding
 from intact.rules.quantized.operator_signs import MatchWeightSign

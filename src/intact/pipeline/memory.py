@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,6 +17,7 @@ import onnx_ir as ir
 from intact.errors import IntactError, SettingsError, ToolchainError
 from intact.model import footprint, io, query
 from intact.numbers.integer_types import bits
+from intact.records import dataclass
 from intact.runtime import ort_cpu, pieces
 from intact.settings.config import BuildConfig, QuantConfig
 from intact.settings.memory_size import bytes_of, gigabytes

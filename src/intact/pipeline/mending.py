@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,6 +15,7 @@ from intact.pipeline import deployment
 from intact.pipeline.deployment import CompiledModel, Outputs, RewrittenModel
 from intact.pipeline.preparation import KEPT
 from intact.pipeline.verifying import Verified
+from intact.records import dataclass
 from intact.results import Accuracy
 from intact.settings.config import CompileConfig
 from intact.targets.spec import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import quantizing
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.calibration.spread import Spread
+from intact.records import dataclass
 from intact.results import Application
 from intact.rules.float import branches, optimization
 from intact.rules.float.settle import Settled, settle_masks

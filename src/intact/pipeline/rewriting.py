@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from intact.matching.rewriter import Rewritten, Rule
 from intact.model import normalize, shapes, upgrade
 from intact.model.copying import copied
 from intact.pipeline import deployment, execution, loading, model_files, preparation
+from intact.records import dataclass
 from intact.results import Refusal, RequantizedWeight, RewriteCheck, RuleCount
 from intact.rules.proof import exactness
 from intact.rules.quantized import families

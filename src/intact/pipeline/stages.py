@@ -17,7 +17,7 @@ it: `quantize` does without, and starts in half the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -28,6 +28,7 @@ from intact.events import Events, Log, Silence
 from intact.model.garbage_pause import collected_by_stage, tidy
 from intact.pipeline import checkpoints, input_files, memory, preparation, presets
 from intact.pipeline.preparation import PreparedModel
+from intact.records import dataclass
 from intact.reports import publish
 from intact.results import Build
 from intact.settings import contradictions

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from intact.records import dataclass
 from intact.results import Accuracy, Gate, Verdict, Word
 from intact.settings.config import VerdictConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 
@@ -21,6 +21,7 @@ from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
 from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel
+from intact.records import dataclass
 from intact.reports.figures import count
 from intact.results import Accuracy, Form, Gate, LayerError, TaskAccuracy
 from intact.runtime import ort_cpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,6 +18,7 @@ from intact.model import io
 from intact.profiling import profile
 from intact.profiling.profile import Blame, NodeTime, OpTime
 from intact.profiling.timing import WARM_UP, Latency, latencies, race
+from intact.records import dataclass
 from intact.runtime import ort_cpu, process
 
 _TYPES = {"float": "float32", "double": "float64"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from intact.records import dataclass
 
 # Kernels for the same work under other names: what is before and after the name of the operator.
 _DRESS = re.compile(r"^(Nhwc|QLinear|Q(?=[A-Z])|Fused|DynamicQuantize)+|(Integer|ToFloat|NBits)+$")

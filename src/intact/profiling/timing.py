@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from intact.records import dataclass
 
 WARM_UP = 3
 # Without a number of rounds: as many as fit into these seconds, within limits.

@@ -6,7 +6,7 @@ a DequantizeLinear of their own whose output is the scale of the weight's Dequan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import LEAST_SCALE, Encoding, to_levels
 from intact.numbers.integer_types import middle
 from intact.quantization.calibration.resolve import Resolved
+from intact.records import dataclass
 from intact.results import QuantPlan, WeightPlan
 from intact.settings.config import QuantConfig
 from intact.settings.preset_table import IN_BLOCKS, check_blocks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
@@ -15,6 +14,7 @@ from intact.model.copying import copied
 from intact.model.node_encodings import encoding_of
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
+from intact.records import dataclass
 
 Direction = Literal["input", "output"]
 

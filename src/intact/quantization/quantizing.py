@@ -7,7 +7,7 @@ Where activations have no grids, the model is brought to half precision (`float1
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -26,6 +26,7 @@ from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
 from intact.quantization.stopwatch import Phase, Stopwatch
+from intact.records import dataclass
 from intact.results import QuantPlan, Range
 from intact.runtime import algebra, pieces
 from intact.settings.config import QuantConfig

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+
+from intact.records import dataclass
 
 CODE = re.compile(r"[SDOMTEG]\d{3}")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from intact.errors import SettingsError
+from intact.records import dataclass
 from intact.reports.manifest import Manifest
 from intact.results import Artifact
 from intact.settings import hand_written

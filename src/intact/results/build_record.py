@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypedDict
 
 from intact.glimpse import Glimpse, Sight
 from intact.json_types import Json
+from intact.records import dataclass
 from intact.results.model_facts import Cost, CostEstimate, MappedLayer, Placement
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
 from intact import scratch
 from intact.errors import ToolchainError
 from intact.events import Events, Silence
+from intact.records import dataclass
 from intact.runtime import engines, worker_terms
 from intact.runtime.engines import Engine
 from intact.runtime.worker_terms import Terms

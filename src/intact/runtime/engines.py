@@ -7,10 +7,11 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from intact.errors import NotAvailable, SettingsError, ToolchainError
+from intact.records import dataclass
 from intact.runtime.cores import cores
 
 LOCAL, DASK, RAY = "local", "dask", "ray"

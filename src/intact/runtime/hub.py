@@ -10,13 +10,13 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from intact.errors import ModelError, NotAvailable, SettingsError, ToolchainError
+from intact.records import dataclass
 
 # Names in the messages of transformers and of what it downloads with, by what they mean.
 _REMOTE_CODE = "trust_remote_code"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from intact.errors import ModelError
 from intact.model import external, io, query
 from intact.model.copying import copied
 from intact.model.hoisting import Hoist
+from intact.records import dataclass
 from intact.runtime.cores import cores
 from intact.runtime.ort_message import sentence
 

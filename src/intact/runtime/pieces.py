@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import message
+from intact.records import dataclass
 from intact.runtime import ort_cpu
 from intact.runtime.ort_cpu import Session, SessionPort
 

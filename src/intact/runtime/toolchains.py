@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import platformdirs
 
 from intact.errors import NotAvailable
+from intact.records import dataclass
 from intact.runtime.process import Interpreter
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from intact import environment
 from intact.errors import ToolchainError
+from intact.records import dataclass
 from intact.runtime import host_cpu, ort_cpu
 
 Job = TypeVar("Job")

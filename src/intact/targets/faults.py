@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import onnx_ir as ir
 
+from intact.records import dataclass
 from intact.targets.operands import DEQUANTIZE, QUANTIZE, NodeOperand, Use
 from intact.targets.quantities import Quantity, grid_quantities, shape_quantities
 

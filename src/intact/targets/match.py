@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from intact.records import dataclass
 from intact.targets import predicates
 from intact.targets.operands import COMPUTED, NodeOperand, Use, describe
 from intact.targets.spec import MADE_FLOAT, UNQUANTIZED, OpSpec, Requirement, Signature, Slot, Target

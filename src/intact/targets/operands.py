@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +10,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers.integer_types import limits as bounds
 from intact.numbers.integer_types import middle
+from intact.records import dataclass
 from intact.targets.spec import UNKNOWN
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

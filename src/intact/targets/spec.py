@@ -18,12 +18,13 @@ A *signature* lists, for each input and output of an operator, what may stand th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from intact.errors import SettingsError
 from intact.numbers.integer_types import width
+from intact.records import dataclass
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16", "uint4", "int4", "uint2", "int2", "int32")
 UNQUANTIZED = ("float", "real", "index", "bool", "any")

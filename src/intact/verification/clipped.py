@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model.activation_grids import ActivationGrid, grids_of
 from intact.numbers.decibels import sqnr_db
+from intact.records import dataclass
 
 # Ranges cut off single outliers on purpose. Where that alone leaves a tensor less than this, it was not on purpose:
 # 8 bits round to 30 dB and more.

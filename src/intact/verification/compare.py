@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from intact.data import Feeds
 from intact.data.labels import Labels
 from intact.errors import ModelError
 from intact.numbers.decibels import sqnr_db
+from intact.records import dataclass
 from intact.results import Accuracy, Form, TaskAccuracy
 from intact.runtime import unpacking
 from intact.verification.task import Tally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.model.activation_grids import ActivationGrid
 from intact.numbers.decibels import sqnr_db
+from intact.records import dataclass
 from intact.results import LayerError
 from intact.verification.compare import GREATEST
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from intact.data.labels import ANY_OUTPUT, Labels
 from intact.errors import DataError
+from intact.records import dataclass
 from intact.results import Form, TaskAccuracy
 
 

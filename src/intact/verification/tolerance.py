@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from intact.records import dataclass
 from intact.results import Accuracy
 from intact.verification.compare import RTOL
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from intact.backends.openvino import client as openvino_client
 from intact.backends.openvino.client import Plugin, PluginLayer, plugin_of
 from intact.errors import ModelError, TargetError
 from intact.model import io, normalize, query
+from intact.records import dataclass
 from intact.results import PlacedLayer, PlacedNode, Placement
 from intact.targets import provider_placement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,6 +15,7 @@ from intact.backends import sample_files
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable
 from intact.events import nothing
+from intact.records import dataclass
 from intact.runtime import process
 
 PACKAGE = "openvino"

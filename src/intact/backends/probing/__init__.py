@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from intact.backends import installed
 from intact.backends.base import Library
@@ -13,6 +12,7 @@ from intact.backends.probing.asking import Question
 from intact.backends.probing.cases import Case
 from intact.backends.probing.chips import numbers, soc_of
 from intact.errors import SettingsError, ToolchainError
+from intact.records import dataclass
 from intact.runtime import cluster, worker_terms
 
 # One child answers this many questions: enough to make its start cheap, few enough to lose little with it.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from intact import scratch
 from intact.backends import installed
+from intact.records import dataclass
 
 # Below this the library's own simulator does not compute what ONNX says: it takes the operator, and gets it wrong.
 LEAST_SQNR_DB = 20.0

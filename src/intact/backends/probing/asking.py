@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.backends.probing.probe_job import ProbeAnswer, ProbeOrder, ProbeQuestion
 from intact.errors import IntactError, ToolchainError
 from intact.model import io
+from intact.records import dataclass
 from intact.runtime import process
 
 SECONDS_A_QUESTION = 10.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from intact.backends import probing
 from intact.backends.probing import chips, subjects
@@ -25,6 +25,7 @@ from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired,
 from intact.backends.probing.shaped_cases import kind_of, shaped
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
+from intact.records import dataclass
 
 # Pairs of factors of one case whose surroundings are looked at.
 MOST_CORNERS = 3

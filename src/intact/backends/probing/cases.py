@@ -6,10 +6,12 @@ import itertools
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from intact.records import dataclass
 
 ABSENT = "-"
 LITERALS = ("ints", "floats", "numbers")

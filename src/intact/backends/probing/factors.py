@@ -7,7 +7,7 @@ it is rounded, unless that grid is the factor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from intact.backends.probing.cases import ABSENT, LITERALS, Case, CaseOperand, C
 from intact.backends.probing.fitting import ON_GRIDS, Factor, chained, fitted, numbered, with_operand
 from intact.backends.probing.shape_factors import SIZES, shape_factors
 from intact.numbers.integer_types import limits
+from intact.records import dataclass
 
 SCALES = tuple(10.0**power for power in range(-7, 4))
 # Of a move that leaves its only input on its grid: integers go through it as they are, whatever a step is worth.

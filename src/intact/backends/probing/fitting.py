@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from intact.backends.probing.cases import Case, CaseOperand, Chain, Template
 from intact.backends.probing.models import inputs_of, model_of
+from intact.records import dataclass
 from intact.runtime import ort_cpu
 
 ON_GRIDS = ("uint8", "int8", "uint16", "int16")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from intact.model import upgrade
 from intact.numbers.encoding import to_levels
 from intact.numbers.integer_types import limits as bounds
 from intact.numbers.integer_types import middle
+from intact.records import dataclass
 from intact.targets.spec import Slot
 
 OPSET, IR_VERSION = 21, 10

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from intact.backends.probing.cases import Case, Chain, templates
 from intact.backends.probing.models import PROBED, model_of
 from intact.model import shapes
+from intact.records import dataclass
 from intact.targets.faults import FaultBox, FaultCondition, operands_of, operator_of
 from intact.targets.operands import use_of
 from intact.targets.quantities import RESULT, Quantity, grid_quantities, shape_quantities

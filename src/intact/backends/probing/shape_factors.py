@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from intact.backends.probing.cases import ABSENT, LITERALS, Case, Chain
 from intact.backends.probing.fitting import Factor, fitted, numbered
+from intact.records import dataclass
 
 SIZES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 64, 65)
 # Sizes for two at a time, and for further types: none, one that registers hold, and one that they do not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from intact.backends.probing.answers import Probed
 from intact.backends.probing.cases import ABSENT, LITERALS, Case, CaseOperand, Chain, Template, cases
 from intact.backends.probing.fitting import chained, fitted
+from intact.records import dataclass
 
 # The types of a chain: what activations have, and what weights, biases and other constants have beside them.
 TYPES = {

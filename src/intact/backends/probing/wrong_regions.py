@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
 from intact import scratch
 from intact.backends import installed
+from intact.records import dataclass
 from intact.settings import devices
 from intact.targets import faults
 from intact.targets.faults import FaultCondition, WrittenCondition

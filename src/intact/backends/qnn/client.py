@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import TypedDict
@@ -24,6 +24,7 @@ from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import NotAvailable, ToolchainError
 from intact.events import nothing
+from intact.records import dataclass
 from intact.runtime import pinning, pool, process, toolchains
 from intact.runtime.toolchains import Toolchain
 from intact.targets.provider_placement import AssignedNodes

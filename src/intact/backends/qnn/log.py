@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from intact.records import dataclass
 from intact.runtime.process import plain
 
 _STARTUP = re.compile(

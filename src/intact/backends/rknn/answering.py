@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.errors import ModelError
 from intact.model import io
 from intact.model.cutting import joined
+from intact.records import dataclass
 from intact.runtime import process
 from intact.targets import provider_placement
 from intact.targets.spec import Target

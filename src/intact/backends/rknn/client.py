@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
@@ -20,6 +20,7 @@ from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.backends.sample_files import SamplesOrder
 from intact.errors import SettingsError
 from intact.events import nothing
+from intact.records import dataclass
 from intact.runtime import pool, process, toolchains
 from intact.runtime.toolchains import Toolchain
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from intact.records import dataclass
 from intact.runtime.process import plain
 
 # Layers that stand for the inputs and outputs of the model: nothing is computed there.

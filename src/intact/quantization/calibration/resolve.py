@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -16,6 +16,7 @@ from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.ranges import range_of, worth_trying
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import BiasPlan, PlannedGrid, QuantPlan, Range, WeightPlan
 
 # A bias may use this much of int32: the accumulator that it is added to needs the rest.

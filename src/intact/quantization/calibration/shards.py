@@ -10,7 +10,6 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -23,6 +22,7 @@ from intact.data.dataset import Dataset
 from intact.data.shared_rows import SharedRows, shared
 from intact.errors import ToolchainError
 from intact.model import io
+from intact.records import dataclass
 from intact.runtime import cluster, ort_cpu, pieces, worker_terms
 
 # Few enough to share out what is usual, 128 rows, and enough to make the start of a session cheap.

@@ -12,10 +12,12 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar, cast
 
 import numpy as np
+
+from intact.records import dataclass
 
 T = TypeVar("T")
 

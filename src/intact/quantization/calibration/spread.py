@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import QuantPlan
 
 BINS = 48

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from intact.quantization.encodings.given import GivenGrid
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

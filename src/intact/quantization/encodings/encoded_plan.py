@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +16,7 @@ from intact.numbers.encoding import Encoding, encode
 from intact.quantization.encodings.encoding_files import read_encodings
 from intact.quantization.encodings.given import GivenGrid
 from intact.quantization.planning.planner import plan
+from intact.records import dataclass
 from intact.results import PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings import preset_table
 from intact.settings.config import QuantConfig, QuantType, TensorOverride, nearest

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import bits, limits
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import GRID_TYPES
 from intact.quantization.encodings.given import GivenGrid
+from intact.records import dataclass
 
 # Constants become `<name>_quantized` here and in ONNX Runtime's quantizer; a number tells a second form apart.
 _QUANTIZED = re.compile(r"(?P<name>.+)_quantized(?:_(?P<number>\d+))?")

@@ -7,7 +7,6 @@ node stays in float32 for a reason that can be named: its values, its form, or t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +28,7 @@ from intact.quantization.float16.keep import (
 )
 from intact.quantization.float16.lift import Lifted, bring_back, lift, takes_back
 from intact.quantization.planning.planner import check_names
+from intact.records import dataclass
 from intact.results import Violation
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Target

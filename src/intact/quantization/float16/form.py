@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model import query, upgrade
+from intact.records import dataclass
 
 # Attributes that fix the type of an output; Cast and ConstantOfShape are rewritten, the rest is left alone.
 _TYPED = frozenset({"dtype", "output_datatype"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from intact.quantization.calibration.observe import watch
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.float16.form import Form
 from intact.quantization.planning.choose import wanted_by
+from intact.records import dataclass
 from intact.settings.config import QuantConfig
 
 LARGEST = 65504.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,7 @@ import onnx_ir as ir
 from intact.model import edit, query
 from intact.model.copying import copied
 from intact.quantization.float16.keep import LARGEST, LEAST_NORMAL
+from intact.records import dataclass
 from intact.targets.spec import Target
 
 LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

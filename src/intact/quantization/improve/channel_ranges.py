@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from intact.numbers.integer_types import limits
+from intact.records import dataclass
 
 # Channels and weights that are always zero get a scale all the same.
 LEAST = 1e-5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from intact.events import Events, Silence
 from intact.quantization.improve.coarse_scales import COARSE
 from intact.quantization.stopwatch import Stopwatch
+from intact.records import dataclass
 
 _FEWEST_COLUMNS = 64
 

@@ -7,7 +7,6 @@ output projection. It adds no node and rounds nothing twice, so that a smaller g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from intact.quantization.improve.channel_ranges import Channels
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import Fold
 from intact.quantization.improve.site import Layers, LayerSite
+from intact.records import dataclass
 from intact.results import QuantPlan
 
 # Exponents of a channel's reach and of its largest weight: some weigh both, some even out the reach alone.

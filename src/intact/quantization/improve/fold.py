@@ -6,7 +6,6 @@ The walk goes back from the tensor to the layers that compute it, through operat
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.quantization.improve.parts import part_of
 from intact.quantization.improve.scale_labels import UNTOUCHED, fits, of_rank, only, reshaped
+from intact.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ columns out of an activation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers import integer
+from intact.records import dataclass
 
 
 class Linear(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -17,6 +16,7 @@ from intact.quantization.improve.fold import Fold, find_fold
 from intact.quantization.improve.scores import ScoreProduct
 from intact.quantization.improve.site import Site, layers_of
 from intact.quantization.improve.smooth import Smoothing
+from intact.records import dataclass
 from intact.results import QuantPlan
 
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")

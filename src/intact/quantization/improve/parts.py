@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from intact.model import query
+from intact.records import dataclass
 
 _TAKING = ("Gather", "Slice", "Split")
 

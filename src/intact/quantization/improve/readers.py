@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +10,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers.integer_types import limits
 from intact.quantization.improve.linear_layers import Convolution, Linear, MatrixProduct, linear
+from intact.records import dataclass
 from intact.results import WeightPlan
 
 # Error feedback in rounding leaves about this share of the weights' error in the outputs.

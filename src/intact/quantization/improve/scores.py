@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from intact.model import query
 from intact.quantization.improve.channel_ranges import HALVES, Channels
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import Fold, find_fold
+from intact.records import dataclass
 from intact.results import QuantPlan
 
 # Exponents of the reach of the first operand's channels, and of the second's.

@@ -7,7 +7,7 @@ other half, both ways round: those that fit the samples they come from too close
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import Fold
 from intact.quantization.improve.readers import AFTER_FEEDBACK, Reader, channels_read, rounding_noise
 from intact.quantization.improve.scale_labels import factors
+from intact.records import dataclass
 from intact.results import QuantPlan, WeightPlan
 
 Exponents = tuple[float, float]

@@ -8,7 +8,6 @@ layers' outputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from intact.quantization.improve.channel_ranges import Channels
 from intact.quantization.improve.editor import Editor
 from intact.quantization.improve.fold import Fold
 from intact.quantization.improve.site import Layers, LayerSite
+from intact.records import dataclass
 from intact.results import QuantPlan
 
 # Beyond 0.7 every channel would end at the limit of the grid, with no room for values that calibration has not seen.

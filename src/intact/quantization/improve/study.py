@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from intact.numbers.encoding import Encoding, round_to_grid
 from intact.quantization.calibration.ranges.auto import WORTH_CLIPPING
 from intact.quantization.improve.effort import NORMAL, Depth
 from intact.quantization.improve.linear_layers import Linear, Moments, linear, spread
+from intact.records import dataclass
 from intact.results import QuantPlan, WeightPlan
 
 # Columns of all rows together that grids are tried on. With a third of them wrong grids are chosen now and then.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model import hoisting, query
 from intact.model.deciding import deciding
+from intact.records import dataclass
 from intact.settings.config import QuantConfig
 from intact.targets import predicates
 from intact.targets.spec import UNQUANTIZED, OpSpec, Signature, Slot, Target

@@ -7,7 +7,6 @@ changes in it becomes types of nodes and overrides of tensors; what is left alon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from intact.errors import SettingsError
 from intact.model import query
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
+from intact.records import dataclass
 from intact.results import PlannedGrid, QuantPlan, WeightPlan
 from intact.settings import hand_written
 from intact.settings.config import Method, NodeType, QuantConfig, QuantType, TensorOverride, nearest

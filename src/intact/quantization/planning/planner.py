@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import onnx_ir as ir
 
@@ -23,6 +23,7 @@ from intact.quantization.planning.choose import (
     is_on_grid,
 )
 from intact.quantization.planning.value_bounds import hull, value_bounds
+from intact.records import dataclass
 from intact.results import BiasPlan, Conversion, PlannedGrid, QuantPlan, Range, WeightPlan
 from intact.settings.config import QuantConfig, TensorOverride, nearest
 from intact.targets.spec import Slot, Target

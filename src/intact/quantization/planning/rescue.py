@@ -8,7 +8,6 @@ residual streams themselves stay in 16 bits whatever their values: every layer a
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +20,7 @@ from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import NORMALIZATIONS
+from intact.records import dataclass
 from intact.results import PlannedGrid, QuantPlan, Range
 from intact.targets.spec import Target
 

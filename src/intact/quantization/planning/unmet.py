@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.errors import TargetError
 from intact.model import query
 from intact.numbers.integer_types import bits
+from intact.records import dataclass
 from intact.results import QuantPlan
 from intact.settings.config import QuantConfig
 from intact.targets.spec import OpSpec, Signature, Target

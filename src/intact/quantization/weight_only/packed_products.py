@@ -6,7 +6,7 @@ A weight has one scale, and where it is not symmetric one zero point, for each b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +24,7 @@ from intact.quantization.improve.linear_layers import MatrixProduct, Moments
 from intact.quantization.improve.rounding import round_matrix
 from intact.quantization.planning.choose import wanted_by
 from intact.quantization.planning.planner import check_names
+from intact.records import dataclass
 from intact.settings.config import QuantConfig
 from intact.targets.spec import Packing, Target
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.model import query
+from intact.records import dataclass
 from intact.rules.float.fused_layers import FusedRule
 
 _HEADS_BEFORE_ROWS = (0, 2, 1, 3)

@@ -19,13 +19,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query
 from intact.model.copying import copied
+from intact.records import dataclass
 from intact.results import Range
 
 MARK = "intact.mask"

@@ -7,7 +7,6 @@ that multiplies many channels at once fills up the three of an image with zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,6 +17,7 @@ from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
 from intact.model.multiplications import filled
+from intact.records import dataclass
 
 # Two layers also move more data than one: a smaller gain is none.
 _MOST_OF_THE_PRICE = 0.75

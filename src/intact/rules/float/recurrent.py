@@ -7,7 +7,6 @@ next: 16 bits hold a sequence better (measured on V73: 51 dB instead of 35 after
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, Rule
 from intact.model import query
+from intact.records import dataclass
 from intact.rules.float.loops import MOST
 
 # The states before or after a step; None stands for zeros.

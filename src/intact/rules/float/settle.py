@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
+from intact.records import dataclass
 from intact.results import Range
 from intact.rules.float import masks
 from intact.runtime import ort_cpu

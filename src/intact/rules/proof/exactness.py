@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from intact.matching.rewriter import EXACT, NEAR, Firing, Rewritten, Rule
 from intact.model import query, randomness
 from intact.model.copying import copied
 from intact.numbers.decibels import sqnr_db
+from intact.records import dataclass
 from intact.results import Application
 from intact.rules.proof import witness
 from intact.rules.proof.reference import runnable, runs_as_it_is

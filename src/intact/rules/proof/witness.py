@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -16,6 +15,7 @@ from intact.matching import rewriter
 from intact.matching.rewriter import Firing, Rewritten, Rule
 from intact.model import edit, message, query
 from intact.model.copying import copied
+from intact.records import dataclass
 from intact.results import Application
 from intact.rules.proof.noted_graph import NotedGraph, NotedNode, NotedValue, Tensor
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
@@ -11,6 +9,7 @@ from intact.matching.builder import Builder
 from intact.model import query
 from intact.numbers import integer
 from intact.numbers.integer_types import INT32_MAX
+from intact.records import dataclass
 from intact.rules.quantized import grid_relations
 from intact.rules.quantized.grid_relations import not_one_grid
 from intact.rules.quantized.operand import Operand, input_operand, output_operand, type_name

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
 from intact.model.node_encodings import constant_behind
+from intact.records import dataclass
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
@@ -14,6 +12,7 @@ from intact.matching.rewriter import WITHIN_ONE_STEP, LocalRule
 from intact.model import query
 from intact.model.node_encodings import constant_behind
 from intact.numbers.integer_types import INT32_MAX
+from intact.records import dataclass
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized.affine import Affine
 from intact.rules.quantized.grid_relations import not_one_grid

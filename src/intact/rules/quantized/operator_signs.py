@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Self, TypeAlias
 
 import onnx_ir as ir
@@ -16,6 +15,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import OpKey, Patterns, Roots, Var
 from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, LocalRule
 from intact.model import query
+from intact.records import dataclass
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import (
     INT8,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from intact.matching.builder import Builder
 from intact.matching.pattern import AnyOf, OpKey, Patterns, Var
 from intact.model import query
+from intact.records import dataclass
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.operand import INT8, MICROSOFT, UINT8, Operand, type_name
 from intact.rules.quantized.saturation import SaturationRule

@@ -6,7 +6,6 @@ The form is that of NPU providers: each operator with Q/DQ nodes of its own.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -19,6 +18,7 @@ from intact.matching.rewriter import BOUNDED, EXACT, NEAR
 from intact.model import query
 from intact.numbers.decibels import decibels
 from intact.numbers.integer_types import INT32_MAX, middle
+from intact.records import dataclass
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.copies import copy_indices, fits, split
 from intact.rules.quantized.grid_relations import not_one_grid

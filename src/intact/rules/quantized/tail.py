@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
 from intact.numbers import integer
+from intact.records import dataclass
 from intact.rules.quantized import affine, integer_layers
 from intact.rules.quantized import grid_relations as grid
 from intact.rules.quantized.affine import Affine

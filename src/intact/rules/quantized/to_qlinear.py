@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from intact.matching.builder import Builder
 from intact.matching.pattern import Output, Patterns, Roots, Var
 from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, LocalRule, Rule, snake_case
 from intact.model import query
+from intact.records import dataclass
 from intact.rules.quantized import integer_layers
 from intact.rules.quantized.grid_relations import not_one_grid, not_one_type
 from intact.rules.quantized.operand import MICROSOFT, Operand, dequantized, dq_operand, q_operand, quantized

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from intact.numbers.decibels import sqnr_db, sqnr_of
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import limits
 from intact.pipeline import execution
+from intact.records import dataclass
 from intact.runtime import cluster
 from intact.search.debug.layers import PARTED_DB, Rows
 from intact.search.debug.units import Unit, Units

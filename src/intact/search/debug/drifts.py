@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from intact.records import dataclass
 from intact.search.debug.layers import Rows
 from intact.verification.compare import Difference
 

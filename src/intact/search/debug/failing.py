@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -12,6 +11,7 @@ from intact import scratch
 from intact.backends.base import Device, Simulator
 from intact.errors import ToolchainError
 from intact.model import io
+from intact.records import dataclass
 from intact.runtime import process
 from intact.search.debug.units import Unit, Units
 

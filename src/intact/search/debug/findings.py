@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from intact.glimpse import Glimpse, Sight
+from intact.records import dataclass
 from intact.search.debug.layers import Layer
 
 

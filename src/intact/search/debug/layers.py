@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from intact.model.activation_grids import ActivationGrid
 from intact.numbers.decibels import decibels as to_db
 from intact.numbers.decibels import sqnr_db
+from intact.records import dataclass
 from intact.verification.compare import GREATEST, Difference
 
 Rows = list[np.ndarray]

@@ -6,13 +6,13 @@ In a model without grids, one in half precision, every node that computes floats
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import activation_grids, query
 from intact.model.cutting import Cutter
+from intact.records import dataclass
 from intact.targets.provider_placement import CONVERSIONS
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

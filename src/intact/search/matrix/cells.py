@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from intact.errors import IntactError, NotAvailable, OutputError
 from intact.events import Events, Log, Silence
 from intact.pipeline import input_files, loading, preparation, presets
 from intact.pipeline.stages import BuildOptions
+from intact.records import dataclass
 from intact.reports import matrix_page, publish
 from intact.reports.manifest import MADE_FROM
 from intact.results import Build, Gate, Word

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.model import normalize, shapes
 from intact.pipeline import cost_estimate
+from intact.records import dataclass
 from intact.search.debug.units import Units
 from intact.targets import validate
 from intact.targets.spec import Costs, Target

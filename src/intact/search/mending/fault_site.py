@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding, quantize
 from intact.numbers.integer_types import limits
+from intact.records import dataclass
 from intact.targets.operands import DEQUANTIZE, QUANTIZE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from intact.model import edit, query
 from intact.model.node_encodings import encoding_of
 from intact.numbers.encoding import Encoding
 from intact.numbers.integer_types import limits, middle
+from intact.records import dataclass
 from intact.search.mending.fault_site import FaultSite, grid_pair
 from intact.targets.operands import DEQUANTIZE, QUANTIZE
 

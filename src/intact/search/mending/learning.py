@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from intact.backends.lessons import Lesson
 from intact.backends.other_version import installed_library, seen_as
 from intact.model import edit, shapes
 from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
+from intact.records import dataclass
 from intact.search.debug.units import Units
 from intact.search.mending import mender
 from intact.search.mending.fault_site import FaultSite

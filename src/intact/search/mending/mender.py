@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from intact.errors import IntactError
 from intact.model import edit
 from intact.pipeline import execution
 from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
+from intact.records import dataclass
 from intact.search.debug.device import DeviceComparison, UnitError, run_whole, simulator_of, worst_rows
 from intact.search.debug.units import Unit, Units
 from intact.search.mending.aim import Aim, Rows, aim_of

@@ -7,7 +7,6 @@ numbers, as those behind a pool or in front of an output, carry it on. They are 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from intact.model import edit, query
 from intact.model.multiplications import elements, multiply_adds
 from intact.numbers.decibels import sqnr_of
 from intact.pipeline import execution
+from intact.records import dataclass
 from intact.search.debug.units import Unit, Units
 from intact.search.mending.aim import Aim
 from intact.search.mending.fault_site import FaultSite

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model.census import NodeTypes, types_of
 from intact.model.multiplications import elements, multiply_adds
 from intact.numbers.integer_types import FLOAT_BITS, bits, width
+from intact.records import dataclass
 from intact.search.mixed.cost import Prices
 from intact.targets.spec import Costs, Level
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.model.multiplications import elements, multiply_adds
+from intact.records import dataclass
 from intact.search.mixed.groups import Structure
 from intact.targets.spec import Costs, Level
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -15,6 +15,7 @@ from intact.pipeline import preparation
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import quantizing
 from intact.quantization.improve.migrate import migrate
+from intact.records import dataclass
 from intact.results import Sensitivity
 from intact.search.mixed import groups, precisions, sensitivity, unseen
 from intact.search.mixed.bill import Bill, bill

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
 from intact.errors import TargetError
 from intact.quantization.planning.planner import plan
+from intact.records import dataclass
 from intact.results import QuantPlan, Range
 from intact.settings.config import QuantConfig
 from intact.targets import predicates

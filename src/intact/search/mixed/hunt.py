@@ -9,9 +9,10 @@ precision throughout that meets the gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from intact.records import dataclass
 from intact.search.mixed.ladder import Assignment
 
 # How many mixes are quantized and run on the CPU, and how many are built; precisions throughout come on top.

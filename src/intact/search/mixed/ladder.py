@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from intact.numbers.decibels import decibels
+from intact.records import dataclass
 from intact.search.mixed.cost import Prices
 from intact.search.mixed.groups import FLOAT
 from intact.search.mixed.sensitivity import Noises

@@ -8,7 +8,7 @@ the cycles of each layer, and groups are raised to float, those that save the mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from intact.pipeline import execution
 from intact.pipeline.preparation import PreparedModel
 from intact.quantization import quantizing
 from intact.quantization.planning import unquantizable
+from intact.records import dataclass
 from intact.results import PlacedLayer
 from intact.rules.quantized import families
 from intact.search.mixed.cost import Prices, Workload, work

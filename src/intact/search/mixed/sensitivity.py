@@ -9,7 +9,7 @@ more and more rows. All rows are held out: ranges are observed on the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from intact.data.shared_rows import SharedRows, shared
 from intact.events import Events
 from intact.quantization.calibration.observe import observe
 from intact.quantization.calibration.resolve import resolve
+from intact.records import dataclass
 from intact.runtime import cluster
 from intact.search.mixed.groups import Structure
 from intact.search.mixed.switchable_model import Feeds, SwitchableModel

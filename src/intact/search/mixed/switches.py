@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intact.model import query
 from intact.numbers.encoding import Encoding, dequantize
 from intact.quantization.calibration.resolve import Resolved
+from intact.records import dataclass
 from intact.search.mixed.groups import GroupedTensor, Structure
 from intact.search.mixed.switchable_model import SwitchableModel
 from intact.search.mixed.unseen import Beyond

@@ -6,7 +6,7 @@ A grid cuts such values off, which costs more than rounding, on few rows, and mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from intact.numbers.encoding import Encoding
 from intact.quantization.calibration.observe import watch
 from intact.quantization.calibration.resolve import Resolved, resolve
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import QuantPlan
 from intact.search.mixed.switchable_model import Feeds
 from intact.verification.compare import Difference

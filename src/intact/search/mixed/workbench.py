@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from intact.numbers.decibels import decibels
 from intact.pipeline import acceptance, execution, preparation, stages
 from intact.pipeline.preparation import PreparedModel
 from intact.pipeline.stages import BuildOptions
+from intact.records import dataclass
 from intact.results import Accuracy, Build, Form, Gate
 from intact.search.debug.device import first_on_device
 from intact.search.mending.foreseen import foresee

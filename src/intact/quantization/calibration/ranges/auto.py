@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from intact.quantization.calibration.ranges.error import mean_squared_error
@@ -12,6 +10,7 @@ from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
 from intact.quantization.calibration.ranges.tails import with_tails
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import PlannedGrid, Range
 
 FINE = ("uint16", "int16")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import PlannedGrid, Range
 
 _FLOOR = 1e-10

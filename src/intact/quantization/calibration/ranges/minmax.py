@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import PlannedGrid, Range
 
 
