@@ -32,8 +32,33 @@ def test_quantize_loads_without_what_it_does_not_use(package):
 
 @pytest.mark.parametrize("before", ["enable", "disable"])
 def test_loading_leaves_the_collector_as_it_was(before):
-    program = f"import gc; gc.{before}(); import intact; intact.quantize; print(gc.isenabled(), gc.get_freeze_count())"
-    assert said(program) == f"{before == 'enable'} 0"
+    program = f"import gc; gc.{before}(); import intact; intact.quantize; print(gc.isenabled())"
+    assert said(program) == str(before == "enable")
+
+
+def test_modules_are_kept_out_of_the_collector():
+    counted = "print(gc.get_freeze_count() > 10 * len(gc.get_objects()) / 2)"
+    assert said(f"import gc; import intact; intact.quantize; {counted}") == "True"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_objects_of_the_program_are_collected_as_ever(when):
+    """Those that were there before modules were imported, too, and at the end of the program those that are left."""
+    cycles = """
+class Cycle:
+    def __init__(self): self.me = self
+    def __del__(self, say=os.write): say(1, b"gone ")
+one, other = Cycle(), Cycle()
+"""
+    load = "import intact; intact.quantize\n"
+    order = cycles + load if when == "before" else load + cycles
+    ended = "del one; gc.collect(); os.write(1, b'collected ')"
+    assert said(f"import gc, os\n{order}{ended}") == "gone collected gone"
+
+
+def test_a_program_that_keeps_objects_out_of_the_collector_keeps_no_others_out():
+    program = "import gc; gc.freeze(); kept = gc.get_freeze_count(); import intact; intact.quantize"
+    assert said(f"{program}; print(gc.get_freeze_count() <= kept)") == "True"
 
 
 def test_a_command_ends_without_a_look_for_cycles_in_all_that_it_imported():

@@ -22,6 +22,7 @@ def model():
 @pytest.mark.parametrize("most", [0, 2000], ids=["large", "small"])
 def test_a_dropped_copy_goes_between_stages_and_not_before(model, most, monkeypatch):
     monkeypatch.setattr(garbage_pause, "MANY_NODES", most)
+    monkeypatch.setattr(garbage_pause, "FEW_BYTES", 0)
     with collected_by_stage():
         gone = weakref.ref(model.clone().graph)
         [[] for _ in range(100_000)]

@@ -67,15 +67,19 @@ class Fork:
 
 def is_safe() -> bool:
     """True if this process can be forked: it has its main thread and those that OpenBLAS ends by itself."""
-    if sys.platform != "linux" or threading.active_count() > 1:
-        return False
-    if threading.current_thread() is not threading.main_thread():
+    if not may_be_safe():
         return False
     try:
         tasks = len(os.listdir(_TASKS))
     except OSError:
         return False
     return tasks == 1 or tasks <= _openblas_threads()
+
+
+def may_be_safe() -> bool:
+    """True if Python knows of no reason why this process cannot be forked."""
+    alone = threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
+    return sys.platform == "linux" and alone
 
 
 def _openblas_threads() -> int:

@@ -161,16 +161,17 @@ def staying(
     variables that it has beside those of this process. With `forks` it may be a fork of this process.
     """
     with scratch.folder("jobs") as home:
-        early = () if imports is None else ("--import", imports)
-        process: Worker = (
-            forked.Fork(home, _own_settings(home, environment))
-            if forks and forked.is_safe()
-            else _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
-        )
-        told = 0
+        told, process = 0, None
+
+        def begun() -> Worker:
+            if forks and forked.is_safe():
+                return forked.Fork(home, _own_settings(home, environment))
+            early = () if imports is None else ("--import", imports)
+            return _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
 
         def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
-            nonlocal told
+            nonlocal told, process
+            process = process or begun()
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout, look)
@@ -178,12 +179,15 @@ def staying(
                 told = (home / "log.txt").stat().st_size
             return _reply(job, status, answer, log, timeout, memory_limit)
 
+        # A fork is there at once, and what this process writes before is not written twice: there is nothing to begin.
+        process = None if forks and forked.may_be_safe() else begun()
         try:
             yield call_next
         finally:
-            _kill_group(process)
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()  # type: ignore[union-attr]
+            if process is not None:
+                _kill_group(process)
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()  # type: ignore[union-attr]
 
 
 def telling_lines(log: str, limit: int = 5) -> list[str]:

@@ -49,6 +49,14 @@ def test_sketches_merge_in_any_order_and_any_grouping_into_the_same(parts):
         assert same(whole, sketch_of(*order))
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+def test_small_arrays_one_by_one_tell_what_one_large_array_does(count):
+    values = np.random.default_rng(count).normal(size=(count, 300)).astype(np.float32)
+    assert same(sketch_of(*values), sketch_of(values)) and sketch_of(*values).quantile(0.5) == sketch_of(
+        values
+    ).quantile(0.5)
+
+
 @given(arrays, arrays)
 def test_merging_leaves_both_sketches_as_they_were(first, second):
     left, right = sketch_of(first), sketch_of(second)
@@ -63,7 +71,7 @@ def test_extremes_are_exact_and_values_that_are_not_finite_are_counted_apart(val
     assert (seen.count, seen.nonfinite) == (finite.size, values.size - finite.size)
     if finite.size:
         assert (seen.low, seen.high) == (finite.min(), finite.max())
-        assert bool(seen.rows) == histogram
+        assert bool(seen.merge(seen.fresh()).rows) == histogram
 
 
 @given(arrays)

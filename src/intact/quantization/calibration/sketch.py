@@ -21,9 +21,11 @@ from intact.records import dataclass
 
 T = TypeVar("T")
 
+# Arrays of fewer elements wait until there are so many: to count each by itself takes longer than to keep a copy.
+_SMALL, _WAITING = 1 << 10, 16
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
 # About so many elements of an array are counted, where it has more.
-_COUNTED = 1 << 18
+_COUNTED = 1 << 16
 _BINS = 1 << 16
 _MANTISSAS = 128
 _FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
@@ -45,6 +47,8 @@ class Sketch:
     nonfinite: int = 0
     rows: dict[int, np.ndarray] = field(default_factory=dict)
     whole: bool = True
+    _waiting: list[np.ndarray] = field(default_factory=list, compare=False, repr=False)
+    """Values that are not counted yet."""
     _known: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """Results that were worked out from the sketch as it is now."""
 
@@ -62,19 +66,32 @@ class Sketch:
         self._known.clear()
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.count += flat.size
-        if self.histogram:
+        if not self.histogram:
+            return
+        if flat.size >= _SMALL:
             # Bins of negative values follow those of positive ones.
             self._count(flat, _BINS if low < 0 else _bins_up_to(high))
+            return
+        self._waiting.append(flat.copy())
+        if len(self._waiting) == _WAITING:
+            self._count_waiting()
 
-    def _count(self, flat: np.ndarray, bins: int) -> None:
-        """Count values that fall into the first `bins`, but for a negative zero."""
+    def _count_waiting(self) -> None:
+        """Count the small arrays that wait for others: many at once take little longer than one."""
+        if self._waiting:
+            waiting, self._waiting = np.concatenate(self._waiting), []
+            # Every element counts, as it does where an array comes alone.
+            self._count(waiting, _BINS if self.low < 0 else _bins_up_to(self.high), step=1)
+
+    def _count(self, flat: np.ndarray, bins: int, step: int | None = None) -> None:
+        """Count values that fall into the first `bins`, but for a negative zero; every one, or one in `step`."""
         top = flat.view(np.uint16)[_TOP_HALF::2]
-        step = 1 if self.whole else _step(top.size)
+        step = step or (1 if self.whole else _step(top.size))
         codes = top[::step]
         chunks = [codes[start : start + _CHUNK] for start in range(0, codes.size, _CHUNK)]
         found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
         if any(one.size > bins for one in found):
-            self._count(flat, _BINS)
+            self._count(flat, _BINS, step)
             return
         counts = functools.reduce(np.add, found)
         for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS[: bins // _MANTISSAS])).tolist():
@@ -91,6 +108,8 @@ class Sketch:
     def merge(self, other: Sketch) -> Sketch:
         """The sketch of everything that either has seen; it has a histogram if both have one."""
         both = self.histogram and other.histogram
+        for one in (self, other):
+            one._count_waiting()
         merged = Sketch(
             both,
             min(self.low, other.low),
@@ -116,7 +135,7 @@ class Sketch:
         """Take in all that another has seen."""
         merged = self.merge(later)
         self.low, self.high, self.count = merged.low, merged.high, merged.count
-        self.nonfinite, self.rows = merged.nonfinite, merged.rows
+        self.nonfinite, self.rows, self._waiting = merged.nonfinite, merged.rows, []
         self._known.clear()
 
     def remember(self, key: Hashable, work_out: Callable[[], T]) -> T:
@@ -172,6 +191,7 @@ class Sketch:
 
     def _sorted_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.histogram, "this sketch keeps extremes only"
+        self._count_waiting()
         rows = np.array(sorted(self.rows), np.uint32)
         codes = (rows[:, None] * _MANTISSAS + np.arange(_MANTISSAS, dtype=np.uint32)).reshape(-1)
         counts = np.concatenate([self.rows[int(row)] for row in rows]) if rows.size else np.zeros(0, np.int64)
