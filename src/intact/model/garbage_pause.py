@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Graphs of at least this many nodes are worth a collection: their copies hold much memory.
 MANY_NODES = 2000
 # Weights of fewer bytes than this are left where they are until the end.
-FEW_BYTES = 8 << 20
+FEW_BYTES = 32 << 20
 # New objects that take the collector less time than it takes to see to it that it does not look at them.
 FEW_OBJECTS = 50_000
 # Programs with more objects than this are let be: to set them apart from what is imported would take long.
