@@ -25,7 +25,7 @@ T = TypeVar("T")
 _SMALL, _WAITING = 1 << 10, 16
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
 # About so many elements of an array are counted, where it has more.
-_COUNTED = 1 << 16
+_COUNTED = 1 << 17
 _BINS = 1 << 16
 _MANTISSAS = 128
 _FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
