@@ -40,7 +40,7 @@ def renamed(model, rows, target, config, goal_db=0.0):
 
 def build(given, output, monkeypatch, shortfalls, mender=renamed, recaller=None):
     found = itertools.chain(shortfalls, itertools.repeat(shortfalls[-1]))
-    monkeypatch.setattr(mending, "shortfall", lambda accuracy: next(found))
+    monkeypatch.setattr(mending, "shortfalls", lambda accuracy: [lost for lost in (next(found),) if lost])
     path, config = given
     return stages.build(path, config, output, BuildOptions(mender=mender, recaller=recaller))
 

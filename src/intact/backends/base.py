@@ -7,7 +7,7 @@ program asks `installed.find(name)` for the object and goes by what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from pathlib import Path
@@ -203,6 +203,13 @@ class Backend(Protocol):
     def compile(self, model: ir.Model, device: Device, folder: Path, on_cpu: Mapping[str, str]) -> Compiled:
         """Write what is deployed into `folder`; `on_cpu` names nodes that stay on the CPU, each with the reason."""
         ...
+
+    def kept_off(self, model: ir.Model, names: Collection[str]) -> ir.Model:
+        """A form of `model` for `compile` whose nodes with these names stay on the CPU, though the device takes them.
+
+        The model itself where naming them to `compile` is enough.
+        """
+        return model
 
     def load(self, path: Path, device: Device) -> None:
         """Refuse a compiled model that the device's runtime does not load."""

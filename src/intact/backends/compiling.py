@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -31,6 +31,11 @@ def compile(model: ir.Model, device: Device, folder: Path, *, on_cpu: Mapping[st
     backend = installed.find(device.backend)
     folder.mkdir(parents=True, exist_ok=True)
     return backend.compile(model, device, folder, dict(on_cpu or {}))
+
+
+def kept_off(model: ir.Model, backend: str, names: Collection[str]) -> ir.Model:
+    """A form of `model` whose nodes with these names stay on the CPU, though the device takes them."""
+    return installed.find(backend).kept_off(model, names) if names else model
 
 
 def check(backend: str, ep_options: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,8 @@ MOST_LOADED = 20_000
 class RewrittenModel:
     """A quantized model in the form that its target takes; `deployed` has the inputs and outputs as they were asked.
 
-    `quantized` and `running` are sessions of the model before and after, once opened for all that runs them.
+    `quantized` and `running` are sessions of the model before and after, once opened for all that runs them. `on_cpu`
+    names nodes that the device would take and compute wrongly, each with the reason.
     """
 
     prepared: PreparedModel
@@ -54,6 +55,7 @@ class RewrittenModel:
     deployed: boundary.IntegerIO
     quantized: WatchedModel
     running: WatchedModel
+    on_cpu: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def validate(rewritten: RewrittenModel, log: Log) -> ValidatedModel:
             raise validation.Violations(facts.violations, target)
         violations = (*facts.violations, *unheld)
         details["violations"] = [asdict(violation) for violation in violations]
-        off = validation.left_to_cpu(described, target, violations)
+        off = {**validation.left_to_cpu(described, target, violations), **rewritten.on_cpu}
     log.warn(*(f"{violation}" for violation in (*violations, *found.doubts)))
     return ValidatedModel(rewritten, off)
 
@@ -222,7 +224,8 @@ def compile(validated: ValidatedModel, folder: Path, log: Log) -> CompiledModel:
     rewritten = validated.before
     device = execution.device_of(rewritten.prepared.target, rewritten.prepared.config.compile)
     with log.stage("compile") as (_, details):
-        compiled = compiling.compile(stamped(rewritten.deployed.model), device, folder, on_cpu=validated.on_cpu)
+        model = compiling.kept_off(rewritten.deployed.model, device.backend, rewritten.on_cpu)
+        compiled = compiling.compile(stamped(model), device, folder, on_cpu=validated.on_cpu)
         details["runtime"] = compiled.runtime
     if compiled.unforeseen and rewritten.prepared.config.strict:
         raise validation.Violations([_left_alone(node) for node in compiled.unforeseen], rewritten.prepared.target)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -41,12 +42,24 @@ class TakenForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmended:
+    """Nodes that a device computes wrongly in every form that was tried, and that in words."""
+
+    nodes: tuple[str, ...]
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mended:
-    """A model in a form that its device computes better, and what was done, a sentence for each place."""
+    """A model in a form that its device computes better, and what was done, a sentence for each place.
+
+    `unmended` are places that are wrong in this form too.
+    """
 
     model: ir.Model
     done: tuple[str, ...]
     taken: tuple[TakenForm, ...] = ()
+    unmended: tuple[Unmended, ...] = ()
 
 
 # Gives a rewritten model the form that is known to be right on a device; None where nothing is known about it.
@@ -54,19 +67,30 @@ Recaller = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig], Mended
 # Looks for a form that a device computes rightly, on some rows, or at least so that it keeps so many dB of what the CPU
 # computes; None where it finds none.
 Mender = Callable[[ir.Model, Sequence[Outputs], Target, CompileConfig, float], Mended | None]
+_Packed = tuple[tuple[str, ...], tuple[Unmended, ...]]
 # Validates, compiles and verifies one form of a model.
 Deploy = Callable[[RewrittenModel], tuple[CompiledModel, Verified]]
 
 
 def shortfall(accuracy: Sequence[Accuracy]) -> float:
     """The dB that the compiled form misses of what it should keep, at its worst output; 0 where it misses nothing."""
-    quantized = {row.output: row.sqnr_db for row in accuracy if row.form == "quantized"}
+    return max(shortfalls(accuracy), default=0.0)
+
+
+def shortfalls(accuracy: Sequence[Accuracy]) -> list[float]:
+    """The dB that each output of the compiled form misses, the worst first, and nothing for one that misses nothing."""
+    quantized = {row.output: row for row in accuracy if row.form == "quantized"}
     missed = [
-        min(_db(quantized[row.output]) - ALLOWED_LOSS_DB, ENOUGH_DB) - _db(row.sqnr_db)
+        min(_db(quantized[row.output].sqnr_db) - ALLOWED_LOSS_DB, ENOUGH_DB) - _kept(row, quantized[row.output])
         for row in accuracy
         if row.form == "compiled" and row.output in quantized and row.equal is None and not row.silent
     ]
-    return max([0.0, *missed])
+    return sorted((lost for lost in missed if lost > 0), reverse=True)
+
+
+def _kept(compiled: Accuracy, quantized: Accuracy) -> float:
+    """The dB that count: none where all values became one, though values far from zero leave many on paper."""
+    return 0.0 if compiled.constant and not quantized.constant else _db(compiled.sqnr_db)
 
 
 def goal(accuracy: Sequence[Accuracy]) -> float:
@@ -93,10 +117,11 @@ def shortcoming(accuracy: Sequence[Accuracy]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MendedBuild:
-    """A build with its model in a form that its device computes better, and what was done."""
+    """A build with its model in a form that its device computes better, what was done, and what is wrong in it too."""
 
     form: RewrittenModel
     done: tuple[str, ...]
+    unmended: tuple[Unmended, ...] = ()
 
 
 def recall(rewritten: RewrittenModel, recaller: Recaller, log: Log) -> MendedBuild | None:
@@ -118,22 +143,24 @@ def mend(built: CompiledModel, mender: Mender, goal_db: float, log: Log) -> Mend
             found = None
             log.warn(f"a form that the device computes better could not be looked for: {error}")
         details["done"] = [] if found is None else list(found.done)
-    return None if found is None else MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done)
+    if found is None:
+        return None
+    return MendedBuild(deployment.in_other_form(built.before, found.model, log), found.done, found.unmended)
 
 
 def mend_once(built: CompiledModel, mender: Mender, goal_db: float, log: Log) -> MendedBuild | None:
     """`mend`, unless it has been looked for already."""
 
-    def pack(found: MendedBuild | None, folder: Path) -> tuple[str, ...] | None:
+    def pack(found: MendedBuild | None, folder: Path) -> _Packed | None:
         if found is None:
             return None
         io.save(found.form.rewritten.model, folder / KEPT)
-        return found.done
+        return found.done, found.unmended
 
-    def unpack(done: tuple[str, ...] | None, folder: Path) -> MendedBuild | None:
-        if done is None:
+    def unpack(packed: _Packed | None, folder: Path) -> MendedBuild | None:
+        if packed is None:
             return None
-        return MendedBuild(deployment.in_other_form(built.before, io.load(folder / KEPT), Log()), done)
+        return MendedBuild(deployment.in_other_form(built.before, io.load(folder / KEPT), Log()), *packed)
 
     return built.prepared.checkpoints.stage("mend", lambda: mend(built, mender, goal_db, log), pack, unpack)
 
@@ -143,47 +170,59 @@ def deploy_best(
 ) -> tuple[CompiledModel, Verified]:
     """Deploy a model in the form that earlier builds found, or as it is; where that loses much, in a mended one."""
     before = log.mark()
-    rewritten, compiled, verified = _deploy_recalled(rewritten, deploy, recaller, log)
-    missed = shortfall(verified.accuracy)
+    recalled, compiled, verified = _deploy_recalled(rewritten, deploy, recaller, log)
+    best, missed = recalled, shortfalls(verified.accuracy)
     wanted = goal(verified.accuracy)
     found = mend_once(compiled, mender, wanted, log) if missed and mender is not None else None
-    if found is not None:
-        told = log.stages.pop()
+    told = log.stages[-1:]  # how another form was looked for, where it was
+    for form in () if found is None else _forms(recalled, found, strict=compiled.prepared.config.strict):
         log.back_to(before)
         try:
-            compiled, verified = deploy(found.form)
-            is_better = shortfall(verified.accuracy) < missed
+            compiled, verified = deploy(form.form)
+            now = shortfalls(verified.accuracy)
         except IntactError:
-            is_better = False  # the target does not take this form
-        if is_better:
-            _tell(found, compiled, log)
+            now = missed  # the target does not take this form
+        if now < missed:
+            best, missed = form, now
         else:
             log.back_to(before)
-            compiled, verified = deploy(rewritten)
-        log.stages.append(told)
-    log.warn(*shortcoming(verified.accuracy))
+            compiled, verified = deploy(best.form)
+        log.stages += told
+        if not missed:
+            break
+    log.warn(*(f"mended for {compiled.prepared.target.name}: {one}" for one in best.done))
+    log.warn(*shortcoming(verified.accuracy), *(_advice(found, compiled) if found is not None and missed else ()))
     return compiled, verified
+
+
+def _forms(recalled: MendedBuild, found: MendedBuild, *, strict: bool) -> Iterator[MendedBuild]:
+    """The form that was found, and then that with what is wrong in it too on the CPU, where settings allow that."""
+    done = (*recalled.done, *found.done)
+    if found.done:
+        yield replace(found, done=done)
+    if found.unmended and not strict:
+        on_cpu = {node: one.told for one in found.unmended for node in one.nodes}
+        left = [f"{one.told}, and is computed on the CPU" for one in found.unmended]
+        yield MendedBuild(replace(found.form, on_cpu=on_cpu), (*done, *left))
+
+
+def _advice(found: MendedBuild, compiled: CompiledModel) -> Iterator[str]:
+    if compiled.prepared.config.strict:
+        yield from (f"{one.told}: --no-strict computes it on the CPU" for one in found.unmended)
 
 
 def _deploy_recalled(
     rewritten: RewrittenModel, deploy: Deploy, recaller: Recaller | None, log: Log
-) -> tuple[RewrittenModel, CompiledModel, Verified]:
+) -> tuple[MendedBuild, CompiledModel, Verified]:
     """Deploy the form that earlier builds found, if its target takes it, or else the one that is given."""
     before = log.mark()
     found = None if recaller is None else recall(rewritten, recaller, log)
     if found is not None:
         try:
-            compiled, verified = deploy(found.form)
+            return found, *deploy(found.form)
         except IntactError:
             log.back_to(before)  # the target does not take this form
-        else:
-            _tell(found, compiled, log)
-            return found.form, compiled, verified
-    return rewritten, *deploy(rewritten)
-
-
-def _tell(found: MendedBuild, compiled: CompiledModel, log: Log) -> None:
-    log.warn(*(f"mended for {compiled.prepared.target.name}: {done}" for done in found.done))
+    return MendedBuild(rewritten, ()), *deploy(rewritten)
 
 
 def _db(found: float | None) -> float:

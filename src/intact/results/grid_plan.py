@@ -34,6 +34,10 @@ class PlannedGrid:
     """The share that a 16-bit grid reaches at least beyond what was seen."""
     least_scale: float = 0.0
     """A device computes something else where the scale is less; the grid is widened up to it."""
+    is_result: bool = False
+    """True of an output that a 16-bit grid may leave much room for, where few of its values were seen."""
+    room_above: float = 0.0
+    """The share of what was seen that a grid reaches above it: one score that is cut off there costs a whole row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,11 @@ from intact.backends.base import Library
 from intact.backends.probing import asking, atlas, chips, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
-from intact.backends.probing.atlas import Atlas, Spot
+from intact.backends.probing.atlas import Atlas
 from intact.backends.probing.cases import Case
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.judging import is_wrong
+from intact.backends.probing.spots import Spot
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.targets.registry import load_target
@@ -108,6 +110,26 @@ def test_what_was_answered_is_not_asked_again(library, softmax):
     again.explore([softmax], [], silent)
     assert names and library == []
     assert [str(region) for region in again.regions] == [str(region) for region in first.regions]
+
+
+def test_a_figure_that_neighbours_change_is_that_of_the_question_alone(library, monkeypatch, softmax):
+    """A library that reads what others left in memory: every wrong answer has the place in its batch as its figure."""
+    ask_batch = probing.ask_batch
+
+    def with_neighbours(job):
+        found = ask_batch(job)
+        left = [7.0 if len(found) == 1 else float(place % 5) for place in range(len(found))]
+        pairs = zip(found, left, strict=True)
+        return [(asked, replace(answer, sqnr_db=db) if answer == WRONG else answer) for (asked, answer), db in pairs]
+
+    monkeypatch.setattr(probing, "ask_batch", with_neighbours)
+    first = Atlas("qnn", 73, workers=1)
+    first.explore([softmax], [], silent)
+    assert first.regions and {region.worst.sqnr_db for region in first.regions} == {7.0}
+    library.clear()
+    again = Atlas("qnn", 73, first.probed, workers=1)
+    again.explore([softmax], [], silent)
+    assert library == [] and [str(one) for one in again.regions] == [str(one) for one in first.regions]
 
 
 def test_another_architecture_is_asked_at_the_edges_only(library, softmax):

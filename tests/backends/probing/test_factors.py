@@ -10,12 +10,12 @@ import pytest
 
 from intact.backends.probing import subjects
 from intact.backends.probing.answers import shipped
-from intact.backends.probing.atlas import Spot
 from intact.backends.probing.cases import Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import chained, fitted, unrounded
 from intact.backends.probing.models import inputs_of, model_of, step_of
 from intact.backends.probing.shape_factors import around, paired, shape_factors
+from intact.backends.probing.spots import Spot
 from intact.runtime import ort_cpu
 
 

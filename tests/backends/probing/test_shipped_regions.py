@@ -11,13 +11,13 @@ from intact.backends import probing
 from intact.backends.probing import asking, chips, subjects, wrong_regions
 from intact.backends.probing.answers import Answer, shipped
 from intact.backends.probing.asking import Question
-from intact.backends.probing.atlas import AS_IT_STANDS
 from intact.backends.probing.cases import Case, Chain
 from intact.backends.probing.factors import factors_between, factors_of
 from intact.backends.probing.fitting import chained
 from intact.backends.probing.judging import LEAST_DB, is_wrong
 from intact.backends.probing.models import PROBED, model_of
 from intact.backends.probing.shape_factors import around, paired, shape_factors
+from intact.backends.probing.spots import AS_IT_STANDS
 from intact.model import shapes
 from intact.targets import faults
 from intact.targets.operands import use_of

@@ -167,6 +167,22 @@ class TestWithTheCompiler:
         assert word in str(caught.value)
         assert not list((tmp_path / "out").iterdir())
 
+    @pytest.mark.parametrize("job", ["compile_context", "load_model"])
+    def test_a_library_for_another_runtime_is_to_blame_and_not_the_model(self, job, tmp_path, monkeypatch):
+        """onnxruntime-qnn 2.3.0 beside onnxruntime 1.31.1 says these words."""
+        monkeypatch.chdir(tmp_path)
+        jobs = importlib.import_module("intact.backends.qnn.job")
+
+        def refuse(path, options):
+            raise RuntimeError("SanityCheckOrtEp OrtEp has invalid ort_version_supported=0 (expected at least 22).")
+
+        monkeypatch.setattr(jobs, "create", refuse)
+        chip = {"arch": 73, "soc_id": None, "ep_options": {}, "verbose": False}
+        order = {**chip, "model": "m.onnx", "folder": str(tmp_path), "fallback": False, "settings": {}, "context": None}
+        with pytest.raises(ToolchainError) as caught:
+            getattr(jobs, job)(order)
+        assert caught.value.code == "E106" and "install a newer onnxruntime-qnn" in str(caught.value)
+
     def test_options_and_chip_reach_the_provider(self, tmp_path):
         plain = build(qdq.cnn(), tmp_path / "plain")
         chosen = build(qdq.cnn(), tmp_path / "chosen", soc_id=43, ep_options={"vtcm_mb": "2"})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.numbers.encoding import encode, round_to_grid
-from intact.quantization.calibration.ranges import METHODS, range_of
+from intact.quantization.calibration.ranges import METHODS, range_of, worth_trying
 from intact.quantization.calibration.ranges.auto import FINE, WORTH_CLIPPING
 from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.ranges.tails import with_tails
@@ -100,6 +100,39 @@ def test_mse_is_as_good_as_a_brute_force_search_on_the_values(name, dtype, symme
     best = min(ends, key=lambda ends: real_error(sample, ends, dtype, symmetric))
     found = real_error(values, chosen("mse", values, dtype, symmetric), dtype, symmetric)
     assert found <= 1.06 * real_error(values, best, dtype, symmetric)
+
+
+@every_tensor
+@every_grid
+def test_the_first_range_to_try_on_layers_has_room_for_what_tails_promise(name, dtype, symmetric):
+    """Where nothing is worth clipping, more effort must not end at the last value that was seen."""
+    seen, grid = sketch_of(TENSORS[name]), PlannedGrid(dtype, symmetric, "auto")
+    first, *others = worth_trying(grid)
+    if dtype in FINE:
+        assert (first, others) == ("auto", [])
+        return
+    assert range_of(seen, replace(grid, method=first)) == with_tails(seen, grid)
+    assert others == ["percentile", "entropy", "mse"]
+    assert worth_trying(replace(grid, method="minmax")) == ("minmax",)
+
+
+@pytest.mark.parametrize(("count", "times"), [(1023, 3.0), (1024, 1.5)])
+def test_16_bits_reach_far_beyond_what_few_values_of_a_result_show(count, times):
+    """Three times the range of a few, a quarter beyond each end of more; below zero only where values were."""
+    values = np.linspace(-1, 1, count, dtype=np.float32)
+    result = PlannedGrid("uint16", symmetric=False, method="auto", is_result=True)
+    found = range_of(sketch_of(values), result)
+    assert found.high - found.low >= 2 * times if count < 1024 else found.high - found.low < 2 * times
+    assert range_of(sketch_of(values + 1), result).low == 0
+    inner = range_of(sketch_of(values), replace(result, is_result=False))
+    assert inner.high - inner.low < 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_room_above_is_added_to_the_range_of_every_method(method):
+    seen, grid = sketch_of(TENSORS["normal"]), PlannedGrid("uint8", symmetric=False, method=method)
+    plain, roomy = range_of(seen, grid), range_of(seen, replace(grid, room_above=0.125))
+    assert roomy == Range(plain.low, plain.high + 0.125 * (plain.high - plain.low))
 
 
 @every_tensor

@@ -255,6 +255,28 @@ def test_ordinary_values_need_no_rescue():
     assert rescue(net, plan, seen, target) is None
 
 
+@pytest.mark.parametrize(("count", "types"), [(255, {"y": "uint16"}), (256, None)])
+def test_an_output_of_which_few_numbers_were_seen_gets_16_bits(count, types):
+    """Four numbers a row: below 1024 in all, nobody knows where they end."""
+    net = model("float[1,8] x", "float[1,4] y", "a = Relu(x)  y = MatMul(a, w)", w=normal(8, 4))
+    rows, target = [{"x": normal(1, 8)} for _ in range(count)], load_target("qnn")
+    plan = quantizing.plan(net, target, QuantConfig())
+    seen = observe(net, plan, rows, watched=["x", "a", "y"])
+    found = rescue(net, plan, seen, target)
+    assert (None if found is None else found.types) == types
+
+
+def test_sums_well_beyond_the_few_that_were_seen_keep_their_place_in_an_output():
+    net = model("float[1,8] x", "float[1,4] y", "a = Relu(x)  y = MatMul(a, w)", w=np.ones((8, 4), F))
+    rows, sum_of_more = [{"x": row[None]} for row in np.eye(8, dtype=F)], {"x": F([[1, 0.613, 0, 0, 0, 0, 0, 0]])}
+    told, forbidden = (quantized(net, rows, "qnn", method="auto", rescue=rescue) for rescue in (True, False))
+    assert _sqnr(net, told.model, sum_of_more) > 40 and _sqnr(net, forbidden.model, sum_of_more) < 10
+    assert told.notes == (
+        "rescue: 1 node stays in uint16, because 1 output may exceed the few numbers that were seen; "
+        "--no-rescue forbids it",
+    )
+
+
 def test_a_rescue_is_told_and_can_be_forbidden():
     net, rows = stream(massive=4000.0)
     told = quantized(net, rows, "qnn", rescue=True)

@@ -305,10 +305,11 @@ def test_a_range_that_is_known_is_that_of_a_grid_of_one_tensor_only():
         ("LpNormalization(c)", {"activation_type": "uint16"}, "auto"),  # which clips nothing of 16 bits, and has room
         ("LpNormalization(c)", {"activation_type": "uint16", "method": "mse"}, "minmax"),
         ("LpNormalization(c)", {}, "minmax"),
-        ("LayerNormalization(c, g, b)", {"activation_type": "uint16"}, "minmax"),
+        ("LayerNormalization(c, g, b)", {"activation_type": "uint16"}, "auto"),
+        ("LayerNormalization(c, g, b)", {}, "minmax"),
     ],
 )
-def test_what_a_direction_is_taken_of_has_room_in_16_bits(operator, settings, method):
+def test_what_a_normalization_reads_is_never_clipped_and_has_room_in_16_bits(operator, settings, method):
     weights = {"w": weight(4, 4), "v": weight(4, 4), "g": weight(4), "b": weight(4)}
     given = model("float[2,4] x", "float[2,4] y", f"c = MatMul(x, w)  n = {operator}  y = MatMul(n, v)", **weights)
     found = plan(given, load_target("qnn"), QuantConfig.from_dict(settings))
@@ -324,3 +325,43 @@ def test_no_channels_are_evened_out_where_room_is_asked_for(monkeypatch):
     monkeypatch.setattr(migrate, "Migration", lambda *_, **__: pytest.fail("channels lose their room"))
     config = QuantConfig(headroom=1.0, activation_type="uint16")
     assert quantizing.quantize(net(), load_target("qnn"), config, FEEDS).plan.nodes
+
+
+ATTENTION = "s = MatMul(q, k)  d = Mul(s, f)  m = Add(d, b)  p = Softmax(m)  y = MatMul(p, v)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "method", "room"),
+    [
+        ({}, "minmax", 0.125),
+        ({"method": "mse"}, "mse", 0.0),
+        ({"activation_type": "uint16"}, "auto", 0.0),
+    ],
+)
+def test_scores_of_attention_are_not_clipped_and_have_room_above_in_8_bits(settings, method, room):
+    """One score that is cut off changes every weight of its row."""
+    inputs = "float[1,4,8] q, float[1,8,4] k, float[1,4,8] v, float[1,1,4] b"
+    given = model(inputs, "float[1,4,8] y", ATTENTION, f=F([0.5]))
+    found = plan(given, load_target("qnn"), QuantConfig.from_dict(settings))
+    for score in ("s", "d", "m"):
+        grid = found.grids[found.tensors[score]]
+        assert (grid.method, grid.room_above) == (method, room)
+    others = [found.grids[found.tensors[tensor]] for tensor in ("q", "v", "y")]
+    assert {(grid.method, grid.room_above) for grid in others} == {(settings.get("method", "auto"), 0.0)}
+
+
+def test_a_softmax_that_is_the_result_leaves_the_range_of_its_scores_free():
+    given = model("float[1,8] x", "float[1,4] y", "s = MatMul(x, w)  y = Softmax(s)", w=weight(8, 4))
+    found = plan(given, load_target("qnn"), QuantConfig())
+    assert found.grids[found.tensors["s"]].method == "auto"
+
+
+@pytest.mark.parametrize(
+    ("last", "is_result"), [("y = MatMul(x, w)", True), ("y = LayerNormalization(x, g, b)", False)]
+)
+def test_results_may_have_room_but_for_those_of_normalizations(last, is_result):
+    weights = {"w": weight(4, 4), "g": weight(4), "b": weight(4)}
+    names = [name for name in weights if f" {name}" in last]
+    given = model("float[2,4] x", "float[2,4] y", last, **{name: weights[name] for name in names})
+    found = plan(given, load_target("qnn"), QuantConfig())
+    assert [found.grids[found.tensors[tensor]].is_result for tensor in ("x", "y")] == [False, is_result]

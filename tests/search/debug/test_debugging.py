@@ -291,12 +291,13 @@ def test_a_fault_that_units_have_only_together_is_named(zoo, quantized, monkeypa
     comparison = device.DeviceComparison(io.load(path), rows, joiner, CHIP)
 
     assert not any(error.parted for error in comparison.errors())
-    found = comparison.together()
+    (found,) = comparison.together()
     assert found is not None and found.parted and found.unit.nodes[0] == nodes[2]
 
 
 def test_a_model_that_is_right_as_a_whole_has_no_such_fault(zoo, quantized):
     joiner = _Joiner("there is no such node")
     rows = [{"image": np.load(zoo.data("residual_cnn"))["image"][:1]}]
-    assert device.DeviceComparison(io.load(quantized("residual_cnn")), rows, joiner, CHIP).together() is None
+    comparison = device.DeviceComparison(io.load(quantized("residual_cnn")), rows, joiner, CHIP)
+    assert list(comparison.together()) == []
     assert joiner.runs == 1

@@ -10,23 +10,23 @@ from intact.search.debug.device import DeviceComparison
 from tests.builder import from_text
 
 
-class WrongBySteps:
-    """A simulator that gives every number with so many steps too much."""
+class Giving:
+    """A simulator that gives the same numbers whatever it is fed."""
 
-    def __init__(self, steps, scale):
-        self.error = np.float32(steps * scale)
+    def __init__(self, numbers):
+        self.numbers = np.asarray(numbers, np.float32)
 
     def run(self, path, samples, device):
-        return [{"0/y": np.full(4, self.error)} for _ in samples]
+        return [{"0/y": self.numbers} for _ in samples]
 
 
-def errors(dtype, scale, steps):
-    """The errors of a Relu between grids, on zeros."""
+def errors(dtype, scale, fed, given):
+    """The errors of a Relu between grids that is fed with some numbers, on a device that gives others."""
     q = {"s": np.float32(scale), "z": np.zeros((), dtype)}
     text = "a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Relu(b) d = QuantizeLinear(c, s, z) "
     model = from_text("(float[4] x) => (float[4] y)", text + "y = DequantizeLinear(d, s, z)", weights=q)
-    rows = [{"x": np.zeros(4, np.float32)}]
-    return DeviceComparison(model, rows, WrongBySteps(steps, scale), Device("qnn", 10.0)).errors()
+    rows = [{"x": np.asarray(fed, np.float32)}]
+    return DeviceComparison(model, rows, Giving(given), Device("qnn", 10.0)).errors()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,21 @@ def errors(dtype, scale, steps):
 )
 def test_zeros_are_wrong_by_what_their_grid_holds(dtype, steps, parted):
     """By hand: 20 dB less than half of 65535 steps are 3277 of them, of 255 steps 13."""
-    (found,) = errors(dtype, 0.01, steps)
+    (found,) = errors(dtype, 0.01, np.zeros(4), np.full(4, steps * 0.01))
     assert found.parted == parted
     assert found.own_db == pytest.approx(20 * np.log10(np.iinfo(dtype).max / 2 / steps), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("fed", "given", "parted"),
+    [
+        ([100.0, 100.1, 100.2, 100.3], [100.15] * 4, True),
+        ([100.0, 100.1, 100.2, 100.3], [100.05, 100.05, 100.25, 100.25], False),
+        # A step of the grid is rounding, though it is all that differs.
+        ([100.0, 100.0, 100.0, 100.01], [100.0] * 4, False),
+        ([100.0] * 4, [100.1] * 4, False),
+    ],
+)
+def test_what_became_one_value_is_wrong_however_far_from_zero(fed, given, parted):
+    (found,) = errors(np.uint16, 0.01, fed, given)
+    assert found.own_db > 50 and found.parted == parted

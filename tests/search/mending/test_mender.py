@@ -8,21 +8,17 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from intact.backends import lessons
 from intact.model import io, normalize, shapes
 from intact.model.node_encodings import encoding_of
-from intact.pipeline import execution, stages
+from intact.pipeline import execution
 from intact.pipeline.mending import goal, shortfall
-from intact.pipeline.stages import BuildOptions
 from intact.results import Accuracy
-from intact.search.builds import build_any
 from intact.search.debug.device import worst_rows
-from intact.search.mending import learning, other_forms
 from intact.search.mending import mender as mending
+from intact.search.mending import other_forms
 from intact.search.mending.fault_site import FaultSite
-from intact.settings.config import BuildConfig, CompileConfig
+from intact.settings.config import CompileConfig
 from intact.targets.registry import load_target
 
 GRIDS = "<float s = {0.001}, uint16 z = {32768}, float t = {0.002}, uint16 u = {30000}"
@@ -217,8 +213,11 @@ def test_a_unit_that_is_wrong_alone_and_right_where_it_stands_is_left_alone(monk
     assert found("crop_outside", lambda model: next(answers), monkeypatch) is None
 
 
-def test_where_nothing_helps_nothing_is_taken(monkeypatch):
-    assert found("widen_inputs", has("Sigmoid"), monkeypatch) is None
+def test_where_nothing_helps_nothing_is_taken_and_the_place_is_named(monkeypatch):
+    mended = found("widen_inputs", has("Sigmoid"), monkeypatch)
+    assert mended is not None and (mended.done, mended.taken) == ((), ())
+    (place,) = mended.unmended
+    assert place.nodes == ("Sigmoid_0",) and place.told.startswith("Sigmoid_0 (Sigmoid) keeps 0.0 dB")
 
 
 def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
@@ -246,6 +245,51 @@ def test_a_model_without_grids_is_mended_at_the_node_that_is_wrong(monkeypatch):
     assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
     for before, after in zip(execution.run(model, rows), execution.run(mended.model, rows), strict=True):
         np.testing.assert_allclose(after["y"], before["y"], atol=4e-3)
+
+
+class WrongBehind:
+    """A simulator that runs models on the CPU, and forgets results that come of a node which a condition holds of."""
+
+    def __init__(self, is_wrong: Callable[[ir.Node], bool]) -> None:
+        self.is_wrong = is_wrong
+
+    def run(self, path, samples, device):
+        model = io.load(path)
+        lost = {value.name for value in model.graph.outputs if self.comes_of(value)}
+        return [
+            {n: np.zeros_like(v) if n in lost else v for n, v in row.items()} for row in execution.run(model, samples)
+        ]
+
+    def comes_of(self, value: ir.Value) -> bool:
+        node = value.producer()
+        read = () if node is None else (one for one in node.inputs if one is not None)
+        return node is not None and (self.is_wrong(node) or any(map(self.comes_of, read)))
+
+
+def test_a_place_that_nothing_helps_leaves_none_of_the_others_wrong(monkeypatch):
+    """The first output is wrong for good, and what is behind it is left alone; the second one is mended."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[1,2,2,6] x) => (float[1,2,2,6] y, float[1,2,2,6] z) {
+        a = Cast <to = 10> (x)
+        b = Exp(a)
+        c = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (b)
+        y = Cast <to = 1> (c)
+        d = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (a)
+        z = Cast <to = 1> (d)
+    }"""
+    model = ir.from_onnx_text(text)
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+
+    def is_wrong(node: ir.Node) -> bool:
+        leaves_pads_out = node.op_type == "AveragePool" and "count_include_pad" not in node.attributes
+        return leaves_pads_out or node.op_type == "Exp"
+
+    monkeypatch.setattr(mending, "simulator_of", lambda target: WrongBehind(is_wrong))
+    mended = mending.mend(model, rows_of("count_pads"), load_target("qnn"), CompileConfig(device="qnn"))
+    assert mended is not None
+    assert [(one.tensor, one.remedy) for one in mended.taken] == [("d", "count_pads")]
+    assert [one.told.split(" keeps")[0] for one in mended.unmended] == ["Exp_1 (Exp)"]
 
 
 class Halves:
@@ -312,8 +356,8 @@ def test_the_goal_leaves_the_device_the_noise_that_is_allowed(quantized, expecte
     assert goal([row("quantized", quantized), row("compiled", 9.0)]) == pytest.approx(expected + 3.0)
 
 
-def row(form: str, db: float | None, output: str = "y") -> Accuracy:
-    return Accuracy(form, "here", output, db, db is None, 1.0, 0.1, 0.01, elements=100)
+def row(form: str, db: float | None, output: str = "y", *, constant: bool = False) -> Accuracy:
+    return Accuracy(form, "here", output, db, db is None, 1.0, 0.1, 0.01, constant=constant, elements=100)
 
 
 @pytest.mark.parametrize(
@@ -325,58 +369,13 @@ def row(form: str, db: float | None, output: str = "y") -> Accuracy:
         ([row("quantized", 25.0), row("compiled", 20.0)], 2.0),
         ([row("quantized", None), row("compiled", None)], 0.0),
         ([row("quantized", 40.0), row("compiled", 39.0), row("quantized", 50.0, "z"), row("compiled", 3.0, "z")], 30.0),
+        # Values far from zero that became one keep many dB and tell nothing, unless they were one before.
+        ([row("quantized", 77.0), row("compiled", 68.0, constant=True)], 33.0),
+        ([row("quantized", 77.0, constant=True), row("compiled", 68.0, constant=True)], 0.0),
     ],
 )
 def test_the_shortfall_is_counted_from_what_a_device_can_keep(rows, expected):
     assert shortfall(rows) == pytest.approx(expected)
-
-
-def deconvolution(path):
-    weight = np.random.default_rng(1).standard_normal((2, 3, 3, 3, 3)).astype(np.float32)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 5, 6])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 7, 6])
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], "deconvolve", pads=[1, 0, 1, 1, 0, 1])
-    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
-    io.save(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)), path)
-    return path
-
-
-@pytest.mark.qnn
-def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
-    path = deconvolution(tmp_path / "m.onnx")
-    rng = np.random.default_rng(2)
-    np.savez(tmp_path / "d.npz", x=rng.standard_normal((24, 2, 4, 5, 6)).astype(np.float32))
-    config = BuildConfig.from_dict(
-        {
-            "precision": "w8a16",
-            "compile": {"device": "qnn"},
-            "quant": {"load_path": str(tmp_path / "d.npz"), "effort": "fast"},
-        }
-    )
-    plain = stages.build(path, config, tmp_path / "plain", BuildOptions())
-    foreseen = build_any(path, config, tmp_path / "foreseen")
-    learnt = tmp_path / "learnt.json"
-    # The table knows of it, so that builds need not look for it; here they do.
-    monkeypatch.setattr(learning, "steer", lambda *_: None)
-    built = build_any(path, config, tmp_path / "mended", learnt=learnt)
-
-    compiled = {
-        name: next(a.sqnr_db for a in b.accuracy if a.form == "compiled") for name, b in (("p", plain), ("m", built))
-    }
-    assert plain.verdict == "broken" and compiled["p"] < 6
-    assert built.verdict == "good" and compiled["m"] > 33
-    assert foreseen.accuracy == built.accuracy and "mend" not in [stage.name for stage in foreseen.stages]
-    assert any("since the device is wrong about it otherwise" in text for text in foreseen.warnings)
-    (told,) = [stage for stage in built.stages if stage.name == "mend"]
-    assert "deconvolve" in told.details["done"][0]
-    assert [stage.name for stage in built.stages].count("verify") == 1
-    assert not built.placement.cpu_nodes
-
-    (lesson,) = lessons.read(learnt)
-    assert "ConvTranspose" in lesson.operator and lesson.wrong_db < 6 < 33 < lesson.right_db
-    again = build_any(path, config, tmp_path / "again", learnt=learnt)
-    assert "mend" not in [stage.name for stage in again.stages]
-    assert again.accuracy == built.accuracy and any("earlier build learnt" in text for text in again.warnings)
 
 
 def test_the_rows_that_go_wrong_are_those_that_are_looked_at(monkeypatch):

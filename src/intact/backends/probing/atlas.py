@@ -23,6 +23,7 @@ from intact.backends.probing.judging import is_wrong
 from intact.backends.probing.narrowing import OF_GRIDS, Narrowed, NodeView, RegionEvidence, narrowed, views_of
 from intact.backends.probing.shape_factors import PAIRED, SIZES, around, paired, shape_factors
 from intact.backends.probing.shaped_cases import kind_of, shaped
+from intact.backends.probing.spots import Region, Spot
 from intact.backends.probing.subjects import Asked
 from intact.backends.probing.wrong_regions import WrongRegion
 from intact.records import dataclass
@@ -36,87 +37,6 @@ HALVINGS = 5
 BATCH = 480
 
 Progress = Callable[[int, int, Probed], None]
-
-
-AS_IT_STANDS = "as it stands"
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A question of the atlas: a case or a chain as it stands, or a case at a value of a factor."""
-
-    asked: Case | Chain
-    factor: Factor | None = None
-    value: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The question in one line, which identifies it."""
-        if self.factor is None or self.value == self.factor.usual:
-            return self.asked.name
-        return f"{self.asked.name} | {self.factor.name} = {self.value:.6g}"
-
-    @property
-    def output(self) -> str:
-        """The type of the result."""
-        last = self.asked if isinstance(self.asked, Case) else self.asked.steps[-1]
-        return last.output.split()[0]
-
-    @property
-    def kind(self) -> str:
-        """The name of its factor."""
-        return AS_IT_STANDS if self.factor is None else self.factor.name
-
-    def built(self) -> Case | Chain | None:
-        """The case to ask about; None where there is none at this value."""
-        if self.factor is None or self.value == self.factor.usual:
-            return self.asked
-        return self.factor.at(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Values of a factor at which a device is wrong about a case, and the nearest ones at which it is right.
-
-    Of the neighbours below and above, None stands for one that was not asked. `right` is the value nearest to the last
-    wrong one that is right, whatever the order means. The figures are of the worst value, and of the case as it stands.
-    """
-
-    wrong: tuple[Spot, ...]
-    below: Spot | None
-    above: Spot | None
-    worst: Answer
-    usual: Answer
-    right: Spot | None = None
-
-    @property
-    def edges(self) -> tuple[Spot, ...]:
-        """The values on both sides of each edge; the last that is wrong where there is none."""
-        found = (*self.last_wrong, self.below, self.above, self.right)
-        return tuple({spot.name: spot for spot in found if spot is not None}.values())
-
-    @property
-    def last_wrong(self) -> tuple[Spot, ...]:
-        """The wrong values at its edges."""
-        first = () if self.below is None else self.wrong[:1]
-        return first if first and self.above is None else (*first, self.wrong[-1])
-
-    @property
-    def where(self) -> str:
-        """The condition in words."""
-        factor = self.wrong[0].factor
-        if factor is None:
-            return AS_IT_STANDS
-        if factor.ordered and self.below is None and self.above is not None:
-            return f"{factor.name} below {self.above.value:.3g}"
-        if factor.ordered and self.above is None and self.below is not None:
-            return f"{factor.name} above {self.below.value:.3g}"
-        if factor.ordered and self.below is not None and self.above is not None:
-            return f"{factor.name} between {self.below.value:.3g} and {self.above.value:.3g}"
-        return factor.told([spot.value for spot in self.wrong])
-
-    def __str__(self) -> str:
-        return f"{self.wrong[0].asked.name}: {self.where}: {_figures(self.worst)}; as it stands {_figures(self.usual)}"
 
 
 class Atlas:
@@ -140,7 +60,6 @@ class Atlas:
         """Ask about every case and chain as it stands, then about each factor, then about the edges."""
         plain = [*map(Spot, cases), *map(Spot, chains)]
         self._ask(plain, progress)
-        self.regions += [Region((spot,), None, None, found, found) for spot in plain if (found := self._wrong(spot))]
         taken = [case for case in cases if self._taken(Spot(case)) and not self._wrong(Spot(case))]
         shown, others = shaped(taken)
         sizes = {case.name: SIZES for case in shown} | {case.name: PAIRED for case in others}
@@ -162,7 +81,14 @@ class Atlas:
         telling = [row for row in corners if self._matters(row)]
         for row in (row for row in (*([spot] for spot in plain), *rows, *two, *corners) if row):
             self._rows.setdefault(row[0].asked.name, []).append(row)
-        self.regions += [region for row in (*rows, *two, *telling) if row for region in self._regions(row)]
+        telling = [row for row in (*rows, *two, *telling) if row]
+        self._settle(self._all_regions(plain, telling), progress)
+        self.regions = self._all_regions(plain, telling)
+
+    def _all_regions(self, plain: Sequence[Spot], rows: Sequence[Sequence[Spot]]) -> list[Region]:
+        """The regions of questions as they stand, and of the values of factors."""
+        found = [Region((spot,), None, None, wrong, wrong) for spot in plain if (wrong := self._wrong(spot))]
+        return [*found, *(region for row in rows for region in self._regions(row))]
 
     def conditions(self) -> list[Narrowed]:
         """The condition of each region, where something that can be read in a model is one, or why there is none."""
@@ -210,6 +136,30 @@ class Atlas:
                 row += more
             self._ask([spot for more in between for spot in more], progress)
 
+    def _settle(self, regions: Sequence[Region], progress: Progress) -> None:
+        """Ask about the worst spot of each region again; where the answer is another, about all of it, one at a time.
+
+        A library that reads memory which it never wrote gives what its neighbours in a process left there. The only
+        question of a process always has the same answer.
+        """
+        worst = list({spot.name: spot for spot in map(self._worst, regions)}.values())
+        # In another order, so that each has other neighbours than before.
+        self._ask([spot.again() for spot in reversed(worst)], progress)
+        doubted = {spot.name for spot in worst if self._figures(spot) != self._figures(spot.again())}
+        spots = [spot for region in regions if self._worst(region).name in doubted for spot in region.wrong]
+        for spot in spots:
+            self.answers[spot.name].pop(self.arch, None)
+        self._ask(spots, progress, batch=1)
+        for spot in spots:
+            self.answers.setdefault(spot.again().name, {})[self.arch] = self.answers[spot.name][self.arch]
+
+    def _worst(self, region: Region) -> Spot:
+        return next(spot for spot in region.wrong if self._answer(spot) == region.worst)
+
+    def _figures(self, spot: Spot) -> tuple[float | None, float | None]:
+        answer = self._answer(spot)
+        return (None, None) if answer is None else (answer.sqnr_db, answer.steps)
+
     def _matters(self, row: Sequence[Spot]) -> bool:
         """True if a good part of the values of a factor is right: otherwise it is no condition."""
         judged = [wrong for _, _, wrong in self._judged(row)]
@@ -238,13 +188,13 @@ class Atlas:
         self._ask(list({spot.name: spot for spot in edges}.values()), progress)
         return [region for region in regions if any(map(self._wrong, region.last_wrong))]
 
-    def _ask(self, spots: Sequence[Spot], progress: Progress) -> None:
+    def _ask(self, spots: Sequence[Spot], progress: Progress, batch: int = BATCH) -> None:
         new = list({spot.name: spot for spot in spots if self._answer(spot) is None}.values())
         names: list[list[str]] = []
 
         def batches() -> Iterator[list[Question]]:
-            for start in range(0, len(new), BATCH):
-                built = [(spot.name, item) for spot in new[start : start + BATCH] if (item := spot.built()) is not None]
+            for start in range(0, len(new), batch):
+                built = [(spot.name, item) for spot in new[start : start + batch] if (item := spot.built()) is not None]
                 names.append([name for name, _ in built])
                 yield [Question(item, self.arch, self.soc_id, numeric=True) for _, item in built]
 
@@ -252,7 +202,7 @@ class Atlas:
         for number, found in probing.ask_batches(self.library, batches(), self.workers):
             for name, (_, answer) in zip(names[number], found, strict=True):
                 self.answers.setdefault(name, {})[self.arch] = answer
-            done += min(BATCH, len(new) - number * BATCH)
+            done += min(batch, len(new) - number * batch)
             progress(done, len(new), self.probed)
 
     def _answer(self, spot: Spot) -> Answer | None:
@@ -338,11 +288,6 @@ class _KnownViews:
 
 def _row(asked: Case | Chain, factor: Factor) -> list[Spot]:
     return [Spot(asked, factor, value) for value in factor.values]
-
-
-def _figures(answer: Answer) -> str:
-    steps = "" if answer.steps is None else f", {answer.steps:g} steps"
-    return f"{answer.sqnr_db} dB{steps}"
 
 
 @dataclass(frozen=True, slots=True)

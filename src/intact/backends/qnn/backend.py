@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from intact.backends.qnn import placing, repro_script
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.errors import TargetError
-from intact.model import io, normalize
+from intact.model import io, normalize, shapes
 from intact.results import PlacedNode, Placement
-from intact.runtime.pinning import pin
+from intact.runtime.pinning import hide, pin
 from intact.targets import provider_placement
 
 # Constant names: the compiler hashes the path of what it reads.
@@ -83,6 +83,13 @@ class QnnBackend(Backend):
         warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
         warnings += _taken_after_all(placement, on_cpu)
         return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
+
+    def kept_off(self, model: ir.Model, names: Collection[str]) -> ir.Model:
+        """The model with these nodes hidden from a compiler that takes fixed shapes only."""
+        result = model.clone()
+        shapes.infer_shapes(result)
+        hide(result, names)
+        return result
 
     def load(self, path: Path, device: Device) -> None:
         """Refuse a compiled model that the vendor's simulator does not load."""

@@ -25,6 +25,9 @@ PROVIDER = "QNNExecutionProvider"
 # Set by our own settings; a second place for them could only disagree.
 _OURS = {"htp_arch": "the architecture (--arch)", "soc_model": "the chip (--soc)"}
 
+# ONNX Runtime says this of a provider whose interface it does not know (seen with onnxruntime-qnn 2.3.0).
+_OTHER_API = "ort_version_supported"
+
 _SAMPLES = sample_files.SamplesOrder.__annotations__.keys()
 
 
@@ -49,6 +52,7 @@ def compile_context(request: CompileOrder) -> CompileReply:
         session = create(request["model"], options)
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
+        _refuse_other_api(error)
         return {"error": sentence(error), "assigned": []}
     return {"error": None, "assigned": _assignment(session)}
 
@@ -93,6 +97,7 @@ def _load(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
         session = create(path, options)
     # ORT's exception classes have no common base but Exception.
     except Exception as error:
+        _refuse_other_api(error)
         raise ToolchainError("E108", f"{path}: the simulator does not load it: {sentence(error)}") from error
     if PROVIDER not in {graph["provider"] for graph in _assignment(session)}:
         raise ToolchainError("E108", f"{path}: the simulator loads no part of it")
@@ -159,6 +164,17 @@ def create(path: str, options: ort.SessionOptions) -> ort.InferenceSession:
     """A session on the model at `path` that does not fall back to another provider."""
     # enable_fallback=0: when the provider fails, the Python class would otherwise retry on the CPU.
     return ort.InferenceSession(path, options, enable_fallback=0, read_config_from_model=0)
+
+
+def _refuse_other_api(error: Exception) -> None:
+    """Say so if a session failed because the provider was made for another ONNX Runtime: no model is to blame."""
+    if _OTHER_API in str(error):
+        ours, vendors = ort.__version__, onnxruntime_qnn.__version__
+        raise ToolchainError(
+            "E106",
+            f"onnxruntime-qnn {vendors} does not start in onnxruntime {ours}, which has another interface",
+            fix="install a newer onnxruntime-qnn, or the onnxruntime that it was made for",
+        ) from error
 
 
 def _assignment(session: ort.InferenceSession) -> list[AssignedNodes]:

@@ -13,10 +13,12 @@ import onnx_ir as ir
 
 from intact.errors import ModelError, some
 from intact.quantization.calibration.sketch import Sketch
+from intact.quantization.float16.addends import raise_addends
 from intact.quantization.float16.cast import cast
 from intact.quantization.float16.follow import follow
 from intact.quantization.float16.form import Form, form_of
 from intact.quantization.float16.keep import (
+    LEAST_NORMAL,
     Kept,
     exact,
     excluded,
@@ -61,14 +63,20 @@ def convert(
 ) -> Half:
     """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit.
 
-    For a device that has nothing but half precision, values that are too small for it are lifted by powers of two.
+    For a device that has nothing but half precision, values that are too small for it are lifted by powers of two, and
+    constants that only keep sums from zero are raised.
     """
     check_names(model, config)
     forms = _forms(model)
     sketches = watched(model, forms, rows, progress)
-    lifted = _lifted(model, sketches, device) if device is not None and device.halves else None
+    only_halves = device is not None and device.halves
+    lifted = _lifted(model, sketches, device) if device is not None and only_halves else None
     if lifted is not None:
         model, forms = lifted.model, _forms(lifted.model)
+        sketches = watched(model, forms, rows, lambda: None)
+    model, raised = raise_addends(model, sketches) if only_halves else (model, ())
+    if raised:
+        forms = _forms(model)
         sketches = watched(model, forms, rows, lambda: None)
     kept = {**exact(model, forms), **observed(forms, sketches), **excluded(forms, config)}
     kept |= without_form(forms)
@@ -83,6 +91,12 @@ def convert(
     if lifted is not None:
         bring_back(result, lifted.outputs)
         notes = (*notes, _told(lifted))
+    if raised:
+        adding = some(list(raised), _SHOWN)
+        notes = (
+            *notes,
+            f"half precision: constants below {LEAST_NORMAL:.2g} are raised to it where sums are far larger: {adding}",
+        )
     return Half(result, names, tuple(kept.values()), notes)
 
 

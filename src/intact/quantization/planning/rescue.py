@@ -2,12 +2,13 @@
 
 A few massive values, as residual streams of transformers have them, set the step of a tensor's grid so high that all
 its other values drown. The measure is the signal-to-noise ratio of the tensor's bulk on its own grid. On an NPU the
-residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them.
+residual streams themselves stay in 16 bits whatever their values: every layer adds its rounding to them. So do outputs
+of which few numbers were seen: the next row's may lie well beyond, and 16 bits have steps to spare for that room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from intact.numbers.decibels import sqnr_db
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.ranges import range_of
 from intact.quantization.calibration.ranges.error import mean_squared_error
+from intact.quantization.calibration.ranges.tails import SCANTY
 from intact.quantization.calibration.sketch import Sketch
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import NORMALIZATIONS
@@ -34,18 +36,31 @@ _WIDER = {"uint8": "uint16", "int8": "int16"}
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """Other types for single nodes, and the tensors that made them necessary, with their SQNR in dB."""
+    """Other types for single nodes, and what made them necessary.
+
+    `tensors` are those that 8 bits do not hold well enough, with their SQNR in dB; `scanty` are outputs of which few
+    numbers were seen.
+    """
 
     types: Mapping[str, str]
     tensors: Mapping[str, float]
+    scanty: Collection[str] = ()
 
     def __str__(self) -> str:
-        worst = min(self.tensors, key=lambda name: self.tensors[name])
-        kind = ", ".join(sorted(set(self.types.values())))
-        return (
-            f"rescue: {len(self.types)} nodes stay in {kind}, because 8 bits cannot hold {len(self.tensors)} tensors "
-            f"(the worst is {worst}, {self.tensors[worst]:.1f} dB); --no-rescue forbids it"
-        )
+        kind, causes = ", ".join(sorted(set(self.types.values()))), []
+        if self.tensors:
+            worst = min(self.tensors, key=lambda name: self.tensors[name])
+            held = f"8 bits cannot hold {_counted(len(self.tensors), 'tensor')}"
+            causes.append(f"{held} (the worst is {worst}, {self.tensors[worst]:.1f} dB)")
+        if self.scanty:
+            causes.append(f"{_counted(len(self.scanty), 'output')} may exceed the few numbers that were seen")
+        stay = "stays" if len(self.types) == 1 else "stay"
+        nodes = f"{_counted(len(self.types), 'node')} {stay} in {kind}"
+        return f"rescue: {nodes}, because {' and '.join(causes)}; --no-rescue forbids it"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rescue(
@@ -60,9 +75,10 @@ def rescue(
         return None
     limit = LEAST_DB_OF_AN_NPU if wide else LEAST_DB
     ratios = signal_to_noise(plan, seen)
-    streams = _residual_streams(model) if wide else set()
+    streams, scanty = (_residual_streams(model), _scanty_outputs(model, seen)) if wide else (set(), set())
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
-    grids = {plan.tensors[name] for name in noisy}
+    scanty = {name for name in scanty if name in ratios and name not in noisy}
+    grids = {plan.tensors[name] for name in (*noisy, *scanty)}
     poor = {value for value in _computed(model) if value.name and plan.tensors.get(value.name) in grids}
     types: dict[str, str] = {}
     for node in query.all_nodes(model):
@@ -74,7 +90,7 @@ def rescue(
         if current in _WIDER and any(value in poor for value in touched):
             types[node.name or ""] = _WIDER[current] if wide else FLOAT
     _keep_units_together(model, plan, types)
-    return Rescue(types, noisy) if types else None
+    return Rescue(types, noisy, scanty) if types else None
 
 
 def _has_wider(target: Target) -> bool:
@@ -108,6 +124,12 @@ def _residual_streams(model: ir.Model) -> set[str]:
     normalized = _normalized(model)
     embeddings = [value for node in sums for value in node.inputs if value is not None and value not in normalized]
     return {value.name or "" for value in (*(node.outputs[0] for node in sums), *embeddings)}
+
+
+def _scanty_outputs(model: ir.Model, seen: Mapping[str, Sketch]) -> set[str]:
+    """Outputs of which few numbers were seen."""
+    names = (value.name or "" for value in model.graph.outputs)
+    return {name for name in names if name in seen and 0 < seen[name].count < SCANTY}
 
 
 def _normalized(model: ir.Model) -> set[ir.Value]:

@@ -15,6 +15,7 @@ from intact.runtime import ort_cpu
 
 # Steps of a Softmax that are this fine come with 16-bit scores, which have steps to spare.
 _FINE = 2.0**-12
+# The share of their range that is left beyond the scores that were seen.
 _HEADROOM = 0.125
 
 
@@ -44,10 +45,13 @@ def settle_masks(model: ir.Model, rows: Iterable[Mapping[str, np.ndarray]], soft
 
 
 def _range(seen: masks.Scores, softmax_step: float) -> Range:
-    """The scores that matter; on a fine grid with room for higher ones, which cost a whole row if they are cut off."""
+    """The scores that matter, with room for higher ones, which cost a whole row if they are cut off.
+
+    A fine grid has room for lower ones, too.
+    """
     found = masks.score_range(seen, softmax_step)
-    room = (found.high - found.low) * _HEADROOM if softmax_step < _FINE else 0.0
-    return Range(found.low - room, found.high + room)
+    room = (found.high - found.low) * _HEADROOM
+    return Range(found.low - (room if softmax_step < _FINE else 0.0), found.high + room)
 
 
 def _softmaxes(model: ir.Model) -> list[tuple[ir.Value, int]]:

@@ -191,7 +191,7 @@ def _against_cpu(
     with log.stage("debug", len(comparison.units.units)) as (advance, details):
         errors = comparison.errors(advance)
         alone = next((error for error in errors if error.parted), None)
-        joined = comparison.together() if alone is None else None
+        joined = next(comparison.together(), None) if alone is None else None
         first = alone or joined
         details["parted"] = None if first is None else f"{first.unit.node} ({first.unit.op})"
     by_error = sorted((e for e in errors if e.own_db is not None), key=lambda e: e.own_db or 0.0)

@@ -112,21 +112,20 @@ class DeviceComparison:
                 waiting = []
             progress()
 
-    def together(self) -> UnitError | None:
-        """The first unit that is wrong only behind all that is before it, with the error that it has there.
+    def together(self) -> Iterator[UnitError]:
+        """For each output that is wrong, the first unit that is so behind all that is before it, with its error there.
 
-        None if the whole model is right. A compiler joins units, so that each alone may be right and the model not.
+        A compiler joins units, so that each alone may be right and the model not.
         """
-        ends = [unit for unit in self.units.units if unit.tensor in self.units.ends]
-        wrong = next((error.unit for error in map(self.behind_all, ends) if error.parted), None)
-        if wrong is None:
-            return None
-        line = self._line(wrong)
-        low, high = 0, len(line) - 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.behind_all(line[middle]).parted else (middle + 1, high)
-        return self.behind_all(line[low])
+        for end in [unit for unit in self.units.units if unit.tensor in self.units.ends]:
+            if not self.behind_all(end).parted:
+                continue
+            line = self.line(end)
+            low, high = 0, len(line) - 1
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.behind_all(line[middle]).parted else (middle + 1, high)
+            yield self.behind_all(line[low])
 
     def gradually(self) -> UnitError | None:
         """The first unit behind which most of the error of the whole is there, where no unit is wrong by itself.
@@ -137,14 +136,14 @@ class DeviceComparison:
         if worst is None:
             return None
         self._parted_db = worst + MOST_OF_IT_DB
-        return self.together()
+        return next(self.together(), None)
 
     def kept_db(self, form: Units | None = None) -> float | None:
         """The SQNR of the worst output on the NPU, in another `form` if one is given; None if all are identical."""
         ends = [self.behind_all(unit, form) for unit in self.units.units if unit.tensor in self.units.ends]
         return min((error.own_db for error in ends if error.own_db is not None), default=None)
 
-    def _line(self, last: Unit) -> list[Unit]:
+    def line(self, last: Unit) -> list[Unit]:
         """The units that one depends on, and itself, in the order of the model."""
         needed = {last.tensor}
         for unit in reversed(self.units.units):
@@ -245,8 +244,9 @@ class DeviceComparison:
         root = np.sqrt(difference.noise / max(difference.elements, 1))
         steps = None if step is None else float(root / step)
         kept = difference.sqnr_db if grid is None else _kept(difference, grid.write)
-        low = kept is not None and kept < self._parted_db
-        parted = low and (steps is None or steps > STEPS or self._parted_db > PARTED_DB)
+        # What is far from zero and became one value has lost all that it tells, and keeps many dB on paper.
+        lost = kept is not None and (kept < self._parted_db or difference.is_constant)
+        parted = lost and (steps is None or steps > STEPS or self._parted_db > PARTED_DB)
         return UnitError(item.unit, kept, steps, difference.largest, parted)
 
 
@@ -297,7 +297,7 @@ def first_on_device(
     alone = next((error for error in comparison.errors() if error.parted), None)
     if alone is not None:
         return _sentence(target, alone, "")
-    joined = comparison.together()
+    joined = next(comparison.together(), None)
     if joined is not None:
         return _sentence(target, joined, "; alone it is right: the compiler joins it with what is before")
     grown = comparison.gradually()

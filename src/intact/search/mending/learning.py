@@ -36,7 +36,7 @@ class Learner:
     ) -> Mended | None:
         """Look for right forms, and keep what the simulator confirmed."""
         found = mender.mend(model, rows, target, config, goal_db)
-        if found is not None:
+        if found is not None and found.taken:
             library = installed_library(target.backend, config.toolchain) or ""
             lessons.keep([_lesson(model, taken, target, library) for taken in found.taken], self.place)
         return found

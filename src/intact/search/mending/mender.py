@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.errors import IntactError
 from intact.model import edit
 from intact.pipeline import execution
-from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm
+from intact.pipeline.mending import ENOUGH_DB, Mended, TakenForm, Unmended
 from intact.records import dataclass
 from intact.search.debug.device import DeviceComparison, UnitError, run_whole, simulator_of, worst_rows
 from intact.search.debug.units import Unit, Units
@@ -61,7 +61,7 @@ class _UntriedForm:
 def mend(
     model: ir.Model, rows: Rows, target: Target, config: CompileConfig, goal_db: float = ENOUGH_DB
 ) -> Mended | None:
-    """Take the first right form of each piece that the compiler gets wrong; None where nothing helped.
+    """Take the first right form of each piece that the compiler gets wrong; None where none is, or nothing can be told.
 
     Where none is wrong and the device still keeps less than `goal_db` of what the CPU computes, its weakest pieces get
     a form that it computes better, one after the other, and then the cheapest get 16 bits.
@@ -71,9 +71,10 @@ def mend(
         return None
     device, taken = execution.device_of(target, config), list[tuple[TakenForm, str]]()
     aim = aim_of(model, rows, target, goal_db, MOST_COST)
+    hopeless = dict[str, UnitError]()
     for _ in range(MOST_PLACES):
         comparison = DeviceComparison(model, worst_rows(model, rows, simulator, device), simulator, device)
-        found = _next_forms(comparison, aim)
+        found = _next_forms(comparison, aim, hopeless)
         if not found:
             break
         for wrong, form in found:
@@ -84,23 +85,34 @@ def mend(
     if not _is_enough(comparison.kept_db(), goal_db):
         widened = widen_cheapest(model, aim, lambda form: run_whole(form, rows, simulator, device))
         model, done = (model, done) if widened is None else (widened.model, [*done, str(widened)])
-    return Mended(model, tuple(done), tuple(place for place, _ in taken)) if done else None
+    unmended = tuple(Unmended(error.unit.nodes, _unhelped(error)) for error in hopeless.values())
+    return Mended(model, tuple(done), tuple(place for place, _ in taken), unmended) if done or unmended else None
+
+
+def _unhelped(error: UnitError) -> str:
+    return f"{error.unit.node} ({error.unit.op}) keeps {_db(error.own_db)} on the device in every form that was tried"
 
 
 def _is_enough(kept: float | None, goal_db: float) -> bool:
     return kept is None or kept >= goal_db
 
 
-def _next_forms(comparison: DeviceComparison, aim: Aim) -> list[tuple[_Fault, _Form]]:
+def _next_forms(comparison: DeviceComparison, aim: Aim, hopeless: dict[str, UnitError]) -> list[tuple[_Fault, _Form]]:
     """The next place with the form that it gets, or places: each form is made in the model of the one before it.
 
-    It is the first that is wrong. Of weak ones it is that which gains most, or all of them, if they gain more together.
+    It is the first that is wrong and has a better form; those without one are added to the `hopeless`. Where nothing is
+    wrong, it is the weak one that gains most, or all of them, if they gain more together.
     """
     errors = [error for error in _errors(comparison) if error.unit.tensor in aim.places]
-    wrong = _first_wrong(comparison, errors)
-    if wrong is not None:
+    for wrong in _faults(comparison, errors, hopeless):
         form = right_form(comparison, wrong.error, aim)
-        return [] if form is None else [(wrong, form)]
+        if form is not None:
+            return [(wrong, form)]
+        hopeless[wrong.error.unit.tensor] = wrong.error
+        if len(hopeless) == MOST_PLACES:
+            break
+    if hopeless:
+        return []
     kept = comparison.kept_db()
     if kept is None or _is_enough(kept, aim.goal_db):
         return []
@@ -146,14 +158,19 @@ def _errors(comparison: DeviceComparison) -> list[UnitError]:
         return []
 
 
-def _first_wrong(comparison: DeviceComparison, errors: Sequence[UnitError]) -> _Fault | None:
-    """The first unit that is wrong alone and where it stands, or else only behind all that is before it."""
-    alone = [error.unit for error in errors if error.parted]
-    there = next((error for error in map(comparison.behind_all, alone) if error.parted), None)
-    if there is not None:
-        return _Fault(there, alone=True)
-    joined = comparison.together()
-    return None if joined is None else _Fault(joined, alone=False)
+def _faults(comparison: DeviceComparison, errors: Sequence[UnitError], hopeless: Collection[str]) -> Iterator[_Fault]:
+    """The units that are wrong alone and where they stand, and then those that are so only behind what is before them.
+
+    Of a unit behind a `hopeless` one nothing can be told.
+    """
+
+    def is_open(unit: Unit) -> bool:
+        return not any(before.tensor in hopeless for before in comparison.line(unit))
+
+    for unit in (error.unit for error in errors if error.parted):
+        if is_open(unit) and (there := comparison.behind_all(unit)).parted:
+            yield _Fault(there, alone=True)
+    yield from (_Fault(joined, alone=False) for joined in comparison.together() if is_open(joined.unit))
 
 
 def _weakest(errors: Sequence[UnitError]) -> list[UnitError]:

@@ -9,6 +9,7 @@ from intact.quantization.calibration.ranges.entropy import Entropy
 from intact.quantization.calibration.ranges.minmax import MinMax
 from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
+from intact.quantization.calibration.ranges.tails import Unclipped
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
@@ -27,15 +28,18 @@ METHODS: dict[str, RangeMethod] = {
     "mse": MeanSquaredError(),
     "auto": Auto(),
 }
+# The ranges that `auto` tries on the layers that read a tensor: the first clips nothing.
+_TRIED: dict[str, RangeMethod] = {"unclipped": Unclipped(), **{n: METHODS[n] for n in ("percentile", "entropy", "mse")}}
 
 
 def range_of(seen: Sketch, grid: PlannedGrid) -> Range:
     """The range that the method of `grid` picks; the same question to the same sketch is answered from memory."""
-    return seen.remember(grid, lambda: METHODS[grid.method].range_of(seen, grid))
+    found = seen.remember(grid, lambda: (METHODS | _TRIED)[grid.method].range_of(seen, grid))
+    return Range(found.low, found.high + grid.room_above * (found.high - found.low))
 
 
 def worth_trying(grid: PlannedGrid) -> tuple[str, ...]:
     """The methods that a grid may be tried with: all of them under `auto`, otherwise the one that was chosen."""
     if grid.method != "auto":
         return (grid.method,)
-    return ("auto",) if grid.dtype in FINE else tuple(name for name in METHODS if name != "auto")
+    return ("auto",) if grid.dtype in FINE else tuple(_TRIED)

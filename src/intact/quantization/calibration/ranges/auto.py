@@ -8,7 +8,7 @@ from intact.quantization.calibration.ranges.error import mean_squared_error
 from intact.quantization.calibration.ranges.minmax import MinMax
 from intact.quantization.calibration.ranges.mse import MeanSquaredError
 from intact.quantization.calibration.ranges.percentile import Percentile
-from intact.quantization.calibration.ranges.tails import with_tails
+from intact.quantization.calibration.ranges.tails import SCANTY, far_beyond, with_tails
 from intact.quantization.calibration.sketch import Sketch
 from intact.records import dataclass
 from intact.results import PlannedGrid, Range
@@ -27,8 +27,9 @@ class Auto:
 
     Entropy is left out: by this measure it cannot beat the search that MSE makes. Where nothing is worth clipping, the
     range has room for the values that tails promise. A 16-bit grid has steps to spare: it covers more than was seen in
-    any case, because a value beyond its end costs far more than slightly coarser steps, and all that there can be where
-    that is known: rows without speech say little of how high a probability goes.
+    any case, because a value beyond its end costs far more than slightly coarser steps, much more if it is a result of
+    which few values were seen, and all that there can be where that is known: rows without speech say little of how
+    high a probability goes.
     """
 
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
@@ -40,6 +41,8 @@ class Auto:
         if grid.dtype in FINE:
             room = 1.0 if grid.bounded else 1.0 + grid.headroom
             ends = [with_tails(seen, grid), Range(seen.low * room, seen.high * room)]
+            if grid.is_result and seen.count < SCANTY and not grid.bounded:
+                ends.append(far_beyond(seen))
             if grid.reach:
                 ends.append(Range(-min(grid.reach, farthest), min(grid.reach, farthest)))
             return Range(min(end.low for end in ends), max(end.high for end in ends))

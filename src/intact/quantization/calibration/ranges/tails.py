@@ -17,6 +17,7 @@ import numpy as np
 
 from intact.numbers.integer_types import limits
 from intact.quantization.calibration.sketch import Sketch
+from intact.records import dataclass
 from intact.results import PlannedGrid, Range
 
 # The share of the values that the tail is judged by, and the least number of them.
@@ -24,7 +25,18 @@ TAIL_SHARE, LEAST_VALUES = 0.01, 8
 FASTER_FALL = 1.0
 # The room on each side is at most what was seen of both.
 MOST_ROOM = 1.0
+# Fewer values than this tell too little of where a tensor ends: not even how fast its tails fall.
+SCANTY = 1024
 _ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Unclipped:
+    """Cover all that was seen, and what the tails promise beyond."""
+
+    def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
+        """From the least to the greatest value, with the room that unseen ones are worth."""
+        return with_tails(seen, grid)
 
 
 def with_tails(seen: Sketch, grid: PlannedGrid) -> Range:
@@ -42,6 +54,12 @@ def with_tails(seen: Sketch, grid: PlannedGrid) -> Range:
         room = falls * np.maximum(0.0, np.log(np.maximum(gain, 1.0)) - FASTER_FALL)
     low, high = np.minimum(room, MOST_ROOM * (seen.high - seen.low))
     return Range(seen.low - float(low), seen.high + float(high))
+
+
+def far_beyond(seen: Sketch) -> Range:
+    """The range of what was seen, with as much again on each side that has values: for grids with fine steps."""
+    room = MOST_ROOM * (max(seen.high, 0.0) - min(seen.low, 0.0))
+    return Range(seen.low - room if seen.low < 0 else seen.low, seen.high + room if seen.high > 0 else seen.high)
 
 
 def _width(seen: Sketch, room: np.ndarray, *, symmetric: bool) -> float:
