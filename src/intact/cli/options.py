@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
 
 import typer
 
 from intact.errors import IntactError
-from intact.records import dataclass
 from intact.settings import devices
 from intact.settings.places import PLACES
 
