@@ -161,7 +161,8 @@ def staying(
     variables that it has beside those of this process. With `forks` it may be a fork of this process.
     """
     with scratch.folder("jobs") as home:
-        told, process = 0, None
+        told = 0
+        process: Worker | None = None
 
         def begun() -> Worker:
             if forks and forked.is_safe():
