@@ -16,7 +16,7 @@ from intact.data import examination
 from intact.data.labels import Labels, load_labels
 from intact.errors import IntactError, ModelError, TargetError
 from intact.events import Events, Log
-from intact.linting import linter, repairs
+from intact.linting import repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
@@ -383,6 +383,8 @@ def _saturation(model: ir.Model, target: Target) -> list[str]:
     """A warning, where a target saturates and has no exact kernels that the weights could be written for."""
     if target.ort_fuses or not target.rewrite.saturates:
         return []
+    from intact.linting import linter
+
     found = [finding for finding in linter.findings(model, saturates=True) if finding.code == linter.SATURATED]
     text = f"{len(found)} products may saturate in {target.backend} on a CPU without VNNI, which costs accuracy"
     return [f"{text} (intact explain {linter.SATURATED}; --assume-vnni if the model runs elsewhere)"] if found else []
