@@ -1,7 +1,7 @@
 """A virtual environment for each tool, made once, with pinned versions, and its size and loading time.
 
 Packages that bring CUDA are not installed: the comparison is about a CPU. torch from PyPI does on Linux; its builds for
-the CPU have an index of their own: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make bench-peers
+the CPU have an index of their own, which pip is told of by PIP_EXTRA_INDEX_URL.
 """
 
 from __future__ import annotations
