@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from intact.backends.probing import chips
-from intact.backends.probing.atlas import AS_IT_STANDS
 from intact.backends.probing.probe_job import IDENTICAL, NOTHING_RIGHT
+from intact.backends.probing.spots import AS_IT_STANDS
 from intact.backends.probing.wrong_regions import ShippedRegions, WrongRegion, shipped_regions
 from intact.targets import predicates
 from intact.targets.registry import load_target

@@ -11,9 +11,8 @@ from intact.backends import lessons
 from intact.model import io
 from intact.pipeline import stages
 from intact.pipeline.stages import BuildOptions
-from intact.search import builds
 from intact.search.builds import build_any
-from intact.search.mending import learning, mender
+from intact.search.mending import learning, mender, steering
 from intact.search.mending.other_forms import REMEDIES
 from intact.settings.config import BuildConfig
 
@@ -75,8 +74,7 @@ def test_a_build_takes_the_mended_form_and_says_so(tmp_path, monkeypatch):
 @pytest.mark.qnn
 def test_what_no_form_helps_goes_to_the_cpu_where_that_is_allowed(tmp_path, monkeypatch):
     path = written(tmp_path / "m.onnx", [DECONVOLVE, CONVOLVE], "z", [1, 5, 2, 5, 4])
-    monkeypatch.setattr(learning, "steer", lambda *_: None)
-    monkeypatch.setattr(builds, "steer", lambda *_: None)
+    monkeypatch.setattr(steering, "steer", lambda *_: None)
     monkeypatch.setattr(mender, "REMEDIES", ())
 
     refused = build_any(path, settings(tmp_path), tmp_path / "strict")
