@@ -36,7 +36,8 @@ Outputs = Mapping[str, np.ndarray]
 
 PORTABLE = "model.qdq.onnx"
 VALIDATION_ROWS = 8
-# Of these, the rows that each application is held to its claim on at fast effort: a row has many elements of a tensor.
+# Of these, the rows that are looked at inside of a model at fast effort, where it runs once more for that: a row has
+# many elements of a tensor.
 QUICK_ROWS = 2
 # ONNX Runtime loads a graph in a time that grows with the square of its nodes. With more than this, only what is
 # deployed is loaded as a whole.
@@ -99,7 +100,7 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
             else None
         )
         twin = None if quantized.twin is None else quantized.twin.model
-        known = KnownRewriting(seen, outputs, twin, QUICK_ROWS if _is_quick(quantized) else None)
+        known = KnownRewriting(seen, outputs, twin, QUICK_ROWS if is_quick(quantized) else None)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         # Nobody asks for refusals after this, of which large graphs have several a node.
@@ -112,7 +113,8 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log), before, after)
 
 
-def _is_quick(prepared: PreparedModel) -> bool:
+def is_quick(prepared: PreparedModel) -> bool:
+    """True if the settings ask for fast effort."""
     quant = prepared.config.quantization
     return quant is not None and quant.effort == "fast"
 

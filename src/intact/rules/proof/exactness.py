@@ -93,7 +93,7 @@ def validate(
         raise _broken(_first_to_change(before, rules, rows), "the outputs of the model change")
     sqnr = min((output.sqnr_db for output in changed.values()), default=None)
     far = {name: one.sqnr_db for name, one in changed.items() if not one.steps <= ONE_STEP and one.sqnr_db < LEAST_SQNR}
-    allowed = _allowed(before, known.twin, rows) if far else {}
+    allowed = _allowed(before, known.twin, claimed) if far else {}
     for name, kept in far.items():
         if kept < (least := allowed.get(name, LEAST_SQNR)):
             worst = max(moved, key=lambda rule: moved[rule], default=after.applications[0].rule)
