@@ -50,7 +50,7 @@ def by_intact(model: Path, rows: Rows, precision: str, result: Path) -> None:
     assert config is not None, "these precisions quantize"
     optimized = optimization.optimize(loading.load(model, None, Log()).model).model
     settled = settle_masks(optimized, rows, preparation.SOFTMAX_STEPS[config.activation_type])
-    done = quantize.quantize(settled.model, load_target("cpu"), config, rows, ranges=settled.ranges)
+    done = quantize.quantize(settled.model, load_target("cpu"), config, rows, known=quantize.Known(settled.ranges))
     io.save(done.model, result)
 
 

@@ -191,11 +191,21 @@ def _judge(bench: Bench, case: Case, tool: Tool, results: Results, device: str |
     cpu = known.cpu if known else judge.on_cpu(case.model, quantized, case.test, case.labels)
     simulated = dict(known.simulated) if known else {}
     if device is not None:
-        simulated[device] = judge.on_simulator(device, case.model, quantized, case.test, quantized.parent)
+        simulated[device] = (
+            {"error": f"not asked: another tool's was {judge.TOO_LONG}"}
+            if _takes_too_long(results, case, device)
+            else judge.on_simulator(device, case.model, quantized, case.test, quantized.parent)
+        )
     found = Judged(case.name, tool.label, runs[-1].sha256, cpu, simulated)
     results.judged = [*(one for one in results.judged if one is not known), found]
     store.write(bench.file, results)
     bench.say(f"{case.name} {tool.label}: {device or 'CPU'} {json.dumps(simulated[device] if device else cpu)}")
+
+
+def _takes_too_long(results: Results, case: Case, device: str) -> bool:
+    """True if a simulator did not end with a model that one of the tools made of the same."""
+    told = [one.simulated.get(device, {}).get("error") for one in results.judged if one.model == case.name]
+    return judge.TOO_LONG in told
 
 
 def note_models(cases: Sequence[Case], results: Results) -> None:

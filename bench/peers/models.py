@@ -21,8 +21,8 @@ COUNTS = {"digits_cnn": (8, 64), "resnet50": (8, 64)}
 # Rows that judge: of the published detector as many as there are beside the others, of models with drawn weights so
 # many that another draw moves the SQNR by little.
 TEST_ROWS, DRAWN_TEST_ROWS = 8, 32
-# The oldest version of operators that every tool here takes.
-LEAST_OPSET, OPSET = 13, 17
+# The oldest version of operators that every tool here takes, and a version of the format that all of them read.
+LEAST_OPSET, OPSET, FORMAT = 13, 17, 8
 
 EXAMPLES = {
     "digits_cnn": "a trained CNN (examples)",
@@ -128,7 +128,9 @@ def _upgrade(path: Path) -> None:
     """Bring a model to operators that every tool takes, in its place."""
     model = onnx.load(path)
     if model.opset_import[0].version < LEAST_OPSET:
-        onnx.save(onnx.version_converter.convert_version(model, OPSET), path)
+        model = onnx.version_converter.convert_version(model, OPSET)
+        model.ir_version = FORMAT
+        onnx.save(model, path)
 
 
 def _saved(rows: dict[str, np.ndarray], home: Path, counts: tuple[int, ...]) -> dict[int, Path]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench.peers import figures, plots
+from bench.peers import figures, judge, plots
 from bench.peers.store import Results
 from bench.peers.tools import LEFT_OUT, Tool
 
@@ -212,7 +212,8 @@ def _simulated(results: Results, device: str) -> list[str]:
         f"Each quantized model is compiled by `intact compile --device {device} --no-strict`, which brings models of "
         "other tools to the form that the device takes where no number changes by it, and compared by `intact verify`: "
         f"SQNR of the worst output, and compute nodes on the NPU. `for {device}` are the settings of a tool for this "
-        f"device; {NONE} was not asked."
+        f"device; {NONE} was not asked. The simulator was given {judge.SIMULATED_ROWS} samples, of models of more than "
+        f"{judge.SMALL_BYTES // 10**6} MB {judge.FEW_SIMULATED_ROWS}."
     )
     refused = [
         f"- {one.tool}, {results.models[one.model]['title']}: {one.simulated[device]['error']}"

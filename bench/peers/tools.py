@@ -37,6 +37,8 @@ class Tool:
 
 
 _ORT = ("onnxruntime==1.31.1", "onnx==1.23.2")
+# The versions of its time: numpy before 2.0 is what it takes.
+_INC = ("neural-compressor==2.6", "onnxruntime==1.20.1", "onnx==1.16.2", "six==1.17.0")
 
 PACKAGES = {
     package.name: package
@@ -48,7 +50,8 @@ PACKAGES = {
         Package("amd-quark", ("amd-quark==0.13", "onnxruntime==1.31.1", "torch==2.13.0"), "import quark.onnx"),
         Package("aimet-onnx", ("aimet-onnx==2.42.0", *_ORT, "torch==2.13.0"), "import aimet_onnx"),
         Package("nvidia-modelopt", ("nvidia-modelopt[onnx]==0.47.0",), "import modelopt.onnx.quantization"),
-        Package("neural-compressor", ("neural-compressor==3.10", *_ORT), "import neural_compressor.quantization"),
+        # Later versions quantize no ONNX models. It imports six and does not ask for it.
+        Package("neural-compressor", _INC, "import neural_compressor.quantization"),
     )
 }
 
@@ -66,6 +69,7 @@ TOOLS = (
     Tool("ORT for qnn", "onnxruntime", "by_onnxruntime", "qnn"),
     Tool("NNCF", "nncf", "by_nncf", ""),
     Tool("Quark", "amd-quark", "by_quark", ""),
+    Tool("Neural Compressor", "neural-compressor", "by_neural_compressor", ""),
     Tool("AIMET", "aimet-onnx", "by_aimet", "default"),
     Tool("AIMET for qnn", "aimet-onnx", "by_aimet", "htp_v73"),
 )

@@ -12,7 +12,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
 
-_LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
+_LATE = frozenset(
+    {
+        *("sympy", "onnx_ir._symbolic_shapes"),
+        # Other formats of messages than the one that files have, and messages in Python alone.
+        *("google.protobuf.json_format", "google.protobuf.text_format", "google.protobuf.internal.python_message"),
+        # Joining models, extracting parts of them, and writing the definition of the format itself.
+        *("onnx.compose", "onnx.utils", "onnx.gen_proto"),
+    }
+)
 
 
 class LateFinder:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import sys
 import tempfile
@@ -129,7 +128,7 @@ def _is_kept(path: Path, lock: int) -> bool:
 
 
 def _name(purpose: str, *, hidden: bool) -> str:
-    return f"{'.' if hidden else ''}intact-{purpose}-{os.getpid()}-{int(time.time())}-{secrets.token_hex(6)}"
+    return f"{'.' if hidden else ''}intact-{purpose}-{os.getpid()}-{int(time.time())}-{os.urandom(6).hex()}"
 
 
 def _remove_if_dead(path: Path) -> None:

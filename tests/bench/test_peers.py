@@ -133,6 +133,24 @@ def test_a_model_is_judged_on_every_simulator_once_but_for_settings_of_other_dev
     }
 
 
+def test_a_simulator_that_does_not_end_with_a_model_is_not_asked_about_it_again(tmp_path, monkeypatch):
+    asked = []
+    late = {"error": measure.judge.TOO_LONG}
+    monkeypatch.setattr(measure.judge, "on_cpu", lambda *_: {"sqnr_db": 40.0})
+    monkeypatch.setattr(measure.judge, "on_simulator", lambda device, *_: asked.append(device) or late)
+    bench = measure.Bench(tmp_path, tmp_path, tmp_path / "raw.json", lambda _: None, ("qnn", "rknn"))
+    case = Case("small", "small", tmp_path, {24: tmp_path}, tmp_path, None)
+    tools = [tool for tool in TOOLS if tool.label in ("intact", "ORT MinMax")]
+    for tool in tools:
+        path = measure.result_of(bench, case, tool, 24)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    found = results(*(replace(RUN, tool=tool.label) for tool in tools))
+    measure.judge_all(bench, [case], tools, found)
+    assert asked == ["qnn", "rknn"]
+    assert found.verdict("small", "ORT MinMax").simulated["qnn"]["error"].startswith("not asked: ")
+
+
 def test_the_same_bytes_are_claimed_of_two_runs_only():
     twice = results(RUN, replace(RUN, repeat=1))
     other = results(RUN, replace(RUN, repeat=1, sha256="b"))

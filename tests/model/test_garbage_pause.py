@@ -7,8 +7,11 @@ import subprocess
 import sys
 import weakref
 
+import numpy as np
 import pytest
 
+from intact.data.input_specs import input_specs
+from intact.data.python import CallableSource
 from intact.model import garbage_pause
 from intact.model.garbage_pause import collected_by_stage, tidy
 from tests.builder import from_text
@@ -38,6 +41,25 @@ def test_the_collector_works_as_before_when_a_build_has_failed():
     with pytest.raises(ValueError, match="the end"), collected_by_stage():
         fail()
     assert gc.isenabled() and gc.get_freeze_count() == 0
+
+
+def test_cycles_that_code_of_the_user_drops_are_collected_while_a_build_runs():
+    dropped = []
+
+    class Cycle:
+        def __init__(self):
+            self.me = self
+
+    def rows():
+        for _ in range(3000):
+            dropped.append(weakref.ref(Cycle()))
+            yield {"x": np.zeros(2, np.float32)}
+
+    specs = input_specs(from_text("(float[2] x) => (float[2] y)", "y = Neg(x)"))
+    with collected_by_stage():
+        CallableSource("rows", specs, 3000, function=rows)
+        assert sum(one() is not None for one in dropped) < 2000
+        assert not gc.isenabled()
 
 
 def test_a_program_that_keeps_objects_out_of_the_collector_is_let_be():

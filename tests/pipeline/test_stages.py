@@ -33,6 +33,7 @@ from intact.reports import manifest
 from intact.settings.config import BuildConfig
 from tests.conftest import ROWS
 from tests.zoo import ZOO
+from tests.zoo import data as drawn
 from tests.zoo.net import SeededNet
 
 KEYS = {
@@ -637,14 +638,24 @@ class TestTheNpu:
         assert row.form == "compiled" and row.sqnr_db == pytest.approx(expected["sqnr_db"])
 
     def test_integers_at_the_boundary_give_the_same_numbers(self, built, zoo, tmp_path):
-        settings = config(
-            zoo.data("residual_cnn"), precision="uint8", compile={"device": "qnn", "soc": "SM8550", "io": "quantized"}
+        """Also where floats would come from 16 bits: whoever reads integers counts on those that were asked for."""
+        written, rows = {}, tmp_path / "rows.npz"
+        np.savez(rows, **drawn(ZOO["residual_cnn"](), 64, seed=1))
+        for ports in ("float", "quantized"):
+            compiled = {"device": "qnn", "soc": "SM8550", "io": ports}
+            quant = {"rescue": ports == "quantized"}
+            chosen = {"precision": "uint8", "test_path": str(rows), "compile": compiled, "quant": quant}
+            settings = config(zoo.data("residual_cnn"), **chosen)
+            stages.build(zoo.model("residual_cnn"), settings, tmp_path / ports)
+            written[ports] = read_manifest(tmp_path / ports)
+        assert {port["dtype"] for port in written["quantized"]["io"]} == {"uint8"}
+        of_floats, of_integers = (
+            {group["activations"] for group in stage(each, "quantize")["types"]}
+            for each in (built.manifest, written["quantized"])
         )
-        stages.build(zoo.model("residual_cnn"), settings, tmp_path / "out")
-        written = read_manifest(tmp_path / "out")
-        assert {port["dtype"] for port in written["io"]} == {"uint8"}
+        assert (of_floats, of_integers) == ({"uint8", "uint16"}, {"uint8"})
         first, second = (
-            next(row for row in each["accuracy"] if row["form"] == "compiled") for each in (built.manifest, written)
+            next(row for row in each["accuracy"] if row["form"] == "compiled") for each in written.values()
         )
         assert first["sqnr_db"] == pytest.approx(second["sqnr_db"], abs=0.5)
 

@@ -12,6 +12,7 @@ from intact.api.request import requested
 from intact.errors import SettingsError
 from intact.events import Events, Log, Silence
 from intact.glimpse import Glimpse, Sight
+from intact.model.garbage_pause import collected_by_stage
 from intact.pipeline import checkpoints, model_files, stages
 from intact.results import QuantizeFigures
 from intact.runtime import cluster as clusters
@@ -65,7 +66,11 @@ def quantize(
     with clusters.used(cluster, place.parent, events), requested(model, hf, config, settings, events) as given:
         model_files.check_output(place, overwrite, given.path, given.config)
         log = Log(events or Silence())
-        with loads.loader() as loader, checkpoints.kept(place if resume else None, log) as kept:
+        with (
+            collected_by_stage(),
+            loads.loader() as loader,
+            checkpoints.kept(place if resume else None, log) as kept,
+        ):
             prepared = stages.prepare(given.path, given.config, log, kept)
             if prepared.config.quantization is None:
                 reason = prepared.source.quantized or f"--precision {prepared.config.precision} quantizes nothing"

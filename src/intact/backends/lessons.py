@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import platformdirs
-
 from intact import scratch
 from intact.errors import SettingsError
 
@@ -40,6 +38,8 @@ class Lesson:
 
 def default_place() -> Path:
     """The file of lessons among the user's settings."""
+    import platformdirs
+
     return Path(platformdirs.user_config_dir("intact", appauthor=False)) / "learnt.json"
 
 

@@ -26,6 +26,7 @@ from intact.data.dataset import Source
 from intact.data.input_profile import Record, digest, record
 from intact.data.input_specs import Feeds, InputSpec, check_feed, check_values
 from intact.errors import DataError
+from intact.model.garbage_pause import collecting
 from intact.settings.config import nearest
 
 _END = object()
@@ -165,7 +166,7 @@ def _users_code(reference: str) -> Iterator[None]:
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), collecting():
             yield
     except DataError:
         raise

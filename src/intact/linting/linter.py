@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -68,6 +67,8 @@ def check_of(code: str) -> Check:
     codes = {check.code: check for check in CHECKS}
     if code.upper() in codes:
         return codes[code.upper()]
+    import difflib
+
     near = difflib.get_close_matches(code.upper(), codes, n=3, cutoff=0.5)
     raise SettingsError(
         "S180",

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intact.model import edit, query
 from intact.model.copying import copied
 from intact.model.cutting import Cutter
-from intact.model.node_encodings import encoding_of
+from intact.model.node_encodings import encoding_of, has_encoding
 from intact.numbers.encoding import Encoding, round_to_grid
 
 
@@ -163,7 +163,7 @@ def _layers_before(model: ir.Model, known: Collection[str], only: Collection[str
 def _puts_on_grid(node: ir.Node) -> bool:
     if node.op_type != "QuantizeLinear" or query.is_constant(node.inputs[0]):
         return False
-    return encoding_of(node) is not None
+    return has_encoding(node)
 
 
 def _writer(node: ir.Node) -> ir.Node | None:
@@ -175,7 +175,7 @@ def _reads_grid(node: ir.Node) -> bool:
     if node.op_type != "DequantizeLinear":
         return False
     writer = _writer(node)
-    return writer is not None and _puts_on_grid(writer) and encoding_of(node) is not None
+    return writer is not None and _puts_on_grid(writer) and has_encoding(node)
 
 
 def _grid(node: ir.Node) -> ActivationGrid:

@@ -57,6 +57,19 @@ def collected_by_stage() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def collecting() -> Iterator[None]:
+    """Let the collector work while code of the user runs inside a build: it may drop cycles row after row."""
+    if not _is_paused:
+        yield
+        return
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.disable()
+
+
 def tidy(model: ir.Model) -> None:
     """Free the copies of a model that were dropped: values and nodes refer to each other, so that they stay.
 

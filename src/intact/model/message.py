@@ -52,7 +52,8 @@ def of(model: ir.Model, tensors: Mapping[ir.Value, ir.TensorProtocol], *, descri
             for name, value in graph.initializers.items()
         }
         return ir.serde.serialize_model(_Seen(model, graph=_SeenGraph(graph, nodes=graph, initializers=constants)))
-    result = ir.serde.serialize_model(_Seen(model, graph=_SeenGraph(graph, nodes=(), initializers={})))
+    empty = _SeenGraph(graph, nodes=(), inputs=(), outputs=(), initializers={})
+    result = ir.serde.serialize_model(_Seen(model, graph=empty))
     _Writer(result).write(graph, tensors, described=described)
     return result
 
@@ -79,6 +80,10 @@ class _Writer:
     def write(self, graph: ir.Graph, tensors: Mapping[ir.Value, ir.TensorProtocol], *, described: bool) -> None:
         written, inputs = self._message.graph, {value.name for value in graph.inputs}
         is_part = isinstance(graph, _SeenGraph)
+        for value in graph.inputs:
+            self._write_value(written.input.add(), value)
+        for value in graph.outputs:
+            self._write_value(written.output.add(), value)
         for name, value in graph.initializers.items():
             tensor = tensors.get(value, value.const_value)
             if described and name not in inputs:
@@ -97,9 +102,11 @@ class _Writer:
             value.type is None and value.shape is None and not value._metadata_props and not value.doc_string
         ):
             return
-        info = self._message.graph.value_info.add()
+        self._write_value(self._message.graph.value_info.add(), value)
+
+    def _write_value(self, info: onnx.ValueInfoProto, value: ir.Value) -> None:
         key = _key(value)
-        if key is None:
+        if key is None or not value.name:
             ir.serde.serialize_value_into(info, value)
             return
         if key not in self._types:
@@ -111,8 +118,10 @@ class _Writer:
 def _key(value: ir.Value) -> object | None:
     """Type and shape of a tensor of which nothing else is known, or None."""
     kind, shape = value.type, value.shape
-    if type(kind) is not ir.TensorType or kind.denotation or shape is None or value._metadata_props or value.doc_string:
+    if type(kind) is not ir.TensorType or kind.denotation or value._metadata_props or value.doc_string:
         return None
+    if shape is None:
+        return kind.dtype
     dims = shape.dims
     return None if any(map(shape.get_denotation, range(len(dims)))) else (kind.dtype, dims)
 

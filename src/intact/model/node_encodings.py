@@ -22,8 +22,17 @@ def encoding_of(node: ir.Node) -> Encoding | None:
     axis = query.int_(node, "axis", 1) if shaped else None
     shape = scale.shape if shaped else ()
     points = np.zeros((), np.int64) if zeros is None else zeros.astype(np.int64)
-    zero_point = np.broadcast_to(points.reshape(()) if points.size == 1 else points, shape)
+    points = points.reshape(()) if points.size == 1 else points
+    # Most have the shape already, and numpy takes long to find that out.
+    zero_point = points if points.shape == shape else np.broadcast_to(points, shape)
     return Encoding(dtype.name.lower(), scale.reshape(shape), zero_point, axis, query.int_(node, "block_size", 0))
+
+
+def has_encoding(node: ir.Node) -> bool:
+    """True if `encoding_of` finds a grid."""
+    point = query.input_(node, 2)
+    is_constant = query.is_constant(node.inputs[1]) and (point is None or query.is_constant(point))
+    return is_constant and integer_type(node).is_integer()
 
 
 def constant_behind(value: ir.Value | None) -> np.ndarray | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -299,6 +298,8 @@ def _fix_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
 def _check_dims(dims: Mapping[str, int], free: list[str]) -> None:
     for name, size in dims.items():
         if name not in free:
+            import difflib
+
             near = difflib.get_close_matches(name, free, n=1)
             raise SettingsError(
                 "S131",

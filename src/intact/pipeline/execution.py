@@ -219,7 +219,9 @@ class WatchedModel:
 
     def _run(self, rows: Mapping[bytes, Outputs]) -> list[dict[str, np.ndarray]]:
         """Outputs for each row; of the first rows those, and the tensors, are kept if they are small."""
-        if self._known or not rows:
+        if not rows:
+            return []
+        if self._known:
             return list(self._session.stream(rows.values(), self._outputs))
         outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
         inside: list[dict[str, np.ndarray]] = [{} for _ in rows]

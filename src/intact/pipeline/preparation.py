@@ -16,7 +16,7 @@ from intact.data import examination
 from intact.data.labels import Labels, load_labels
 from intact.errors import IntactError, ModelError, TargetError
 from intact.events import Events, Log
-from intact.linting import linter, repairs
+from intact.linting import repairs
 from intact.linting.repairs import Purpose
 from intact.matching.rewriter import Rewritten
 from intact.model import io, lowering, query
@@ -319,7 +319,8 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
         stateful = fed_rows.with_states(settled.model, inputs.calibration, optimized.config.states)
         if stateful.note:
             log.events.note(stateful.note)
-        result = _quantized(settled, target, config, stateful, log.events)
+        known = quantizing.Known(settled.ranges, types_of_results=optimized.config.compile.io == "quantized")
+        result = _quantized(settled.model, known, target, config, stateful, log.events)
         result = _for_runtime(result, target)
         details.update(
             nodes_quantized=len(result.plan.nodes),
@@ -336,12 +337,17 @@ def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quanti
 
 
 def _quantized(
-    settled: Settled, target: Target, config: QuantConfig, stateful: StatefulRows, events: Events
+    model: ir.Model,
+    known: quantizing.Known,
+    target: Target,
+    config: QuantConfig,
+    stateful: StatefulRows,
+    events: Events,
 ) -> quantizing.QuantizedModel:
     """A model in fewer bits; one with state in as many as keep it from drifting."""
 
     def quantize(config: QuantConfig, rows: Rows, events: Events | None = None) -> quantizing.QuantizedModel:
-        return quantizing.quantize(settled.model, target, config, rows, ranges=settled.ranges, events=events)
+        return quantizing.quantize(model, target, config, rows, known=known, events=events)
 
     if not stateful.states or not config.has_grids:
         return quantize(config, stateful.rows, events)
@@ -351,7 +357,7 @@ def _quantized(
     config = drift.roomy(config)
     if not config.rescue:
         return quantize(config, stateful.rows, events)
-    steps = drift.steps_of(settled.model, stateful.sequence, stateful.states)
+    steps = drift.steps_of(model, stateful.sequence, stateful.states)
     ways = drift.trials(steps, quantize, stateful.rows, npu=target.npu)
     return drift.steadied(steps, config, partial(quantize, rows=stateful.rows, events=events), ways, target)
 
@@ -377,6 +383,8 @@ def _saturation(model: ir.Model, target: Target) -> list[str]:
     """A warning, where a target saturates and has no exact kernels that the weights could be written for."""
     if target.ort_fuses or not target.rewrite.saturates:
         return []
+    from intact.linting import linter
+
     found = [finding for finding in linter.findings(model, saturates=True) if finding.code == linter.SATURATED]
     text = f"{len(found)} products may saturate in {target.backend} on a CPU without VNNI, which costs accuracy"
     return [f"{text} (intact explain {linter.SATURATED}; --assume-vnni if the model runs elsewhere)"] if found else []

@@ -15,7 +15,7 @@ from intact import data
 from intact.errors import IntactError, ModelError
 from intact.events import Log
 from intact.model import query, randomness
-from intact.model.activation_grids import layers_apart, left_unrounded
+from intact.model.activation_grids import ActivationGrid, layers_apart, left_unrounded
 from intact.model.garbage_pause import tidy
 from intact.pipeline import acceptance, execution, verdict
 from intact.pipeline.deployment import QUICK_ROWS, VALIDATION_ROWS, CompiledModel, is_quick, validation_rows
@@ -73,14 +73,17 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         # What is kept of the inside goes before the deployed model comes, which takes much memory if it is long.
         kept = prepared.calibrated and quantized.keeps_inside
         looked = _look_inside(prepared, quantized, VALIDATION_ROWS, log) if kept else _Inside()
+        if kept:
+            tidy(prepared.model)
         rows_done = execution.Furthest(advance)
         forms = (original, *_runners(built, quantized, rows_done.counter(), in_turn=bool(states)))
         runners = [chained(runner, states) for runner in forms]
         first, others = measure(rows, execution.counted(runners[0], rows_done.counter()), runners[1:], prepared.labels)
         built.before.running.close()
-        tidy(prepared.model)
-        again = QUICK_ROWS if is_quick(prepared) else VALIDATION_ROWS
-        looked = _look_inside(prepared, quantized, again, log) if prepared.calibrated and not kept else looked
+        if not kept:
+            tidy(prepared.model)
+            again = QUICK_ROWS if is_quick(prepared) else VALIDATION_ROWS
+            looked = _look_inside(prepared, quantized, again, log) if prepared.calibrated else looked
         clipped, errors = looked.clipped, looked.errors
         details["clipped"] = [asdict(one) for one in clipped]
         details.update({"layers_compared": looked.compared, "layers": looked.layers} if looked.is_sample else {})
@@ -199,7 +202,7 @@ def _look_inside(prepared: PreparedModel, quantized: WatchedModel, most_rows: in
         log.events.note(f"{shown}, layers are compared one by one with the float model: all of them would take long")
     rows = list(islice(prepared.inputs.test, most_rows))
     with log.events.stage("compare the layers", len(rows)) as advance:
-        right = _right_tensors(prepared, quantized, errors, rows, log)
+        right = _right_tensors(prepared, quantized, list(grids.values()), errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))
         found = clipping.clipped(grids, _told(compared, advance))
     spreads = {} if prepared.twin is None else prepared.twin.spreads
@@ -209,6 +212,7 @@ def _look_inside(prepared: PreparedModel, quantized: WatchedModel, most_rows: in
 def _right_tensors(
     prepared: PreparedModel,
     quantized: WatchedModel,
+    grids: Sequence[ActivationGrid],
     errors: Sequence[layer_errors.GridErrors],
     rows: Sequence[data.Feeds],
     log: Log,
@@ -218,7 +222,6 @@ def _right_tensors(
         return
     twin = prepared.twin.model
     tensors = query.values(twin).keys()
-    grids = clipping.watched(prepared.model).values()
     only = None if len(errors) == len(grids) else {one.grid.quantize for one in errors}
     apart = layers_apart(prepared.model, tensors & {grid.base for grid in grids}, only)
     compared = (one.grid.float_name for one in errors if one.grid.float_name in tensors)

@@ -58,6 +58,18 @@ class FloatTwin:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """The facts that are settled before anything is observed.
+
+    `ranges` are those of single tensors, which need not be observed; `types_of_results` is True if somebody reads the
+    integers of outputs, and counts on the type that was asked for.
+    """
+
+    ranges: Mapping[str, Range] | None = None
+    types_of_results: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizedModel:
     """A model in fewer bits, the plan that it follows, what was decided on the way, and where the time went.
 
@@ -79,19 +91,16 @@ def quantize(
     config: QuantConfig,
     rows: Rows,
     *,
-    ranges: Mapping[str, Range] | None = None,
+    known: Known | None = None,
     events: Events | None = None,
 ) -> QuantizedModel:
-    """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`.
-
-    `ranges` are ranges of single tensors that are known beforehand; they need not be observed.
-    """
+    """`model` with a grid on every tensor that `target` wants one on, calibrated on `rows`."""
     events = events or Silence()
     if not config.has_grids:
         return _without_grids(model, target, config, rows, events)
     stopwatch = Stopwatch()
     types, config = plan_file.edited(model, target, config)
-    task = _Task(target, config, rows, ranges, events, stopwatch)
+    task = _Task(target, config, rows, known or Known(), events, stopwatch)
     found = _calibrated(task, model, types)
     blocked = blocks.split(found.model, found.plan, target, config)
     improved, resolved = _resolved(task, found, blocked)
@@ -122,7 +131,7 @@ class _Task:
     target: Target
     config: QuantConfig
     rows: Rows
-    ranges: Mapping[str, Range] | None
+    known: Known
     events: Events
     stopwatch: Stopwatch
 
@@ -134,7 +143,7 @@ class _Task:
     @property
     def plans_freely(self) -> bool:
         """True if neither encodings nor ranges are given that a plan would have to keep."""
-        return self.is_free and not self.ranges and not self.config.calibrate_missing
+        return self.is_free and not self.known.ranges and not self.config.calibrate_missing
 
     @property
     def improves(self) -> bool:
@@ -152,7 +161,14 @@ class _Task:
 
     def planned(self, model: ir.Model, types: Mapping[str, str]) -> encodings.Planned:
         """The plan with these types of nodes."""
-        return encodings.planned(model, self.target, self.config, types, self.ranges)
+        return encodings.planned(model, self.target, self.config, types, self.known.ranges)
+
+    def rescued(self, model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> Rescue | None:
+        """The nodes that need more bits, if any may have them."""
+        if not self.may_rescue:
+            return None
+        settled = self.config.overrides
+        return rescue(model, plan, seen, self.target, settled, wide_results=not self.known.types_of_results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +267,7 @@ def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Cali
     if idle:
         types = {**types, **dict.fromkeys(idle, FLOAT)}
         given = task.planned(model, types)
-    rescued = rescue(model, given.plan, seen, task.target, task.config.overrides) if task.may_rescue else None
+    rescued = task.rescued(model, given.plan, seen)
     if rescued is not None:
         # What a plan says of a node stands; rescue decides about the others.
         given = task.planned(model, {**rescued.types, **types})
@@ -284,7 +300,8 @@ def quantize_unseen(model: ir.Model, target: Target, config: QuantConfig) -> ir.
     if not config.has_grids or config.encodings is not None:
         return quantize(model, target, plain, ()).model
     first = plan(model, target, plain, plan_file.edited(model, target, plain)[0])
-    return quantize(model, target, plain, (), ranges=dict.fromkeys(map(first.source, first.tensors), ASSUMED)).model
+    ranges = dict.fromkeys(map(first.source, first.tensors), ASSUMED)
+    return quantize(model, target, plain, (), known=Known(ranges)).model
 
 
 def _without_grids(model: ir.Model, target: Target, config: QuantConfig, rows: Rows, events: Events) -> QuantizedModel:

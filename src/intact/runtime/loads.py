@@ -40,7 +40,7 @@ def refusal(path: Path, problem: str) -> ModelError:
 @contextmanager
 def loader(timeout: float = TIMEOUT) -> Iterator[Loader]:
     """A child process that gets ready to load models while this one makes them."""
-    with process.staying(timeout=timeout, imports="onnxruntime", environment=NO_THREADS) as call:
+    with process.staying(timeout=timeout, imports="onnxruntime", environment=NO_THREADS, forks=True) as call:
         yield call
 
 

@@ -235,6 +235,9 @@ def _options(optimize: bool, threads: int, *, inside: bool) -> ort.SessionOption
     options.inter_op_num_threads = 1
     # Idle threads that spin would slow down whatever else runs on a small machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimize:
+        # A pass that gives each node a DequantizeLinear of its own, which only optimizers and other providers need.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 

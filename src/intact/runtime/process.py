@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypedDict
 
 from intact import errors, scratch
 from intact.errors import IntactError, ToolchainError
+from intact.runtime import forked
 
 # Codes of jobs that did not live to answer: killed by a signal, by the clock, by the lack of memory.
 LATE = "E103"
@@ -41,6 +42,10 @@ _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Cc]annot allocate memory")
 _TELLING = re.compile(r"REASON|error|fail|abort|bad_alloc|exception", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \S+ \[\w:[^\]]*\] ")
+
+
+# A child process that takes one order after another.
+Worker = subprocess.Popen[bytes] | forked.Fork
 
 
 class RefusedJob(TypedDict):
@@ -148,19 +153,26 @@ def staying(
     python: Interpreter | None = None,
     imports: str | None = None,
     environment: Mapping[str, str] | None = None,
+    forks: bool = False,
 ) -> Iterator[Call]:
     """A child process that stays for one job after another, each as in `call`, and keeps what they have cached.
 
     A module that it `imports` is there for the first job already: this process need not wait for it. `environment` are
-    variables that it has beside those of this process.
+    variables that it has beside those of this process. With `forks` it may be a fork of this process.
     """
     with scratch.folder("jobs") as home:
-        early = () if imports is None else ("--import", imports)
-        process = _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
         told = 0
+        process: Worker | None = None
+
+        def begun() -> Worker:
+            if forks and forked.is_safe():
+                return forked.Fork(home, _own_settings(home, environment))
+            early = () if imports is None else ("--import", imports)
+            return _start(home, python, *early, stdin=subprocess.PIPE, environment=environment)
 
         def call_next(job: str, request: Mapping[str, object], look: Callable[[], None] | None = None) -> Reply:
-            nonlocal told
+            nonlocal told, process
+            process = process or begun()
             with scratch.folder("job") as folder:
                 _write_order(folder, job, request, memory_limit, python)
                 status = _carried_out(process, folder, time.monotonic() + timeout, look)
@@ -168,12 +180,15 @@ def staying(
                 told = (home / "log.txt").stat().st_size
             return _reply(job, status, answer, log, timeout, memory_limit)
 
+        # A fork is there at once, and what this process writes before is not written twice: there is nothing to begin.
+        process = None if forks and forked.may_be_safe() else begun()
         try:
             yield call_next
         finally:
-            _kill_group(process)
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()  # type: ignore[union-attr]
+            if process is not None:
+                _kill_group(process)
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()  # type: ignore[union-attr]
 
 
 def telling_lines(log: str, limit: int = 5) -> list[str]:
@@ -215,10 +230,7 @@ def _start(
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     executable = sys.executable if python is None else str(python.executable)
-    # A vendor's temporary files go with the job: some are left behind, and a process that is killed leaves all.
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    own = {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)), **(environment or {})}
+    own = _own_settings(folder, environment)
     with open(folder / "log.txt", "wb") as log:
         return subprocess.Popen(
             [executable, str(_WORKER), *arguments],
@@ -229,6 +241,13 @@ def _start(
             env=_environment(python) | own,
             start_new_session=True,
         )
+
+
+def _own_settings(folder: Path, environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables of a child alone; a vendor's temporary files go with the job, even if it is killed."""
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    return {**dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)), **(environment or {})}
 
 
 def _file_of(job: str) -> str:
@@ -252,9 +271,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, look: Callable[[], 
         _kill_group(process)
 
 
-def _carried_out(
-    process: subprocess.Popen[bytes], folder: Path, deadline: float, look: Callable[[], None] | None
-) -> int | None:
+def _carried_out(process: Worker, folder: Path, deadline: float, look: Callable[[], None] | None) -> int | None:
     """Hand an order to a worker that stays; 0 if it was carried out, otherwise a status as in `_wait`."""
     assert process.stdin is not None, "a worker that stays is told what to do next"
     with contextlib.suppress(BrokenPipeError):  # it died before: its status says of what
@@ -286,7 +303,7 @@ def _environment(python: Interpreter | None) -> dict[str, str]:
     return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: Worker) -> None:
     """End the worker and whatever it started."""
     if sys.platform == "win32":
         process.kill()

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import platformdirs
-
 from intact.errors import NotAvailable
 from intact.runtime.process import Interpreter
 
@@ -130,6 +128,8 @@ def place(recipe: Recipe, version: str) -> Path:
 
 def home() -> Path:
     """The folder of all toolchains that intact made."""
+    import platformdirs
+
     return Path(platformdirs.user_cache_dir("intact", appauthor=False)) / "toolchains"
 
 

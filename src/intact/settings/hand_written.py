@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import stat
@@ -74,6 +73,8 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
 
 def nearest(name: str, known: list[str]) -> str:
     """`; did you mean …?` for a misspelt name, or nothing where no known name is near."""
+    import difflib
+
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 

@@ -255,22 +255,38 @@ def test_ordinary_values_need_no_rescue():
     assert rescue(net, plan, seen, target) is None
 
 
-@pytest.mark.parametrize(("count", "types"), [(255, {"y": "uint16"}), (256, None)])
-def test_an_output_of_which_few_numbers_were_seen_gets_16_bits(count, types):
-    """Four numbers a row: below 1024 in all, nobody knows where they end."""
-    net = model("float[1,8] x", "float[1,4] y", "a = Relu(x)  y = MatMul(a, w)", w=normal(8, 4))
-    rows, target = [{"x": normal(1, 8)} for _ in range(count)], load_target("qnn")
+def headed(head=4):
+    """A network that sums what is above zero; with 4 results a row, these take a twenty-fifth of its weights."""
+    body = "h = MatMul(x, v)  a = Relu(h)  b = MatMul(a, u)  y = MatMul(b, w)"
+    weights = {"v": np.eye(32, 64, dtype=F), "u": np.eye(64, dtype=F), "w": np.ones((64, head), F)}
+    return model("float[1,32] x", f"float[1,{head}] y", body, **weights)
+
+
+@pytest.mark.parametrize(
+    ("count", "head", "more", "types"),
+    [
+        (255, 4, {}, {"y": "uint16"}),
+        (256, 4, {}, None),  # 1024 numbers
+        (100, 8, {}, None),  # 512 of 6656 weights
+        (255, 4, {"wide_results": False}, None),
+        (255, 4, {"settled": {"y"}}, None),
+    ],
+)
+def test_an_output_of_which_few_numbers_were_seen_gets_16_bits_if_that_costs_little(count, head, more, types):
+    net, target = headed(head), load_target("qnn")
     plan = quantizing.plan(net, target, QuantConfig())
-    seen = observe(net, plan, rows, watched=["x", "a", "y"])
-    found = rescue(net, plan, seen, target)
+    rows = [{"x": normal(1, 32)} for _ in range(count)]
+    seen = observe(net, plan, rows, watched=["x", "h", "a", "b", "y"])
+    found = rescue(net, plan, seen, target, **more)
     assert (None if found is None else found.types) == types
 
 
 def test_sums_well_beyond_the_few_that_were_seen_keep_their_place_in_an_output():
-    net = model("float[1,8] x", "float[1,4] y", "a = Relu(x)  y = MatMul(a, w)", w=np.ones((8, 4), F))
-    rows, sum_of_more = [{"x": row[None]} for row in np.eye(8, dtype=F)], {"x": F([[1, 0.613, 0, 0, 0, 0, 0, 0]])}
+    net, one, more = headed(), np.eye(32, dtype=F), np.zeros((1, 32), F)
+    more[0, :2] = 1, 0.613
+    rows = [{"x": row[None]} for row in one]
     told, forbidden = (quantized(net, rows, "qnn", method="auto", rescue=rescue) for rescue in (True, False))
-    assert _sqnr(net, told.model, sum_of_more) > 40 and _sqnr(net, forbidden.model, sum_of_more) < 10
+    assert _sqnr(net, told.model, {"x": more}) > 40 and _sqnr(net, forbidden.model, {"x": more}) < 10
     assert told.notes == (
         "rescue: 1 node stays in uint16, because 1 output may exceed the few numbers that were seen; "
         "--no-rescue forbids it",

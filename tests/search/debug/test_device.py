@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from intact.backends.base import Device
+from intact.errors import ToolchainError
+from intact.model import io
+from intact.runtime import ort_cpu
 from intact.search.debug.device import DeviceComparison
 from tests.builder import from_text
 
@@ -53,3 +56,32 @@ def test_zeros_are_wrong_by_what_their_grid_holds(dtype, steps, parted):
 def test_what_became_one_value_is_wrong_however_far_from_zero(fed, given, parted):
     (found,) = errors(np.uint16, 0.01, fed, given)
     assert found.own_db > 50 and found.parted == parted
+
+
+class Refusing:
+    """A simulator that computes as the CPU does, and takes no model of several units, nor one unit by itself."""
+
+    def __init__(self, alone):
+        self.alone, self.asked = alone, []
+
+    def run(self, path, samples, device):
+        model = io.load(path)
+        operators = [node.op_type for node in model.graph if "Linear" not in node.op_type]
+        self.asked.append(operators)
+        if len(model.graph.outputs) > 1 or operators == [self.alone]:
+            raise ToolchainError("E108", "the simulator does not load it")
+        return [ort_cpu.run(model, sample) for sample in samples]
+
+
+def test_units_that_do_not_run_together_or_alone_are_run_apart_and_behind_all_before_them():
+    q = {"s": np.float32(0.1), "z": np.zeros((), np.uint8)}
+    on_grid = "q{0} = QuantizeLinear({1}, s, z) d{0} = DequantizeLinear(q{0}, s, z) "
+    text = (
+        on_grid.format(0, "x") + "a = Relu(d0) " + on_grid.format(1, "a") + "b = Sigmoid(d1) " + on_grid.format(2, "b")
+    )
+    model = from_text("(float[4] x) => (float[4] d2)", text, weights=q)
+    simulator = Refusing("Sigmoid")
+    rows = [{"x": np.float32([0, 1, 2, 3])}]
+    found = DeviceComparison(model, rows, simulator, Device("qnn", 10.0)).errors()
+    assert [(error.unit.op, error.parted) for error in found] == [("Relu", False), ("Sigmoid", False)]
+    assert simulator.asked == [["Relu", "Sigmoid"], ["Relu"], ["Sigmoid"], ["Relu", "Sigmoid"]]

@@ -77,9 +77,15 @@ class CpuBackend(Backend):
 
 
 def _with_shared_constants(model: ir.Model) -> ir.Model:
-    """A copy in which equal constants are one: zero points, mostly, which are a third of those of a chain of layers."""
+    """A copy in which equal constants are one: zero points, mostly, which are a third of those of a chain of layers.
+
+    Types and shapes of constants are with their tensors alone: ONNX Runtime keeps what a file says beside them.
+    """
     result = copied(model)
     DeduplicateInitializersPass()(result)
+    for value in result.graph.initializers.values():
+        if not value.is_graph_input() and not value.is_graph_output():
+            value.type = value.shape = None
     return result
 
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 _CHUNK = 1 << 18  # elements at a time: the temporaries stay in the cache
 # About so many elements of an array are counted, where it has more.
 _COUNTED = 1 << 18
+# To sort so few takes less time than to look at every bin.
+_FEW = 1 << 12
 _BINS = 1 << 16
 _MANTISSAS = 128
 _FIRST_BINS = np.arange(0, _BINS, _MANTISSAS)  # of each sign and exponent
@@ -69,19 +71,14 @@ class Sketch:
         top = flat.view(np.uint16)[_TOP_HALF::2]
         step = 1 if self.whole else _step(top.size)
         codes = top[::step]
-        chunks = [codes[start : start + _CHUNK] for start in range(0, codes.size, _CHUNK)]
-        found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
-        if any(one.size > bins for one in found):
-            self._count(flat, _BINS)
-            return
-        counts = functools.reduce(np.add, found)
-        for row in np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS[: bins // _MANTISSAS])).tolist():
-            new = counts[row * _MANTISSAS : (row + 1) * _MANTISSAS] * step
+        rows, table = _table(codes, bins)
+        for row, counts in zip(rows, table * step if step > 1 else table, strict=True):
             known = self.rows.get(row)
             if known is None:
-                self.rows[row] = new
+                # A part of the table would keep all of it.
+                self.rows[row] = counts.copy()
             else:
-                known += new
+                known += counts
         # The last stands for those that are left, so that counts add up to the number of values.
         row, mantissa = divmod(int(codes[-1]), _MANTISSAS)
         self.rows[row][mantissa] -= step * codes.size - top.size
@@ -138,13 +135,17 @@ class Sketch:
 
     def quantile(self, share: float) -> float:
         """The value below which `share` of all values lie, interpolated within its bin; exact at 0 and 1."""
-        if share <= 0 or share >= 1:
-            return self.low if share <= 0 else self.high
+        return self.quantiles(share)[0]
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """The quantile for each of these shares."""
         lower, upper, counts = self._bins()
         below = np.concatenate([[0], np.cumsum(counts)]) / self.count
         ranks = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
         edges = np.stack([lower, upper], axis=1).reshape(-1)
-        return float(np.interp(share, ranks, edges))
+        found = np.interp(shares, ranks, edges).tolist()
+        outside = (self.low if share <= 0 else self.high if share >= 1 else None for share in shares)
+        return [one if end is None else end for one, end in zip(found, outside, strict=True)]
 
     def below(self, values: np.ndarray) -> np.ndarray:
         """Count the observed values below each of these, interpolated within bins."""
@@ -178,6 +179,22 @@ class Sketch:
         order = np.argsort(ends.sum(axis=0), kind="stable")
         lower, upper = ends[:, order]
         return lower, upper, counts[occupied][order]
+
+
+def _table(codes: np.ndarray, bins: int) -> tuple[list[int], np.ndarray]:
+    """The rows that values fall into, all in the first `bins` but for a negative zero, and the counts of each row."""
+    if codes.size <= _FEW:
+        owners = codes // _MANTISSAS
+        rows = np.unique(owners)
+        places = np.searchsorted(rows, owners) * _MANTISSAS + codes % _MANTISSAS
+        return rows.tolist(), np.bincount(places, minlength=rows.size * _MANTISSAS).reshape(-1, _MANTISSAS)
+    chunks = [codes[start : start + _CHUNK] for start in range(0, codes.size, _CHUNK)]
+    found = [np.bincount(chunk, minlength=bins) for chunk in chunks]
+    if any(one.size > bins for one in found):
+        return _table(codes, _BINS)
+    counts = functools.reduce(np.add, found)
+    rows = np.flatnonzero(np.add.reduceat(counts, _FIRST_BINS[: bins // _MANTISSAS]))
+    return rows.tolist(), counts.reshape(-1, _MANTISSAS)[rows]
 
 
 def _step(size: int) -> int:

@@ -44,10 +44,9 @@ def spread_of(seen: Sketch, encoding: Encoding) -> Spread:
     if not seen.histogram:
         return Spread(seen.low, seen.high, (), 0.0)
     edges = np.linspace(seen.low, seen.high, BINS + 1)[1:-1]
-    counts = np.diff(seen.below(edges), prepend=0, append=seen.count)
     # What lies within half a step of an end is rounded to it, and not cut off.
     (low, high), half = encoding.ends(), float(encoding.scale.max()) / 2
-    inside = np.diff(seen.below(np.array([float(low.min()) - half, float(high.max()) + half])))
-    return Spread(
-        seen.low, seen.high, tuple(np.rint(counts).astype(int).tolist()), max(0.0, 1 - float(inside[0]) / seen.count)
-    )
+    below = seen.below(np.array([*edges, float(low.min()) - half, float(high.max()) + half]))
+    counts = np.diff(below[:-2], prepend=0, append=seen.count)
+    inside = float(below[-1] - below[-2])
+    return Spread(seen.low, seen.high, tuple(np.rint(counts).astype(int).tolist()), max(0.0, 1 - inside / seen.count))

@@ -31,6 +31,8 @@ LEAST_DB = 20.0
 LEAST_DB_OF_AN_NPU = 30.0
 # The largest values do not count as signal: they are what the others drown under.
 _OUTLIERS = 0.005
+# The share of all weights that may be multiplied with 16 bits for the sake of a result.
+MOST_WEIGHTS_OF_RESULTS = 0.05
 _WIDER = {"uint8": "uint16", "int8": "int16"}
 
 
@@ -64,18 +66,26 @@ def _counted(number: int, noun: str) -> str:
 
 
 def rescue(
-    model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch], target: Target, settled: Container[str] = ()
+    model: ir.Model,
+    plan: QuantPlan,
+    seen: Mapping[str, Sketch],
+    target: Target,
+    settled: Container[str] = (),
+    *,
+    wide_results: bool = True,
 ) -> Rescue | None:
     """The nodes that need another type than the plan gives them, or None.
 
-    Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them.
+    Nodes that read or write a tensor in `settled` stay as they are: the user has decided about them. `wide_results`
+    allows more bits to outputs of which few numbers were seen.
     """
     wide = _has_wider(target)
     if target.npu and not wide and not target.halves:
         return None
     limit = LEAST_DB_OF_AN_NPU if wide else LEAST_DB
     ratios = signal_to_noise(plan, seen)
-    streams, scanty = (_residual_streams(model), _scanty_outputs(model, seen)) if wide else (set(), set())
+    streams = _residual_streams(model) if wide else set()
+    scanty = _scanty_outputs(model, plan, seen) if wide and wide_results else set()
     noisy = {name: db for name, db in ratios.items() if db < limit or name in streams}
     scanty = {name for name in scanty if name in ratios and name not in noisy}
     grids = {plan.tensors[name] for name in (*noisy, *scanty)}
@@ -126,10 +136,19 @@ def _residual_streams(model: ir.Model) -> set[str]:
     return {value.name or "" for value in (*(node.outputs[0] for node in sums), *embeddings)}
 
 
-def _scanty_outputs(model: ir.Model, seen: Mapping[str, Sketch]) -> set[str]:
-    """Outputs of which few numbers were seen."""
-    names = (value.name or "" for value in model.graph.outputs)
-    return {name for name in names if name in seen and 0 < seen[name].count < SCANTY}
+def _scanty_outputs(model: ir.Model, plan: QuantPlan, seen: Mapping[str, Sketch]) -> set[str]:
+    """Outputs of which few numbers were seen, and which layers with few of the weights compute."""
+    constants = query.initializers(model)
+    weights = {weight.node: constants[weight.tensor].const_value for weight in plan.weights}
+    sizes = {node: 0 if tensor is None else tensor.size for node, tensor in weights.items()}
+    most = MOST_WEIGHTS_OF_RESULTS * sum(sizes.values())
+    found = set()
+    for value in model.graph.outputs:
+        writer, name = value.producer(), value.name or ""
+        size = 0 if writer is None else sizes.get(writer.name or "", 0)
+        if name in seen and 0 < seen[name].count < SCANTY and size <= most:
+            found.add(name)
+    return found
 
 
 def _normalized(model: ir.Model) -> set[ir.Value]:

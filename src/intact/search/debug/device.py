@@ -12,7 +12,9 @@ import onnx_ir as ir
 from intact import scratch
 from intact.backends import installed
 from intact.backends.base import Device, Simulator
+from intact.errors import ToolchainError
 from intact.model import io
+from intact.model.copying import copied
 from intact.model.cutting import joined
 from intact.numbers.decibels import sqnr_db, sqnr_of
 from intact.numbers.encoding import Encoding
@@ -33,6 +35,8 @@ STEPS = 2.0
 MOST_OF_IT_DB = 3.0
 # The simulator takes seconds where the CPU takes milliseconds.
 SIMULATED_ROWS = 2
+
+Results = Sequence[Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,15 @@ class SimulatorJob:
     device: Device
 
 
-def _simulate(job: SimulatorJob) -> Sequence[Mapping[str, np.ndarray]]:
+def _simulate_or_fail(job: SimulatorJob) -> Results | None:
+    """Run units on the simulator; None if its compiler does not take them."""
+    try:
+        return _simulate(job)
+    except ToolchainError:
+        return None
+
+
+def _simulate(job: SimulatorJob) -> Results:
     """Run units on the simulator, here or on the machine of a worker."""
     with scratch.folder("debug") as folder:
         path = Path(folder, "units.onnx")
@@ -95,10 +107,25 @@ class DeviceComparison:
         """Every unit, in the order of the model."""
         elsewhere = cluster.current()
         if elsewhere is None:
-            return [error for batch in self._batches(progress) for error in self._on_npu(batch)]
+            return [error for batch in self._batches(progress) for error in self._looked_at(batch, self._tried(batch))]
         batches = list(self._batches(progress))
-        results = elsewhere.each(_simulate, [self._job(batch) for batch in batches])
-        return [error for batch, found in zip(batches, results, strict=True) for error in self._errors(batch, found)]
+        results = elsewhere.each(_simulate_or_fail, [self._job(batch) for batch in batches])
+        return [error for batch, found in zip(batches, results, strict=True) for error in self._looked_at(batch, found)]
+
+    def _tried(self, waiting: list[_Waiting]) -> Results | None:
+        return _simulate_or_fail(self._job(waiting))
+
+    def _looked_at(self, waiting: list[_Waiting], found: Results | None) -> list[UnitError]:
+        """The errors of units that ran together; where that failed, of each half of them.
+
+        A compiler may refuse a unit by itself that it takes in the model: that one is run behind all that is before it.
+        """
+        if found is not None:
+            return self._errors(waiting, found)
+        if len(waiting) == 1:
+            return [self.behind_all(waiting[0].unit)]
+        halves = waiting[: len(waiting) // 2], waiting[len(waiting) // 2 :]
+        return [error for half in halves for error in self._looked_at(half, self._tried(half))]
 
     def _batches(self, progress: Callable[[], None]) -> Iterator[list[_Waiting]]:
         """Units with what the CPU makes of them, as many at a time as go to the simulator together."""
@@ -222,7 +249,8 @@ class DeviceComparison:
         return self._errors(waiting, _simulate(self._job(waiting)))
 
     def _job(self, waiting: list[_Waiting]) -> SimulatorJob:
-        model = joined({str(index): item.piece for index, item in enumerate(waiting)})
+        # Joining takes the nodes of what it joins, and a unit that fails with others is asked about again.
+        model = joined({str(index): copied(item.piece) for index, item in enumerate(waiting)})
         samples = [
             {f"{i}/{name}": rows[row] for i, item in enumerate(waiting) for name, rows in item.feeds.items()}
             for row in range(len(self._rows))

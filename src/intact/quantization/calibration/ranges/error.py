@@ -10,14 +10,19 @@ from intact.results import PlannedGrid, Range
 
 
 def mean_squared_error(seen: Sketch, ranges: list[Range], grid: PlannedGrid) -> np.ndarray:
-    """For each range, the mean of (value − its grid value)² over everything seen.
+    """For each range, the mean of (value − its grid value)² over everything seen."""
+    return errors_between(seen, np.array([r.low for r in ranges]), np.array([r.high for r in ranges]), grid)
+
+
+def errors_between(seen: Sketch, lows: np.ndarray, highs: np.ndarray, grid: PlannedGrid) -> np.ndarray:
+    """The mean squared error for each pair of ends.
 
     Inside the range a value is uniformly far from its step (step²/12); zero is on the grid exactly; beyond half a
     step outside, the error is the distance to the nearest end. Values are sorted, so that running sums of their
     powers give the error of any range without a look at each value.
     """
     values, sums = seen.points()[0], seen.moments()
-    low, high, step = _ends(ranges, grid)
+    low, high, step = _ends(lows, highs, grid)
     first = np.searchsorted(values, low - step / 2, side="left")
     last = np.searchsorted(values, high + step / 2, side="right")
     inside = (sums[0][last] - sums[0][first]) * step**2 / 12
@@ -32,7 +37,6 @@ def _distance(moments: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(total, 0.0))
 
 
-def _ends(ranges: list[Range], grid: PlannedGrid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    lows, highs = np.array([r.low for r in ranges]), np.array([r.high for r in ranges])
+def _ends(lows: np.ndarray, highs: np.ndarray, grid: PlannedGrid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     encoding = encode(lows, highs, grid.dtype, symmetric=grid.symmetric, axis=0)
     return *encoding.ends(), encoding.scale.astype(np.float64)

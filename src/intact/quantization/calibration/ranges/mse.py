@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.quantization.calibration.ranges.error import mean_squared_error
+from intact.quantization.calibration.ranges.error import errors_between
 from intact.quantization.calibration.sketch import Sketch
 from intact.results import PlannedGrid, Range
 
@@ -21,28 +21,28 @@ class MeanSquaredError:
 
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Coordinate descent over both ends; a one-sided tensor or a symmetric grid has one number to search."""
-        best = Range(seen.low, seen.high)
+        low, high = seen.low, seen.high
         shares = np.linspace(self.least, 1.0, self.candidates)
         if grid.symmetric:  # its ends move together
-            reach = max(abs(seen.low), abs(seen.high))
-            return self._best(seen, grid, [_cut(best, reach * share) for share in shares])
-        if seen.low == 0:
-            return self._best(seen, grid, [Range(best.low, seen.high * share) for share in shares])
-        if seen.high == 0:
-            return self._best(seen, grid, [Range(seen.low * share, best.high) for share in shares])
+            reach = max(abs(low), abs(high)) * shares
+            return _best(seen, grid, np.maximum(low, -reach), np.minimum(high, reach))
+        if low == 0:
+            return _best(seen, grid, np.full(shares.shape, low), high * shares)
+        if high == 0:
+            return _best(seen, grid, low * shares, np.full(shares.shape, high))
+        best = Range(low, high)
         for _ in range(self.rounds):
             before = best
-            best = self._best(seen, grid, [Range(best.low, seen.high * share) for share in shares])
-            best = self._best(seen, grid, [Range(seen.low * share, best.high) for share in shares])
+            best = _best(seen, grid, np.full(shares.shape, best.low), high * shares)
+            best = _best(seen, grid, low * shares, np.full(shares.shape, best.high))
             if best == before:
                 break
         return best
 
-    def _best(self, seen: Sketch, grid: PlannedGrid, ranges: list[Range]) -> Range:
-        errors = mean_squared_error(seen, ranges, grid)
-        # Of equal errors the widest range: it clips least of what calibration has not seen.
-        return ranges[len(ranges) - 1 - int(np.argmin(errors[::-1]))]
 
-
-def _cut(seen: Range, reach: float) -> Range:
-    return Range(max(seen.low, -reach), min(seen.high, reach))
+def _best(seen: Sketch, grid: PlannedGrid, lows: np.ndarray, highs: np.ndarray) -> Range:
+    """Of these ranges, each wider than the one before, the one of least error."""
+    errors = errors_between(seen, lows, highs, grid)
+    # Of equal errors the widest range: it clips least of what calibration has not seen.
+    chosen = errors.size - 1 - int(np.argmin(errors[::-1]))
+    return Range(float(lows[chosen]), float(highs[chosen]))

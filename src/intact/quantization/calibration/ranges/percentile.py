@@ -17,4 +17,4 @@ class Percentile:
     def range_of(self, seen: Sketch, grid: PlannedGrid) -> Range:
         """Between the two tails, each of which holds half of what is clipped."""
         tail = (1 - self.keep) / 2
-        return Range(seen.quantile(tail), seen.quantile(1 - tail))
+        return Range(*seen.quantiles(tail, 1 - tail))

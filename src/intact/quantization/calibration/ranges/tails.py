@@ -73,4 +73,5 @@ def _fall(values: np.ndarray, counts: np.ndarray) -> float:
     wanted = max(LEAST_VALUES, int(TAIL_SHARE * counts.sum()))
     behind = np.cumsum(counts[::-1])[::-1]
     first = int(np.flatnonzero(behind >= wanted)[-1])
-    return float(np.average(values[first:] - values[first], weights=counts[first:]))
+    excess, weights = values[first:] - values[first], counts[first:].astype(np.float64)
+    return float((excess * weights).sum() / weights.sum())
