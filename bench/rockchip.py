@@ -229,6 +229,7 @@ def main() -> int:
     parser.add_argument("--again", nargs="+", default=[], choices=[*THEIRS, *OURS])
     parser.add_argument("--rows", type=int, help="rows that models are judged by [default: 64, 8 of large models]")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the table again")
+    parser.add_argument("--machine", default="a busy machine", help="words about the machine, for the first line")
     asked = parser.parse_args()
     for name in () if asked.report else asked.names or NAMES:
         try:
@@ -237,7 +238,7 @@ def main() -> int:
         except models.Unknown as error:
             print(f"left out: {error}")
     results = kept_results()
-    told = f"python bench/rockchip.py, {TOOLCHAIN.package} {TOOLCHAIN.version}, processor seconds on a busy machine"
+    told = f"python bench/rockchip.py, {TOOLCHAIN.package} {TOOLCHAIN.version}, processor seconds on {asked.machine}"
     text = "\n".join([told, "", *table(results), "", *bars(results)]) + "\n"
     print(text)
     RESULTS.write_text(text, encoding="utf-8")

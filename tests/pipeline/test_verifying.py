@@ -93,7 +93,7 @@ def test_the_error_of_a_layer_is_what_it_adds_to_right_inputs_and_what_came_toge
     prepared = SimpleNamespace(
         model=model, inputs=SimpleNamespace(test=rows), config=BuildConfig(), twin=twin, calibrated=True
     )
-    errors = verifying._look_inside(prepared, deployment.watched(prepared), Log()).errors
+    errors = verifying._look_inside(prepared, deployment.watched(prepared), deployment.VALIDATION_ROWS, Log()).errors
 
     x = np.stack([row["x"] for row in rows[: layer_errors.ROWS]])
     h, y = x @ w, x @ w @ v

@@ -36,6 +36,9 @@ Outputs = Mapping[str, np.ndarray]
 
 PORTABLE = "model.qdq.onnx"
 VALIDATION_ROWS = 8
+# Of these, the rows that are looked at inside of a model at fast effort, where it runs once more for that: a row has
+# many elements of a tensor.
+QUICK_ROWS = 2
 # ONNX Runtime loads a graph in a time that grows with the square of its nodes. With more than this, only what is
 # deployed is loaded as a whole.
 MOST_LOADED = 20_000
@@ -96,7 +99,8 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
             if repaired.model is quantized.model
             else None
         )
-        known = KnownRewriting(seen, outputs, None if quantized.twin is None else quantized.twin.model)
+        twin = None if quantized.twin is None else quantized.twin.model
+        known = KnownRewriting(seen, outputs, twin, QUICK_ROWS if is_quick(quantized) else None)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         # Nobody asks for refusals after this, of which large graphs have several a node.
@@ -107,6 +111,12 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         before.close()
         after.close()
     return RewrittenModel(quantized, rewritten, _deployable(quantized, rewritten.model, log), before, after)
+
+
+def is_quick(prepared: PreparedModel) -> bool:
+    """True if the settings ask for fast effort."""
+    quant = prepared.config.quantization
+    return quant is not None and quant.effort == "fast"
 
 
 def watched(prepared: PreparedModel) -> WatchedModel:

@@ -18,7 +18,7 @@ from intact.model import query, randomness
 from intact.model.activation_grids import ActivationGrid, layers_apart, left_unrounded
 from intact.model.garbage_pause import tidy
 from intact.pipeline import acceptance, execution, verdict
-from intact.pipeline.deployment import VALIDATION_ROWS, CompiledModel, validation_rows
+from intact.pipeline.deployment import QUICK_ROWS, VALIDATION_ROWS, CompiledModel, is_quick, validation_rows
 from intact.pipeline.execution import WatchedModel
 from intact.pipeline.preparation import PreparedModel
 from intact.reports.figures import count
@@ -72,7 +72,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         quantized = built.before.quantized
         # What is kept of the inside goes before the deployed model comes, which takes much memory if it is long.
         kept = prepared.calibrated and quantized.keeps_inside
-        looked = _look_inside(prepared, quantized, log) if kept else _Inside()
+        looked = _look_inside(prepared, quantized, VALIDATION_ROWS, log) if kept else _Inside()
         if kept:
             tidy(prepared.model)
         rows_done = execution.Furthest(advance)
@@ -82,7 +82,8 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         built.before.running.close()
         if not kept:
             tidy(prepared.model)
-            looked = _look_inside(prepared, quantized, log) if prepared.calibrated else looked
+            again = QUICK_ROWS if is_quick(prepared) else VALIDATION_ROWS
+            looked = _look_inside(prepared, quantized, again, log) if prepared.calibrated else looked
         clipped, errors = looked.clipped, looked.errors
         details["clipped"] = [asdict(one) for one in clipped]
         details.update({"layers_compared": looked.compared, "layers": looked.layers} if looked.is_sample else {})
@@ -189,8 +190,8 @@ class _Inside:
         return self.compared < self.layers
 
 
-def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> _Inside:
-    """Compare the tensors on grids with their grids, and with those of the float model."""
+def _look_inside(prepared: PreparedModel, quantized: WatchedModel, most_rows: int, log: Log) -> _Inside:
+    """Compare the tensors on grids with their grids, and with those of the float model, on the first rows."""
     grids = clipping.watched(prepared.model)
     if not grids:
         return _Inside()
@@ -199,7 +200,7 @@ def _look_inside(prepared: PreparedModel, quantized: WatchedModel, log: Log) -> 
     if every > 1:
         shown = f"{len(errors)} of {len(grids)}, one in {every}"
         log.events.note(f"{shown}, layers are compared one by one with the float model: all of them would take long")
-    rows = list(islice(prepared.inputs.test, VALIDATION_ROWS))
+    rows = list(islice(prepared.inputs.test, most_rows))
     with log.events.stage("compare the layers", len(rows)) as advance:
         right = _right_tensors(prepared, quantized, list(grids.values()), errors, rows, log)
         compared = layer_errors.compared(errors, right, quantized.inside(rows))

@@ -191,6 +191,19 @@ def test_the_second_of_two_tensors_is_not_blamed_for_what_the_first_did():
     assert moved == {"move_by_one_honestly": 1}
 
 
+@pytest.mark.parametrize(("claimed_on", "rows"), [(None, len(ROWS)), (1, 1)])
+def test_claims_are_held_on_all_rows_or_on_as_many_as_are_asked_for(claimed_on, rows, monkeypatch):
+    before, seen = model(), []
+    held = exactness._hold_to_claims
+    monkeypatch.setattr(
+        exactness, "_hold_to_claims", lambda known, given: seen.append(len(given)) or held(known, given)
+    )
+    after = rewriter.apply(before.clone(), [MoveByOneHonestly()])
+    known = exactness.KnownRewriting(claimed_on=claimed_on)
+    found = exactness.validate(before, after, [MoveByOneHonestly()], ROWS, known)
+    assert seen == [rows] and found.samples == rows and len(ROWS) > 1
+
+
 def test_outputs_that_are_far_apart_stop_the_build_whatever_the_claims():
     net, steps = Net(), np.float32(40)
     x = net.dequantize(net.quantize(net.op("Relu", "x"), steps, np.uint8(100)), steps, np.uint8(100))
