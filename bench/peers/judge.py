@@ -25,9 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, np.ndarray]
 
 MOST_SECONDS = 900
-# Rows that are timed, and that a simulator, a hundred times slower, is given: of small models so many that another draw
-# moves the SQNR by little, and of others.
-TIMED_ROWS, SIMULATED_ROWS, FEW_SIMULATED_ROWS = 20, 64, 2
+# Rows that are timed, and that a simulator, a hundred times slower, is given: of small models, and of others.
+TIMED_ROWS, SIMULATED_ROWS, FEW_SIMULATED_ROWS = 20, 8, 2
 SMALL_BYTES = 4_000_000
 FORMAT = {"QuantizeLinear", "DequantizeLinear"}
 
