@@ -263,19 +263,20 @@ def headed(head=4):
 
 
 @pytest.mark.parametrize(
-    ("count", "head", "more", "types"),
+    ("count", "head", "size", "more", "types"),
     [
-        (255, 4, {}, {"y": "uint16"}),
-        (256, 4, {}, None),  # 1024 numbers
-        (100, 8, {}, None),  # 512 of 6656 weights
-        (255, 4, {"wide_results": False}, None),
-        (255, 4, {"settled": {"y"}}, None),
+        (255, 4, 1.0, {}, {"y": "uint16"}),
+        (256, 4, 1.0, {}, None),  # 1024 numbers
+        (100, 8, 1.0, {}, None),  # 512 of 6656 weights
+        (255, 4, 1e-3, {}, None),  # steps near 6e-7
+        (255, 4, 1.0, {"wide_results": False}, None),
+        (255, 4, 1.0, {"settled": {"y"}}, None),
     ],
 )
-def test_an_output_of_which_few_numbers_were_seen_gets_16_bits_if_that_costs_little(count, head, more, types):
+def test_an_output_of_which_few_numbers_were_seen_gets_16_bits_if_that_costs_little(count, head, size, more, types):
     net, target = headed(head), load_target("qnn")
     plan = quantizing.plan(net, target, QuantConfig())
-    rows = [{"x": normal(1, 32)} for _ in range(count)]
+    rows = [{"x": F(size) * normal(1, 32)} for _ in range(count)]
     seen = observe(net, plan, rows, watched=["x", "h", "a", "b", "y"])
     found = rescue(net, plan, seen, target, **more)
     assert (None if found is None else found.types) == types

@@ -333,7 +333,7 @@ ATTENTION = "s = MatMul(q, k)  d = Mul(s, f)  m = Add(d, b)  p = Softmax(m)  y =
 @pytest.mark.parametrize(
     ("settings", "method", "room"),
     [
-        ({}, "minmax", 0.125),
+        ({}, "minmax", 0.0625),
         ({"method": "mse"}, "mse", 0.0),
         ({"activation_type": "uint16"}, "auto", 0.0),
     ],

@@ -51,7 +51,9 @@ def _range(seen: masks.Scores, softmax_step: float) -> Range:
     """
     found = masks.score_range(seen, softmax_step)
     room = (found.high - found.low) * _HEADROOM
-    return Range(found.low - (room if softmax_step < _FINE else 0.0), found.high + room)
+    return (
+        Range(found.low - room, found.high + room) if softmax_step < _FINE else Range(found.low, found.high + room / 2)
+    )
 
 
 def _softmaxes(model: ir.Model) -> list[tuple[ir.Value, int]]:
