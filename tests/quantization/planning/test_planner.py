@@ -365,3 +365,12 @@ def test_results_may_have_room_but_for_those_of_normalizations(last, is_result):
     given = model("float[2,4] x", "float[2,4] y", last, **{name: weights[name] for name in names})
     found = plan(given, load_target("qnn"), QuantConfig())
     assert [found.grids[found.tensors[tensor]].is_result for tensor in ("x", "y")] == [False, is_result]
+
+
+def test_a_normalization_that_alone_has_16_bits_leaves_no_room():
+    weights = {"w": weight(4, 4), "v": weight(4, 4), "g": weight(4), "b": weight(4)}
+    body = "c = MatMul(x, w)  n = LayerNormalization(c, g, b)  y = MatMul(n, v)"
+    given = model("float[2,4] x", "float[2,4] y", body, **weights)
+    found = plan(given, load_target("qnn"), QuantConfig(), {"c": "uint16", "n": "uint16"})
+    grid = found.grids[found.tensors["c"]]
+    assert (grid.dtype, grid.method) == ("uint16", "minmax")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from intact.rules.float import masks
+from intact.rules.float import masks, settle
 from intact.rules.float.masks import (
     FLOAT_DEPTH,
     Scores,
@@ -114,3 +114,11 @@ def test_a_long_way_to_the_softmax_is_not_followed_for_ever():
     model = given(body, "(float[1,4,6] s) => (float[1,4,6] y)", k=np.ones((1, 6), np.float32))
     assert masks.softmax_inputs(model.graph[0].outputs[0]) is None
     assert masks.softmax_inputs(model.graph[15].outputs[0]) is not None
+
+
+@pytest.mark.parametrize(("step", "below", "above"), [(STEP, 0.0, 1 / 16), (2.0**-16, 1 / 8, 1 / 8)])
+def test_settled_scores_have_room_above_and_on_a_fine_grid_below(step, below, above):
+    seen = Scores(high=9.0, lowest_peak=1.0, highest_peak=7.0, keys=6)
+    plain, found = score_range(seen, step), settle._range(seen, step)
+    width = plain.high - plain.low
+    assert (plain.low - found.low, found.high - plain.high) == pytest.approx((below * width, above * width))

@@ -13,7 +13,7 @@ from intact.model import query
 from intact.model.garbage_pause import no_collection
 from intact.numbers.integer_types import bits
 from intact.quantization.planning import unmet, unquantizable
-from intact.quantization.planning.attention_scores import attention_scores
+from intact.quantization.planning.attention_scores import ROOM_FOR_SCORES, attention_scores
 from intact.quantization.planning.choose import (
     CLIPPING,
     Choice,
@@ -44,10 +44,6 @@ BOUNDED = {"Clip", "Sigmoid", "HardSigmoid", "Softmax", "Tanh"}
 
 # They change by less than 0.0004 where their input is farther from 0 than this.
 SATURATING, SATURATED = {"Sigmoid", "Tanh"}, 8.0
-# The share of their range that scores of 8 bits have above the highest that was seen. A trained
-# transformer, calibrated on 24 rows, keeps 1 dB more with it on average; with twice as much, small drawn ones lose as
-# much on an NPU.
-ROOM_FOR_SCORES = 0.0625
 # The headroom from which on grids hold what was never seen, too.
 MUCH_ROOM = 1.0
 

@@ -51,9 +51,8 @@ def _range(seen: masks.Scores, softmax_step: float) -> Range:
     """
     found = masks.score_range(seen, softmax_step)
     room = (found.high - found.low) * _HEADROOM
-    return (
-        Range(found.low - room, found.high + room) if softmax_step < _FINE else Range(found.low, found.high + room / 2)
-    )
+    below, above = (room, room) if softmax_step < _FINE else (0.0, room / 2)
+    return Range(found.low - below, found.high + above)
 
 
 def _softmaxes(model: ir.Model) -> list[tuple[ir.Value, int]]:
