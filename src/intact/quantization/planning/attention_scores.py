@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from intact.model import query
 
-# The share of their range that scores of 8 bits have above the highest that was seen. A trained transformer,
-# calibrated on 24 rows, keeps 1 dB more with it on average; with twice as much, small drawn ones lose as much on an NPU.
+# The share of their range that scores of 8 bits have above the highest that was seen. A trained transformer that was
+# calibrated on 24 rows keeps 1 dB more with it on average; with twice as much, small drawn ones lose as much on an NPU.
 ROOM_FOR_SCORES = 0.0625
 # Scores pass them with their order kept: scaled, masked, or in another shape.
 _PASSED = {
