@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,8 +120,17 @@ def test_a_cache_that_cannot_be_written_stops_nothing(model, library, tmp_path):
     assert any("answers are not kept" in note for note in judged(model).notes)
 
 
-def test_a_library_that_cannot_be_asked_leaves_the_table_as_it_is(model, library):
+def test_of_a_library_that_cannot_be_asked_documented_facts_count_and_the_rest_is_left_to_the_compiler(model, library):
     library.error = ToolchainError("E102", "it is too old")
-    facts = judged(model)
-    assert [violation.node for violation in facts.violations] == ["h"]
-    assert "cannot be asked (it is too old)" in facts.notes[0]
+    (probed,) = validate(model, TARGET, strict=False)
+    documented = replace(probed, node="r", op="Relu", source="probed: some 2.7.0; documented: a page of the vendor")
+    elsewhere = replace(probed, node="b leaves half precision", source="computed")
+    facts = other_version.of_this_version(model, TARGET, [probed, documented, elsewhere], timeout=10)
+    assert facts.violations == (documented, elsewhere)
+    assert "cannot be asked (it is too old): only documented facts count" in facts.notes[0]
+    assert facts.notes[1].endswith("left to the compiler: h (Hardmax)")
+
+
+def test_of_a_library_that_cannot_be_asked_nothing_is_said_to_be_left_where_nothing_is(model, library):
+    library.error = ToolchainError("E102", "it is too old")
+    assert len(other_version.of_this_version(model, TARGET, [], timeout=10).notes) == 1

@@ -7,7 +7,7 @@ architecture and what a node looks like, so that the next model asks only about 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from intact.targets.validate import compute_nodes
 
 REFUSED = "T117"
 _NOT_ON_NPU = "it is not placed on the NPU"
+# What the sources of documented facts begin with, where others name the library that was probed.
+_DOCUMENTED = "documented:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,9 @@ def of_this_version(
         try:
             placed = place_live(model, target, timeout=timeout, toolchain=toolchain)
         except IntactError as error:
-            note = f"{told} and cannot be asked ({error.message.splitlines()[0]}): the table is used as it is"
-            return VersionFacts(tuple(violations), (note,))
+            documented = tuple(violation for violation in violations if _outlives_a_version(violation, nodes))
+            note = f"{told} and cannot be asked ({error.message.splitlines()[0]}): only documented facts count"
+            return VersionFacts(documented, (note, *_left_to_compiler(violations, documented, probed)))
         if not placed.npu_nodes:
             # One error of the compiler for all nodes says nothing about any of them, and must not be remembered.
             why = next((node.reason for node in placed.cpu_nodes if node.reason), _NOT_ON_NPU)
@@ -119,6 +122,18 @@ def of_this_version(
     asked = f"{told}: it was asked about {len(unanswered)} of {len(nodes)} nodes{known}"
     more = [f"{library} takes {', '.join(sorted(taken))}, which the table refuses"] if taken else []
     return VersionFacts(found, (asked, *more, *([kept] if kept else [])))
+
+
+def _outlives_a_version(violation: Violation, nodes: dict[str, ir.Node]) -> bool:
+    """True if a violation holds for every version: a document says so, or it is not the library's matter."""
+    return _DOCUMENTED in violation.source or violation.node not in nodes
+
+
+def _left_to_compiler(violations: Sequence[Violation], documented: Sequence[Violation], probed: str) -> Iterator[str]:
+    """Name the nodes that the table refuses because of a probe alone."""
+    left = dict.fromkeys(f"{one.node} ({one.op})" for one in violations if one not in documented)
+    if left:
+        yield f"refused by {probed} when it was probed, in no document, and so left to the compiler: {', '.join(left)}"
 
 
 def _corrected(
