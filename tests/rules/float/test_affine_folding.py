@@ -179,3 +179,54 @@ def test_a_batch_norm_stays_where_a_convolution_cannot_be(signature, statistics,
     result = rewritten(ON_AN_NPU, body, signature, **{**STATISTICS, **statistics})
     assert [item.reason for item in result.refusals] == [reason]
     assert result.applications == ()
+
+
+NORM = "y = BatchNormalization <epsilon = 0.01> (a, gamma, beta, mean, var)"
+ROWS = {"w": normal(4, 6), **STATISTICS}
+BEHIND_A_PRODUCT = {
+    "rows": ("a = MatMul(x, w)", "float[3,4]", "float[3,6]", ["MatMul", "Add"]),
+    "flattened rows": ("p = MatMul(x, w) a = Flatten <axis = 2> (p)", "float[2,3,4]", "float[6,6]", None),
+    "reshaped rows": ("p = MatMul(x, w) a = Reshape(p, to)", "float[2,3,4]", "float[6,6]", None),
+    "turned": ("p = MatMul(x, w) a = Transpose <perm = [0,2,1]> (p)", "float[2,3,4]", "float[2,6,3]", None),
+    "with a bias": ("p = MatMul(x, w) s = Add(p, b) a = Flatten <axis = 2> (s)", "float[2,3,4]", "float[6,6]", None),
+    "a bias for each row": ("p = MatMul(x, w) a = Add(rows, p)", "float[3,4]", "float[3,6]", ["MatMul", "Add"]),
+}
+BIASES = {"b": normal(6), "rows": normal(3, 6), "to": np.int64([6, 6])}
+
+
+@pytest.mark.parametrize("case", BEHIND_A_PRODUCT)
+def test_a_batch_norm_of_the_columns_of_a_product_joins_its_weight(case):
+    head, x, y, expected = BEHIND_A_PRODUCT[case]
+    body, signature = f"{head}\n{NORM}", f"({x} x) => ({y} y)"
+    arrays = ROWS | {name: array for name, array in BIASES.items() if f"{name})" in head or f"({name}," in head}
+    result = rewritten(RULES, body, signature, **arrays)
+    assert [item.rule for item in result.applications] == ["fold_batch_norm_into_product"]
+    move = head.split("a = ")[1].split()[0].split("(")[0]
+    assert ops(result.model) == (expected or ["MatMul", "Add", move])
+    assert difference(given(body, signature, **arrays), result.model) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("head", "signature", "arrays", "reason"),
+    [
+        ("a = MatMul(x, w)", "(float[2,6,4] x) => (float[2,6,6] y)", {}, "are not the columns of"),
+        (
+            "p = MatMul(x, w) a = Reshape(p, to)",
+            "(float[2,3,4] x) => (float y)",
+            {"to": np.int64([3, 6, 2])},
+            "columns",
+        ),
+        ("p = MatMul(x, w) a = Transpose <perm = [2,1,0]> (p)", "(float[2,6,4] x) => (float y)", {}, "columns"),
+        ("a = MatMul(x, w)", "(float[3,4] x) => (float y)", {"var": np.full(6, -1, np.float32)}, "leave the range"),
+        ("p = MatMul(x, w) a = Add(p, b)", "(float[6,6,4] x) => (float y)", {"b": normal(6, 6, 1)}, "columns"),
+    ],
+)
+def test_a_batch_norm_of_something_else_stays(head, signature, arrays, reason):
+    result = rewritten(RULES, f"{head}\n{NORM}", signature, **{**ROWS, **arrays})
+    assert reason in result.refusals[0].reason and result.applications == ()
+
+
+def test_a_batch_norm_in_training_stays_behind_a_product():
+    body = "a = MatMul(x, w)\n y, m, n = BatchNormalization <training_mode = 1> (a, gamma, beta, mean, var)"
+    result = rewritten(RULES, body, "(float[3,4] x) => (float y)", **ROWS)
+    assert [item.reason for item in result.refusals] == ["BatchNormalization is in training mode"]

@@ -14,6 +14,7 @@ from intact.model import query
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
 _RANKS_OF_CONV = (3, 4)
+_MOVES = ("Reshape", "Flatten", "Transpose")
 
 
 class FoldBatchNorm(Rule):
@@ -34,6 +35,54 @@ class FoldBatchNorm(Rule):
 
     def rewrite(self, op: Builder, linear: ir.Node, norm: ir.Node) -> ir.Value:
         return _folded(op, linear, *_statistics(norm))
+
+
+class FoldBatchNormIntoProduct(Rule):
+    """BN(move(x·W + b)) = move(x·(f·W) + f·b + shift), where the move leaves columns of W to channels of the norm.
+
+    With f and shift as in FoldBatchNorm, up to float rounding. It is how linear layers of networks for phones are
+    written, whose rows are flattened for the norm, or become the last axis.
+    """
+
+    exactness = BOUNDED
+
+    def pattern(
+        self, op: Patterns, x: Var, w: Var, gamma: Var, beta: Var, mean: Var, var: Var, rest: Var, b: Var | None = None
+    ) -> Roots:
+        product = op.MatMul(x, op.constant(w))
+        shifted = op.any_of(op.Add(product, op.constant(b)), product)
+        moved = op.any_of(op.node(_MOVES, shifted, op.each(rest), _name="move"), shifted)
+        statistics = [op.constant(item) for item in (gamma, beta, mean, var)]
+        return op.BatchNormalization(moved, *statistics, _name="norm")
+
+    def check(self, w: ir.Value, b: ir.Value | None, norm: ir.Node, move: ir.Node | None = None) -> str | None:
+        if query.int_(norm, "training_mode", 0) != 0:
+            return "BatchNormalization is in training mode"
+        columns = (query.static_shape(w) or (0,))[-1]
+        if query.rank(w) != 2 or not _are_columns(norm.inputs[0], columns, move):
+            return f"the channels of the norm are not the columns of {query.describe(w)}"
+        if b is not None and (query.static_shape(b) or (1,))[-1] not in (1, columns):
+            return f"{query.describe(b)} is not one number for each column of {query.describe(w)}"
+        tensor = query.constant_tensor(w)
+        assert tensor is not None, "the pattern takes constants only"
+        largest = max(np.abs(array).max(initial=0.0) for array in _normed(w, b, norm))
+        # Written so that NaN is refused as well.
+        return None if largest <= float(tensor.dtype.max) else f"the result would leave the range of {tensor.dtype}"
+
+    def rewrite(
+        self,
+        op: Builder,
+        x: ir.Value,
+        w: ir.Value,
+        b: ir.Value | None,
+        norm: ir.Node,
+        rest: tuple[ir.Value, ...] = (),
+        move: ir.Node | None = None,
+    ) -> ir.Value:
+        dtype = query.known_constant(w).dtype
+        weight, bias = (array.astype(dtype) for array in _normed(w, b, norm))
+        shifted = op.Add(op.MatMul(x, op.constant(weight, "weight")), op.constant(bias, "bias"))
+        return shifted if move is None else op.like(move, shifted, *rest)
 
 
 class BatchNormToConv(Rule):
@@ -108,6 +157,22 @@ class FoldShift(_FoldConstant):
 
     def _affine(self, c: np.ndarray, root: ir.Node) -> tuple[np.ndarray, np.ndarray]:
         return np.ones(1), c if root.op_type == "Add" else -c
+
+
+def _are_columns(value: ir.Value | None, columns: int, move: ir.Node | None) -> bool:
+    """True if the channels of a value, on its second axis, are the columns of a product that `move` leads to it."""
+    rank = query.rank(value) or 0
+    if move is not None and move.op_type == "Transpose":
+        axes = query.ints(move, "perm", tuple(reversed(range(rank))))
+        return rank > 1 and axes[1] == rank - 1
+    return value is not None and value.shape is not None and rank == 2 and value.shape[1] == columns
+
+
+def _normed(w: ir.Value, b: ir.Value | None, norm: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """The weight and the bias of a product that does the work of a norm behind it."""
+    factor, shift = _statistics(norm)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _float64(w) * factor, (0.0 if b is None else _float64(b)) * factor + shift
 
 
 def _statistics(norm: ir.Node) -> tuple[np.ndarray, np.ndarray]:
