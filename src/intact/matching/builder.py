@@ -127,9 +127,10 @@ class Builder:
         kept = {name: item for name, item in node.attributes.items() if name not in _dropped}
         return self._outputs((node.domain, node.op_type), 1, inputs, {**kept, **changed})[0]
 
-    def outputs_like(self, node: ir.Node, *inputs: ir.Value | None) -> list[ir.Value]:
-        """All outputs of a new node like another, but for its inputs."""
-        return self._outputs((node.domain, node.op_type), len(node.outputs), inputs, node.attributes)
+    def outputs_like(self, node: ir.Node, *inputs: ir.Value | None, **changed: Attribute) -> list[ir.Value]:
+        """All outputs of a new node like another, but for its inputs and `changed` attributes."""
+        attributes = {**node.attributes, **changed} if changed else node.attributes
+        return self._outputs((node.domain, node.op_type), len(node.outputs), inputs, attributes)
 
     def _outputs(
         self,

@@ -261,6 +261,17 @@ def fixed_shapes(node: ir.Node) -> str | None:
 
 
 @predicate
+def dimensions_at_most(node: ir.Node, *, dimensions: int, alone: list[str]) -> str | None:
+    """No value has more than {dimensions} dimensions; of {alone} a first one of size 1 does not count."""
+    for value in (*node.inputs, *node.outputs):
+        shape = () if value is None or value.shape is None else value.shape.dims
+        counted = shape[1:] if node.op_type in alone and shape[:1] == (1,) else shape
+        if value is not None and len(counted) > dimensions:
+            return f"{value.name} has {len(shape)} dimensions"
+    return None
+
+
+@predicate
 def input_scale_at_least(node: ir.Node, *, index: int, scale: float, types: list[str]) -> str | None:
     """The scale of a {types} input {index} is at least {scale}."""
     inputs = use_of(node, frozenset()).inputs

@@ -31,6 +31,8 @@ MADE_FLOAT = ("uint8", "int8", "uint16", "int16", "uint4", "int4")
 GRANULARITIES = ("tensor", "channel", "block")
 # A predicate as `check`, and its arguments (see `predicates`).
 Requirement = Mapping[str, object]
+# A predicate that float rules look for: they join dimensions of which there are too many.
+MOST_DIMENSIONS = "dimensions_at_most"
 # The type of a value that no shape inference could tell.
 UNKNOWN = "unknown"
 
@@ -320,6 +322,13 @@ class Target:
     def multiplies_matrices_only(self) -> bool:
         """True if it computes a Gemm in integers, and a MatMul, whose operands may have more dimensions, in float."""
         return [self._has_integers("", op) for op in ("Gemm", "MatMul")] == [True, False]
+
+    @property
+    def most_dimensions(self) -> int | None:
+        """The most dimensions that it takes; None where there is no such limit."""
+        spec = self.op("", "Transpose")
+        found = [rule["dimensions"] for rule in spec.require if rule["check"] == MOST_DIMENSIONS] if spec else []
+        return next((most for most in found if isinstance(most, int)), None)
 
     @property
     def computes_softmax(self) -> bool:

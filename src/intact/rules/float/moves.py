@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,8 @@ from intact.rules.float.identity import DropRule
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "And", "Or", "Equal")
 
+# Targets may ask for no more than so many, and what joins others (`many_dimensions`) must not be undone.
+_FEW_DIMENSIONS = 5
 # Beyond this, finding out what indices do would cost more than it is worth.
 _MOST_INDICES = 1 << 20
 
@@ -45,7 +48,7 @@ class MergeReshapes(Rule):
         return _shape_doubt(root.outputs[0])
 
     def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
-        return _reshape(op, x, query.known_shape(root.outputs[0]))
+        return reshape(op, x, query.known_shape(root.outputs[0]))
 
 
 class DropTranspose(DropRule):
@@ -89,6 +92,8 @@ class MergeReshapedTranspose(Rule):
         for value in (x, first.outputs[0], root.outputs[0]):
             if _shape_doubt(value) is not None:
                 return _shape_doubt(value)
+        if len(query.known_shape(x)) > max(len(perm_of(transpose)), _FEW_DIMENSIONS):
+            return f"it would have more than {_FEW_DIMENSIONS} dimensions"
         found = _perm_through(x, first, transpose, root)
         return None if found is not None else "the reshapes do more than to add and remove axes of size 1"
 
@@ -118,7 +123,7 @@ class GatherInOrder(Rule):
         once = _in_order(x, indices, root)
         assert once is not None, "checked"
         shape = query.known_shape(root.outputs[0])
-        reshaped = _reshape(op, x, once)
+        reshaped = reshape(op, x, once)
         return reshaped if once == shape else _expand(op, reshaped, shape)
 
 
@@ -210,7 +215,8 @@ def _shape_doubt(value: ir.Value) -> str | None:
     return f"the shape of {query.describe(value)} is unknown" if query.static_shape(value) is None else None
 
 
-def _reshape(op: Builder, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+def reshape(op: Builder, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """x in another shape."""
     return op.Reshape(x, op.constant(np.array(shape, np.int64), "shape"))
 
 

@@ -17,6 +17,7 @@ from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, FlatEndRu
 from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.joint_linear import PartJointLinear
+from intact.rules.float.many_dimensions import ManyDimensionsRule, ReduceInThree, SplitInThree, TransposeInTurns
 from intact.rules.float.patches import SplitLongStride, TakeNeighboursIntoChannels, TakePixelsIntoChannels
 from intact.rules.float.recurrent import UnrolledLayer
 from intact.targets.spec import Target
@@ -50,6 +51,7 @@ RARE: tuple[Rule, ...] = tuple(rule for rule in _ALL if rule.is_rare or rule.rep
 ASKED = (
     FlatEndRule,
     FlatLinearRule,
+    ManyDimensionsRule,
     NegateProduct,
     PartJointLinear,
     SplitLongStride,
@@ -64,10 +66,12 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
     `ends_anywhere` says that these have few bits, and that their grids need not reach as far below zero as above it.
     """
     flat, lanes = in_integers and target.multiplies_matrices_only, target.channels_at_once
+    most = target.most_dimensions
     return [
         *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
         *([PartJointLinear()] if flat and target.computes_softmax else ()),
+        *([] if most is None else [TransposeInTurns(most), SplitInThree(most), ReduceInThree(most)]),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
         *([] if lanes is None else [TakePixelsIntoChannels(lanes), TakeNeighboursIntoChannels(lanes)]),
     ]
