@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from intact.errors import ModelError, some
 from intact.quantization.calibration.sketch import Sketch
-from intact.quantization.float16.addends import raise_addends
 from intact.quantization.float16.cast import cast
 from intact.quantization.float16.follow import follow
 from intact.quantization.float16.form import Form, form_of
+from intact.quantization.float16.guards import raise_guards
 from intact.quantization.float16.keep import (
     LEAST_NORMAL,
     Kept,
@@ -64,7 +64,7 @@ def convert(
     """`model` with float16 in place of float32 wherever the settings allow it and the values over `rows` fit.
 
     For a device that has nothing but half precision, values that are too small for it are lifted by powers of two, and
-    constants that only keep sums from zero are raised.
+    constants that only keep numbers from zero are raised.
     """
     check_names(model, config)
     forms = _forms(model)
@@ -74,7 +74,7 @@ def convert(
     if lifted is not None:
         model, forms = lifted.model, _forms(lifted.model)
         sketches = watched(model, forms, rows, lambda: None)
-    model, raised = raise_addends(model, sketches) if only_halves else (model, ())
+    model, raised = raise_guards(model, sketches) if only_halves else (model, ())
     if raised:
         forms = _forms(model)
         sketches = watched(model, forms, rows, lambda: None)
@@ -95,7 +95,7 @@ def convert(
         adding = some(list(raised), _SHOWN)
         notes = (
             *notes,
-            f"half precision: constants below {LEAST_NORMAL:.2g} are raised to it where sums are far larger: {adding}",
+            f"half precision: constants below {LEAST_NORMAL:.2g} are raised to it, results being far larger: {adding}",
         )
     return Half(result, names, tuple(kept.values()), notes)
 

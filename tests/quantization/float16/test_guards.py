@@ -80,3 +80,73 @@ def test_the_model_that_is_given_is_left_as_it_is():
     model = responses()
     converted(model, 0.5)
     assert query.constant(model.graph.initializers["e"]).tolist() == [np.float32(1e-6)]
+
+
+def bounded(norm: str) -> ir.Model:
+    """x / max(n, 1e-12), as vectors are brought to length 1, with the least number of x for its length."""
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[1,8] x) => (float[1,8] y) <float e = {{0.000000000001}}, int64[1] axes = {{1}}> {{
+        a = Abs(x)
+        n = ReduceMin(a, axes)
+        s = {norm}
+        y = Div(x, s)
+    }}""")
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+    return model
+
+
+@pytest.mark.parametrize(("norm", "place"), [("Clip(n, e)", 1), ("Max(n, e)", 1), ("Max(e, n)", 0)])
+@pytest.mark.parametrize(("size", "is_raised"), [(1.01, True), (0.99, False)])
+def test_a_bound_is_raised_where_all_that_was_seen_is_above_it(norm, place, size, is_raised):
+    given = np.array([[size * LEAST, *[1] * 7]], np.float32)
+    half = float16.convert(bounded(norm), HALF, [{"x": given}], device=load_target("qnn"))
+    bounds = [node for node in half.model.graph if node.op_type in ("Clip", "Max")]
+    found = float(query.known_constant(bounds[0].inputs[place]))
+    assert (found == LEAST) is is_raised
+    assert is_raised or half.kept
+
+
+def test_an_upper_bound_is_left():
+    half = converted(bounded("Clip(n, , e)"), 0.5)
+    assert half.kept
+
+
+def test_a_bound_of_ordinary_size_is_left():
+    half = converted(bounded("Clip(n, e)"), 0.5)
+    assert half.kept == () and any("are raised" in note for note in half.notes)
+    (found,) = execution.run(half.model, [{"x": np.full((1, 8), 2.0, np.float32)}])
+    assert found["y"].tolist() == [[1.0] * 8]
+
+
+def lengths(axes: str, keepdims: int = 1, divided: str = "x") -> ir.Model:
+    body = f"n = ReduceL2 <keepdims = {keepdims}> (x, axes) s = Clip(n, e) y = Div({divided}, s)"
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[8,8] x) => (float[8,8] y) <float e = {{0.000000000001}}, int64[1] axes = {{{axes}}}> {{
+        c = Neg(x) {body}
+    }}""")
+    normalize.name_nodes(model)
+    shapes.infer_shapes(model)
+    return model
+
+
+def random_rows(model: ir.Model) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)}]
+
+
+@pytest.mark.parametrize("axes", ["1", "-1"])
+def test_vectors_that_are_brought_to_length_one_become_one_operator(axes):
+    model = lengths(axes)
+    half = float16.convert(model, HALF, random_rows(model), device=load_target("qnn"))
+    assert [node.op_type for node in half.model.graph if node.op_type in ("Clip", "Div")] == []
+    rows = [*random_rows(model), {"x": np.zeros((8, 8), np.float32)}]
+    first, zeros = (found["y"] for found in execution.run(half.model, rows))
+    x = rows[0]["x"].astype(np.float64)
+    assert np.abs(first - x / np.linalg.norm(x, axis=1, keepdims=True)).max() < 2e-3
+    assert not zeros.any()
+
+
+@pytest.mark.parametrize("model", [lengths("0"), lengths("1", keepdims=0), lengths("1", divided="c")])
+def test_what_is_divided_by_something_else_than_its_own_length_stays_a_division(model):
+    half = float16.convert(model, HALF, random_rows(model), device=load_target("qnn"))
+    assert "Div" in [node.op_type for node in half.model.graph]
