@@ -226,6 +226,13 @@ def test_a_batch_norm_of_something_else_stays(head, signature, arrays, reason):
     assert reason in result.refusals[0].reason and result.applications == ()
 
 
+def test_a_batch_norm_whose_statistics_are_computed_stays():
+    body = f"var = Abs(given)\na = MatMul(x, w)\n{NORM}"
+    arrays = {name: array for name, array in ROWS.items() if name != "var"}
+    result = rewritten(RULES, body, "(float[3,4] x, float[6] given) => (float[3,6] y)", **arrays)
+    assert [item.reason for item in result.refusals] == ["its statistics are computed"]
+
+
 def test_a_batch_norm_in_training_stays_behind_a_product():
     body = "a = MatMul(x, w)\n y, m, n = BatchNormalization <training_mode = 1> (a, gamma, beta, mean, var)"
     result = rewritten(RULES, body, "(float[3,4] x) => (float y)", **ROWS)

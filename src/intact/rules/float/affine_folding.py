@@ -46,18 +46,17 @@ class FoldBatchNormIntoProduct(Rule):
 
     exactness = BOUNDED
 
-    def pattern(
-        self, op: Patterns, x: Var, w: Var, gamma: Var, beta: Var, mean: Var, var: Var, rest: Var, b: Var | None = None
-    ) -> Roots:
+    def pattern(self, op: Patterns, x: Var, w: Var, statistics: Var, rest: Var, b: Var | None = None) -> Roots:
         product = op.MatMul(x, op.constant(w))
         shifted = op.any_of(op.Add(product, op.constant(b)), product)
         moved = op.any_of(op.node(_MOVES, shifted, op.each(rest), _name="move"), shifted)
-        statistics = [op.constant(item) for item in (gamma, beta, mean, var)]
-        return op.BatchNormalization(moved, *statistics, _name="norm")
+        return op.BatchNormalization(moved, op.each(statistics), _name="norm")
 
     def check(self, w: ir.Value, b: ir.Value | None, norm: ir.Node, move: ir.Node | None = None) -> str | None:
         if query.int_(norm, "training_mode", 0) != 0:
             return "BatchNormalization is in training mode"
+        if not all(map(query.is_constant, norm.inputs[1:])):
+            return "its statistics are computed"
         columns = (query.static_shape(w) or (0,))[-1]
         if query.rank(w) != 2 or not _are_columns(norm.inputs[0], columns, move):
             return f"the channels of the norm are not the columns of {query.describe(w)}"
@@ -70,19 +69,12 @@ class FoldBatchNormIntoProduct(Rule):
         return None if largest <= float(tensor.dtype.max) else f"the result would leave the range of {tensor.dtype}"
 
     def rewrite(
-        self,
-        op: Builder,
-        x: ir.Value,
-        w: ir.Value,
-        b: ir.Value | None,
-        norm: ir.Node,
-        rest: tuple[ir.Value, ...] = (),
-        move: ir.Node | None = None,
+        self, op: Builder, x: ir.Value, w: ir.Value, b: ir.Value | None, norm: ir.Node, move: ir.Node | None = None
     ) -> ir.Value:
         dtype = query.known_constant(w).dtype
         weight, bias = (array.astype(dtype) for array in _normed(w, b, norm))
         shifted = op.Add(op.MatMul(x, op.constant(weight, "weight")), op.constant(bias, "bias"))
-        return shifted if move is None else op.like(move, shifted, *rest)
+        return shifted if move is None else op.like(move, shifted, *move.inputs[1:])
 
 
 class BatchNormToConv(Rule):
