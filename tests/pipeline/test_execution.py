@@ -55,7 +55,8 @@ def runs(monkeypatch):
 
         def counted(self, feeds, *names, real=real, over=name == "run_over"):
             # The first time, `run_over` calls `run`.
-            seen.extend([] if over and self._binding is None else [float(feeds["x"][0])])
+            is_told = "x" in feeds and not (over and self._binding is None)
+            seen.extend([float(feeds["x"][0])] if is_told else [])
             return real(self, feeds, *names)
 
         monkeypatch.setattr(ort_cpu.Session, name, counted)
@@ -81,6 +82,19 @@ def test_the_first_rows_run_once_for_all_who_ask_as_far_as_memory_allows(runs, m
     tensors = [(number, values["h"].copy(), values["x"]) for number, values in model.inside(ROWS)]
     assert runs == inside and [number for number, *_ in tensors] == [0, 1, 2]
     assert np.array_equal([h for _, h, _ in tensors], expected) and [x[0] for *_, x in tensors] == [-1, 2, 3]
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_the_inside_of_so_many_rows_as_are_looked_at_is_kept(runs, monkeypatch, in_pieces):
+    for name, most in (("SHORTEST", 1), ("NODES", 1)):
+        monkeypatch.setattr(execution.pieces, name, most if in_pieces else 1000)
+    graph = from_text("(float[4] x) => (float[4] y)", "h = Relu (x)\ny = Add (h, h)")
+    model = WatchedModel(graph, ["x", "h"], 2)
+    assert [float(outputs["y"][0]) for outputs in model.stream(ROWS, together=True)] == [0, 4, 6]
+    assert len(model._seen) == 2
+    runs.clear()
+    seen = [(number, float(values["h"][0])) for number, values in model.inside(ROWS[:2]) if "h" in values]
+    assert seen == [(0, 0), (1, 2)] and runs == []
 
 
 def test_a_row_that_differs_from_the_first_ones_runs_and_rows_in_turn_are_never_taken_from_others(runs):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -101,3 +104,27 @@ def test_of_very_many_layers_some_are_compared_one_by_one_with_the_same_figures_
     told = next(stage for stage in some.stages if stage.name == "verify").details
     assert (told["layers_compared"], told["layers"]) == (len(some.errors), len(known))
     assert any(f"{len(some.errors)} of {len(known)}" in text and "compared one by one" in text for text in notes.told)
+
+
+@pytest.mark.parametrize(("effort", "every"), [("fast", 3), ("normal", 1)])
+def test_of_the_rewrites_of_a_very_long_graph_some_are_held_to_their_claims_at_fast_effort_and_the_build_says_so(
+    effort, every, tmp_path, monkeypatch
+):
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    text = "".join(f"m{n} = MatMul({'x' if n == 0 else f'r{n - 1}'}, w) r{n} = Relu(m{n}) " for n in range(7))
+    model = from_text("(float[1,8] x) => (float[1,8] y)", f"{text} y = MatMul(r6, w)", weights={"w": weight})
+    io.save(model, tmp_path / "m.onnx")
+    whole = build(tmp_path / "m.onnx", output=tmp_path / "whole", device="cpu", effort=effort)
+    nodes = len(io.load(tmp_path / "whole" / "model.qdq.onnx").graph)
+    monkeypatch.setattr(deployment, "MOST_HELD", -(-nodes // 3))
+    notes = Notes()
+    some = build(tmp_path / "m.onnx", output=tmp_path / "some", device="cpu", effort=effort, events=notes)
+    before, after = (next(one for one in built.stages if one.name == "rewrite").details for built in (whole, some))
+    fired = Counter(one["rule"] for one in json.loads((tmp_path / "some" / "manifest.json").read_text())["rewrites"])
+    assert before["validated_rewrites"] == before["rewrites"] == after["rewrites"] == fired.total()
+    assert after["validated_rewrites"] == sum(-(-count // every) for count in fired.values())
+    said = f"{after['validated_rewrites']} of {after['rewrites']}, one in 3 of each rule, rewrites are held"
+    assert any(said in text for text in notes.told) == (effort == "fast")
+    assert some.accuracy == whole.accuracy
+    for name in ("model.onnx", "model.qdq.onnx"):
+        assert (tmp_path / "some" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import ModelError
-from intact.model import shapes
+from intact.model import message, shapes
 from intact.runtime import pieces
 from intact.runtime.ort_cpu import Session
 from intact.runtime.pieces import SessionInPieces
@@ -75,6 +75,19 @@ def test_rows_that_go_through_the_pieces_together_give_the_same(names, monkeypat
             np.testing.assert_array_equal(other[name], array)
 
 
+def test_rows_that_go_together_may_be_asked_for_different_tensors(monkeypatch):
+    monkeypatch.setattr(pieces, "ROWS", 2)
+    rows = [{"x": X}, {"x": 2 * X}, {"x": 3 * X}]
+    cut = pieces.opened(layers(), ["x", "b", "y"])
+    whole, found = list(cut.parts(rows)), [{}, {}, {}]
+    for number, values in cut.some_parts(rows, [None, ["y"], ["x", "y"]].__getitem__):
+        found[number] |= values
+    assert [sorted(one) for one in found] == [["b", "x", "y"], ["y"], ["x", "y"]]
+    for number, values in whole:
+        for name in values.keys() & found[number].keys():
+            np.testing.assert_array_equal(found[number][name], values[name])
+
+
 def test_one_piece_is_open_at_a_time(monkeypatch):
     alive, most = weakref.WeakSet(), []
     opened = SessionInPieces._opened
@@ -100,6 +113,31 @@ def test_what_reads_constants_alone_is_in_the_piece_of_its_reader():
     homes = [[node.op_type for node in piece.nodes] for piece in found]
     assert next(ops for ops in homes if "MatMul" in ops)[-3:] == ["DequantizeLinear", "Neg", "MatMul"]
     assert not any(value.name in "uv" for piece in found for value in piece.inputs), "no weight is handed over"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "axis"), [(np.uint8, 7, None), (np.int8, [0, 1, -3, 5], 1), (np.int32, None, 0)]
+)
+@pytest.mark.parametrize("most", [0, 16])
+def test_small_weights_are_dequantized_beforehand_to_the_last_bit(dtype, zero, axis, most, monkeypatch):
+    monkeypatch.setattr(pieces, "MOST_DEQUANTIZED", most)
+    written, real = [], message.part
+    monkeypatch.setattr(
+        message, "part", lambda model, nodes, *given: written.extend(nodes) or real(model, nodes, *given)
+    )
+    limits = np.iinfo(dtype)
+    integers = np.random.default_rng(2).integers(limits.min, limits.max, (4, 4), dtype, endpoint=True)
+    scale = np.float32(0.013) if axis is None else np.float32([0.1, 0.003, 7.7, 1e-4])
+    given = {"i": integers, "c": scale} | ({} if zero is None else {"o": np.array(zero, dtype)})
+    axes, point = ("" if axis is None else f"<axis = {axis}>"), "" if zero is None else ", o"
+    text = f"u = DequantizeLinear{axes}(i, c{point}) a = Relu(x) d = MatMul(a, u) b = Neg(d) y = Neg(b)"
+    model = from_text("(float[N,4] x) => (float[N,4] y)", text, weights=given)
+    for names in (["y"], ["u", "y"]):
+        written.clear()
+        found = pieces.opened(model, names).run({"x": X})
+        for name, array in Session(model, outputs=names).run({"x": X}).items():
+            np.testing.assert_array_equal(found[name], array)
+        assert any(node.op_type == "DequantizeLinear" for node in written) == (most == 0 or "u" in names)
 
 
 def test_arrays_are_written_over_only_where_that_was_asked_for():

@@ -31,6 +31,12 @@ def copied(model: ir.Model) -> ir.Model:
     )
 
 
+def cut_out(part: ir.GraphView) -> ir.Graph:
+    """A copy of some nodes of a graph with what they read, in the same way; nothing is left at what stays."""
+    is_flat = not any(item.type in message.NESTED for node in part for item in node.attributes.data.values())
+    return _graph(part) if is_flat and not any(node.device_configurations for node in part) else part.clone()
+
+
 def shared(shape: ir.Shape) -> ir.Shape:
     """The one frozen shape of these sizes; this one, frozen, where it has free or named dimensions."""
     sizes = shape.dims
@@ -46,7 +52,7 @@ def shape_of(sizes: tuple[int | ir.SymbolicDim, ...]) -> ir.Shape:
     return ir.Shape(sizes, frozen=True)
 
 
-def _graph(graph: ir.Graph) -> ir.Graph:
+def _graph(graph: ir.Graph | ir.GraphView) -> ir.Graph:
     made: dict[ir.Value, ir.Value] = {}
     inputs = _values(graph.inputs, made)
     constants = _values(graph.initializers.values(), made)
@@ -105,7 +111,7 @@ def _value(value: ir.Value) -> ir.Value:
     return result
 
 
-def _keep_notes(item: ir.Graph | ir.Node | ir.Value, copy: ir.Graph | ir.Node | ir.Value) -> None:
+def _keep_notes(item: ir.Graph | ir.GraphView | ir.Node | ir.Value, copy: ir.Graph | ir.Node | ir.Value) -> None:
     """Copy what stages noted about something; where nothing was, nothing is made for it."""
     if item._metadata:
         copy.meta.update(item._metadata)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import query
+from intact.model.copying import cut_out
 
 
 class Cutter:
@@ -44,7 +45,7 @@ class Cutter:
             opset_imports=self.model.opset_imports,
             name="piece",
         )
-        graph = view.clone()
+        graph = cut_out(view)
         for value in graph.inputs:
             if like is not None and value.name is not None and value.name in like:
                 array = like[value.name]

@@ -32,7 +32,7 @@ from intact.model import (
     streamed,
     upgrade,
 )
-from intact.model.copying import copied
+from intact.model.copying import copied, shape_of, shared
 from intact.model.ordinary_file import MODEL_FILE, check_ordinary, reading
 
 # Protobuf refuses messages of 2 GiB; the graph itself needs room beside the weights.
@@ -260,11 +260,16 @@ def _deserialize(proto: onnx.ModelProto) -> ir.Model:
 
 
 def _unpack(model: ir.Model) -> None:
-    """Keep constants as arrays: a message reads its bytes again whenever it is asked for them."""
+    """Keep constants as arrays: a message reads its bytes again whenever it is asked for them.
+
+    Those of the same sizes share one shape, which takes half a kilobyte.
+    """
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _unpacked(value.const_value)
+            if value.shape is not None and not value.is_graph_input():
+                value.shape = shared(value.shape)
 
 
 def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -272,8 +277,13 @@ def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return tensor  # as most are: asking for the class of a tensor takes long
     if not (isinstance(tensor, ir.serde.TensorProtoTensor) and _is_plain(tensor)):
         return tensor
+    array = tensor.numpy()
     return ir.Tensor(
-        tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string, metadata_props=tensor.metadata_props
+        array,
+        shape=shape_of(array.shape),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=tensor.metadata_props,
     )
 
 

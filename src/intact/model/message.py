@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -13,13 +14,15 @@ import onnx_ir as ir
 
 ANNOTATION = "quant_parameter_tensor_names"
 
+# The attributes that hold constants, or graphs which may.
+NESTED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
+
 
 def is_flat(model: ir.Model) -> bool:
     """True if all constants of a model are initializers of its one graph, so that `of` can replace them all."""
     if model.functions:
         return False
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
-    return not any(item.type in kinds for node in model.graph for item in node.attributes.data.values())
+    return not any(item.type in NESTED for node in model.graph for item in node.attributes.data.values())
 
 
 def part(
@@ -27,13 +30,16 @@ def part(
     nodes: Collection[ir.Node],
     inputs: Mapping[ir.Value, tuple[ir.TypeProtocol, ir.Shape | None] | None],
     outputs: Sequence[ir.Value],
+    known: Mapping[ir.Value, ir.TensorProtocol] = MappingProxyType({}),
 ) -> ir.Model:
     """Some nodes of a model where they stand, seen as a model to be written; nothing else may be asked of it.
 
-    Inputs have the types and shapes given for them, or their own. Nodes and constants have to be flat.
+    Inputs have the types and shapes given for them, or their own, and results that are `known` beforehand are
+    constants. Nodes and constants have to be flat.
     """
     read = (value for node in nodes for value in node.inputs if value is not None)
     constants = {value.name or "": value for value in (*read, *outputs) if value.is_initializer()}
+    constants |= {value.name or "": cast(ir.Value, _Seen(value, const_value=tensor)) for value, tensor in known.items()}
     seen = [value if known is None else _Seen(value, type=known[0], shape=known[1]) for value, known in inputs.items()]
     graph = _SeenGraph(model.graph, nodes=nodes, inputs=seen, outputs=outputs, initializers=constants)
     return ir.Model(cast(ir.Graph, graph), ir_version=model.ir_version)

@@ -36,9 +36,12 @@ Outputs = Mapping[str, np.ndarray]
 
 PORTABLE = "model.qdq.onnx"
 VALIDATION_ROWS = 8
-# Of these, the rows that are looked at inside of a model at fast effort, where it runs once more for that: a row has
-# many elements of a tensor.
+# Of these, the rows that are looked at inside of a model at fast effort, if it is long or runs once more for that: a
+# row has many elements of a tensor.
 QUICK_ROWS = 2
+# At fast effort, all applications of rules are held to their claims one by one in a quantized model of so many nodes;
+# in one of twice as many every second of each rule is, and so on.
+MOST_HELD = 20_000
 # ONNX Runtime loads a graph in a time that grows with the square of its nodes. With more than this, only what is
 # deployed is loaded as a whole.
 MOST_LOADED = 20_000
@@ -90,7 +93,8 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
     with log.stage("rewrite") as (_, details):
         repaired = _repair(quantized, log)
         rules = families.rules_for(quantized.target)
-        rewritten, seen = witness.rewrite(repaired.model, rules)
+        every = -(-len(repaired.model.graph) // MOST_HELD) if is_quick(quantized) else 1
+        rewritten, seen = witness.rewrite(repaired.model, rules, every=every)
         rows = validation_rows(quantized.inputs)
         before, after = watched(quantized), WatchedModel(rewritten.model, [])
         # A model that was repaired first is no form that runs later.
@@ -102,6 +106,9 @@ def rewrite(quantized: PreparedModel, log: Log) -> RewrittenModel:
         twin = None if quantized.twin is None else quantized.twin.model
         known = KnownRewriting(seen, outputs, twin, QUICK_ROWS if is_quick(quantized) else None)
         details.update(check_rewriting(repaired.model, rewritten, rules, rows, quantized.target, known))
+        if every > 1:
+            held = f"{details['validated_rewrites']} of {len(rewritten.applications)}, one in {every} of each rule"
+            log.events.note(f"{held}, rewrites are held to their claims one by one: all of them would take long")
         details["requantized_weights"] = tell_zero_points(rewritten, quantized.target, log)
         # Nobody asks for refusals after this, of which large graphs have several a node.
         rewritten = replace(rewritten, applications=repaired.applications + rewritten.applications, refusals=())
@@ -121,7 +128,8 @@ def is_quick(prepared: PreparedModel) -> bool:
 
 def watched(prepared: PreparedModel) -> WatchedModel:
     """The quantized model, which runs for more than one purpose, with the tensors on grids."""
-    return WatchedModel(prepared.model, list(clipped.watched(prepared.model)) if prepared.calibrated else [])
+    rows = QUICK_ROWS if is_quick(prepared) and pieces.is_long(prepared.model) else VALIDATION_ROWS
+    return WatchedModel(prepared.model, list(clipped.watched(prepared.model)) if prepared.calibrated else [], rows)
 
 
 def rewrite_once(quantized: PreparedModel, log: Log) -> RewrittenModel:

@@ -168,10 +168,11 @@ def inside(model: ir.Model, names: Sequence[str], rows: Iterable[data.Feeds]) ->
 class WatchedModel:
     """A model on the CPU, as it is written, and some tensors of its inside: one session for all that runs it.
 
-    It runs the first rows once, for all who ask for them later.
+    It runs the first rows once, for all who ask for them later; the tensors of so many of them as `rows_inside` says.
     """
 
-    def __init__(self, model: ir.Model, names: Sequence[str]) -> None:
+    def __init__(self, model: ir.Model, names: Sequence[str], rows_inside: int = pieces.ROWS) -> None:
+        self.rows_inside = rows_inside
         inputs = {value.name for value in model.graph.inputs}
         self._model = model
         self._outputs = [value.name or "" for value in model.graph.outputs]
@@ -224,20 +225,22 @@ class WatchedModel:
         if self._known:
             return list(self._session.stream(rows.values(), self._outputs))
         outputs: list[dict[str, np.ndarray]] = [{} for _ in rows]
-        inside: list[dict[str, np.ndarray]] = [{} for _ in rows]
+        inside: list[dict[str, np.ndarray]] = [{} for _ in islice(rows, self.rows_inside)]
         size, asked = 0, frozenset(self._outputs)
         for number, values in self._fresh(list(rows.values())):
             outputs[number] |= {name: array for name, array in values.items() if name in asked}
+            if number >= len(inside):
+                continue
             size += _bytes(values)
             if size <= BYTES_KEPT:
                 # An array of a session holds on to all the memory that the session had.
                 inside[number] |= {name: array.copy() for name, array in values.items()}
             else:
-                inside = [{} for _ in rows]
+                inside = [{} for _ in inside]
         if sum(map(_bytes, outputs)) <= BYTES_KEPT:
             self._known = dict(zip(rows, outputs, strict=True))
         if all(len(one) == len(self._session.outputs) for one in inside):
-            self._seen = dict(zip(rows, inside, strict=True))
+            self._seen = dict(zip(rows, inside, strict=False))
         return outputs
 
     def _fresh(self, rows: Sequence[Outputs]) -> Iterator[tuple[int, Outputs]]:
@@ -246,10 +249,11 @@ class WatchedModel:
         They are outputs of the session, which computes them in any case; only memory for them is saved.
         """
         if isinstance(self._session, pieces.SessionInPieces):
-            yield from self._session.parts(rows)
+            yield from self._session.some_parts(rows, lambda row: None if row < self.rows_inside else self._outputs)
             return
         names = None
         for number, row in enumerate(rows):
+            names = names if number < self.rows_inside else self._outputs
             values = self._session.run(row, names)
             names = self._outputs if _bytes(values) * len(rows) > BYTES_KEPT else names
             yield number, values

@@ -72,7 +72,7 @@ def verify(built: CompiledModel, log: Log) -> Verified:
         quantized = built.before.quantized
         # What is kept of the inside goes before the deployed model comes, which takes much memory if it is long.
         kept = prepared.calibrated and quantized.keeps_inside
-        looked = _look_inside(prepared, quantized, VALIDATION_ROWS, log) if kept else _Inside()
+        looked = _look_inside(prepared, quantized, quantized.rows_inside, log) if kept else _Inside()
         if kept:
             tidy(prepared.model)
         rows_done = execution.Furthest(advance)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.model import edit, query, upgrade
-from intact.model.copying import copied
+from intact.model.copying import copied, shape_of
 from intact.model.garbage_pause import no_collection
 from intact.numbers import encoding as arithmetic
 from intact.numbers.encoding import Encoding
@@ -207,4 +207,4 @@ def _key(encoding: Encoding) -> tuple[object, ...]:
 
 def _tensor(integers: np.ndarray, dtype: str) -> ir.TensorProtocol:
     kind = ir.DataType[dtype.upper()]
-    return ir.Tensor(integers.astype(kind.numpy(), copy=False), dtype=kind)
+    return ir.Tensor(integers.astype(kind.numpy(), copy=False), dtype=kind, shape=shape_of(integers.shape))

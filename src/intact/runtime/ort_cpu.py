@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,14 +75,20 @@ class Session:
         threads: int = 0,
         profile: Path | None = None,
         prepack: bool | None = None,
+        keep_constants: bool = False,
     ) -> None:
         model = model_or_path
         options = _options(bool(optimize), threads, inside=outputs is not None)
+        if keep_constants:
+            # A session that has nothing to write takes each constant out of a list when it has read it, and looks for
+            # it from the beginning of the list.
+            options.optimized_model_filepath = os.devnull
+            options.add_session_config_entry("session.save_model_format", "ORT")
         if prepack is None:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if not prepack or _spares_memory:
+        if not prepack or keep_constants or _spares_memory:
             # Both ask for memory that is never touched, which a limit counts all the same: the arena for twice as much
             # each time it grows, the pattern for a second place of every weight.
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False

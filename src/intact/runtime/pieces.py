@@ -10,7 +10,8 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from intact.model import message
+from intact.model import message, query
+from intact.model.node_encodings import constant_behind
 from intact.runtime import ort_cpu
 from intact.runtime.ort_cpu import Session, SessionPort
 
@@ -22,6 +23,8 @@ NODES = 200
 SHORTEST = 4_000
 # Nodes that come late in the order, but read from an early piece alone, join it while it has fewer than this.
 MOST_NODES = 800
+# A weight of so many integers is dequantized here, in less time than a session takes for one node more.
+MOST_DEQUANTIZED = 1 << 14
 # Rows that go through a piece together; for the next ones all pieces are opened again.
 ROWS = 16
 # Each session has threads of its own, which only wait while others compute.
@@ -77,14 +80,21 @@ class SessionInPieces(Session):
         names = [port.name for port in self.outputs] if names is None else names
         for block in _blocks(rows):
             found: list[dict[str, np.ndarray]] = [{} for _ in block]
-            for number, values in self._passed(block, frozenset(names)):
+            for number, values in self._passed(block, [frozenset(names)] * len(block)):
                 found[number] |= values
             yield from ({name: values[name] for name in names} for values in found)
 
     def parts(self, rows: Iterable[Feeds]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        asked, done = frozenset(port.name for port in self.outputs), 0
+        return self.some_parts(rows, lambda _: None)
+
+    def some_parts(
+        self, rows: Iterable[Feeds], names: Callable[[int], Iterable[str] | None]
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """`parts` with those outputs that `names` has for the number of a row, or all where it has None."""
+        every, done = frozenset(port.name for port in self.outputs), 0
         for block in _blocks(rows):
-            for number, values in self._passed(block, asked):
+            some = (names(done + number) for number in range(len(block)))
+            for number, values in self._passed(block, [every if one is None else frozenset(one) for one in some]):
                 yield done + number, values
             done += len(block)
 
@@ -116,22 +126,29 @@ class SessionInPieces(Session):
             self._drop(number, values, asked)
         return {name: values[name] for name in names}
 
-    def _passed(self, rows: Sequence[Feeds], asked: frozenset[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Send rows through one piece after the other; yield what is asked for, with the number of the row."""
+    def _passed(
+        self, rows: Sequence[Feeds], asked: Sequence[frozenset[str]]
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Send rows through one piece after the other; yield what is asked of each row, with its number."""
         values = [dict(row) for row in rows]
-        yield from ((number, {name: row[name] for name in asked & row.keys()}) for number, row in enumerate(values))
+        for number, row in enumerate(values):
+            yield number, {name: row[name] for name in asked[number] & row.keys()}
         for place, piece in enumerate(self._pieces):
-            session, wanted = self._held.get(place) or self._opened(piece), self._wanted(place, asked)
+            session = self._held.get(place) or self._opened(piece)
+            wanted = {some: self._wanted(place, some) for some in set(asked)}
             for number, row in enumerate(values):
-                found = session.run(self._read(piece, row), wanted) if wanted else {}
-                yield number, {name: array for name, array in found.items() if name in asked}
+                names = wanted[asked[number]]
+                found = session.run(self._read(piece, row), names) if names else {}
+                yield number, {name: array for name, array in found.items() if name in asked[number]}
                 row |= {name: array for name, array in found.items() if name in self._last_read}
                 self._drop(place, row, frozenset())
 
     def _opened(self, piece: _Piece) -> Session:
         """A session of one piece, of which all that come before were opened once."""
         inputs = {value: self._described(value) for value in piece.inputs}
-        part = message.part(self._model, piece.nodes, inputs, list(piece.outputs))
+        known = _dequantized(piece)
+        nodes = [node for node in piece.nodes if node.outputs[0] not in known]
+        part = message.part(self._model, nodes, inputs, list(piece.outputs), known)
         session = Session(part, threads=self._threads, prepack=self._prepack)
         self._handed |= dict(zip(piece.outputs, session.outputs, strict=True))
         return session
@@ -244,6 +261,25 @@ def _needed(model: ir.Model, pieces: Sequence[_Piece]) -> list[_Piece]:
     read = {value for piece in needed for value in piece.inputs}
     needed[0].inputs.update(dict.fromkeys(value for value in model.graph.inputs if value not in read))
     return needed
+
+
+def _dequantized(piece: _Piece) -> dict[ir.Value, ir.TensorProtocol]:
+    """The small weights of a piece as its nodes would dequantize them, which are a third of the nodes of a session."""
+    found: dict[ir.Value, ir.TensorProtocol] = {}
+    for node in piece.nodes:
+        if node.op_type == "DequantizeLinear" and node.outputs[0] not in piece.outputs and _has_small_weight(node):
+            array = constant_behind(node.outputs[0])
+            if array is not None:
+                found[node.outputs[0]] = ir.Tensor(array)
+    return found
+
+
+def _has_small_weight(node: ir.Node) -> bool:
+    """True for a DequantizeLinear that makes float32 of few integers, all of them known and of whole bytes."""
+    integers, scale = map(query.constant_tensor, node.inputs[:2])
+    if integers is None or scale is None or scale.dtype != ir.DataType.FLOAT:
+        return False
+    return integers.dtype.is_integer() and integers.dtype.bitwidth >= 8 and integers.size <= MOST_DEQUANTIZED
 
 
 def _place(pieces: list[_Piece], sources: Sequence[int]) -> int:

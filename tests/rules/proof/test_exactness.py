@@ -7,7 +7,7 @@ import pytest
 
 from intact.errors import GateFailed
 from intact.matching import rewriter
-from intact.matching.rewriter import BOUNDED, EXACT, WITHIN_ONE_STEP, Rule
+from intact.matching.rewriter import BOUNDED, EXACT, NEAR, WITHIN_ONE_STEP, Rule
 from intact.results import Application
 from intact.rules.proof import exactness, witness
 from intact.rules.proof.witness import Pair
@@ -189,6 +189,24 @@ def test_the_second_of_two_tensors_is_not_blamed_for_what_the_first_did():
     assert [pair.application.node for pair in seen.pairs] == ["the_t1", "the_t4"]
     moved = exactness._hold_to_claims(seen, ROWS)
     assert moved == {"move_by_one_honestly": 1}
+
+
+@pytest.mark.parametrize(("every", "held"), [(1, [1, 4, 7]), (2, [1, 7]), (3, [1]), (9, [1])])
+def test_of_many_applications_of_a_rule_the_first_and_one_in_so_many_leave_pairs(every, held):
+    before, rules = model(pairs=3), [MoveByOneHonestly()]
+    done, seen = witness.rewrite(before, rules, every=every)
+    assert len(done.applications) == 3
+    assert [pair.application.node for pair in seen.pairs] == [f"the_t{number}" for number in held]
+    # Those that leave none change the tensors behind them all the same.
+    assert exactness._hold_to_claims(seen, ROWS) == {"move_by_one_honestly": 1}
+    assert len(seen.graph) <= len(witness.of(before, rules).graph)
+
+
+def test_applications_that_depend_on_the_numbers_of_a_weight_all_leave_pairs():
+    class MoveNearly(MoveByOneHonestly):
+        exactness = NEAR
+
+    assert len(witness.rewrite(model(pairs=3), [MoveNearly()], every=3)[1].pairs) == 3
 
 
 @pytest.mark.parametrize(("claimed_on", "rows"), [(None, len(ROWS)), (1, 1)])

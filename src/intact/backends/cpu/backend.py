@@ -14,6 +14,7 @@ from intact.backends.base import Backend, Compiled, Device, NativeProvider, Snip
 from intact.errors import SettingsError
 from intact.model import io
 from intact.model.copying import copied
+from intact.model.garbage_pause import give_back
 from intact.results import PlacedNode, Placement
 from intact.runtime import idle_optimizers, loads, ort_cpu
 from intact.targets.provider_placement import compute_nodes, node_ops
@@ -22,6 +23,14 @@ REASON = "the target is the CPU"
 
 # ONNX Runtime loads a model in a time that grows with the square of its constants: half a minute for 32,000 nodes.
 MOST_LOADED_TWICE = 10_000
+
+# An optimizer that gives 8-bit convolutions another layout, and changes no number by it. It compares the name of each
+# node that it adds with those of all others, which takes as long as all the rest for 30,000 nodes.
+LAYOUT = "NhwcTransformer"
+MOST_IN_LAYOUT = 20_000
+
+# A session that keeps its constants writes them, in a format that holds 2 GiB, and holds them twice meanwhile.
+MOST_KEPT = 1 << 28
 
 
 class CpuBackend(Backend):
@@ -52,7 +61,10 @@ class CpuBackend(Backend):
             self.load(files[0], device)
         nodes = [PlacedNode(name, op, REASON) for name, op in node_ops(model).items()]
         placement = Placement(npu_nodes=(), cpu_nodes=tuple(compute_nodes(nodes)), partitions=0)
-        return Compiled(files[0], files, placement, (), f"onnxruntime {ort.__version__}", loaded=not is_long)
+        runtime = f"onnxruntime {ort.__version__}"
+        if len(model.graph) > MOST_IN_LAYOUT:
+            runtime = f"{runtime} without {LAYOUT}, which takes long for {len(model.graph)} nodes"
+        return Compiled(files[0], files, placement, (), runtime, loaded=not is_long)
 
     def load(self, path: Path, device: Device) -> None:
         """Refuse a model that ONNX Runtime does not load with all its optimizations, or that ends its process."""
@@ -61,10 +73,23 @@ class CpuBackend(Backend):
     def run(
         self, path: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device
     ) -> list[dict[str, np.ndarray]]:
-        """Outputs of the model as it will be deployed: with all optimizations that find something to do in it."""
-        is_long = (device.nodes or 0) > MOST_LOADED_TWICE
-        session = ort_cpu.Session(path, optimize=idle_optimizers.idle(path) if is_long else True)
-        return [session.run(sample) for sample in samples]
+        """Outputs of the model as it will be deployed: with all optimizations that find something to do in it.
+
+        One that only changes the layout is left out where that takes long, as `runtime` says.
+        """
+        nodes = device.nodes or 0
+        if nodes <= MOST_LOADED_TWICE:
+            session = ort_cpu.Session(path, optimize=True)
+            return [session.run(sample) for sample in samples]
+        left_out = (LAYOUT,) if nodes > MOST_IN_LAYOUT else ()
+        optimize = (*idle_optimizers.idle(path), *left_out)
+        give_back()
+        session = ort_cpu.Session(path, optimize=optimize, keep_constants=_bytes_of(path) <= MOST_KEPT)
+        # An array of a session holds on to all the memory that the session had.
+        found = [{name: array.copy() for name, array in session.run(sample).items()} for sample in samples]
+        del session
+        give_back()
+        return found
 
     def snippet(self, ep_options: Mapping[str, str], *, whole: bool) -> Snippet:
         """A session with the CPU provider."""
@@ -74,6 +99,11 @@ class CpuBackend(Backend):
             'session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])',
         )
         return Snippet(lines, "session.run([{outputs}], inputs)")
+
+
+def _bytes_of(path: Path) -> int:
+    """The size of a model that was written here, with its weights."""
+    return sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}.data")) if file.exists())
 
 
 def _with_shared_constants(model: ir.Model) -> ir.Model:

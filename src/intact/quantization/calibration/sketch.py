@@ -139,25 +139,29 @@ class Sketch:
 
     def quantiles(self, *shares: float) -> list[float]:
         """The quantile for each of these shares."""
-        lower, upper, counts = self._bins()
-        below = np.concatenate([[0], np.cumsum(counts)]) / self.count
-        ranks = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
-        edges = np.stack([lower, upper], axis=1).reshape(-1)
-        found = np.interp(shares, ranks, edges).tolist()
+        edges, ranks = self._steps()
+        found = np.interp(shares, ranks / self.count, edges).tolist()
         outside = (self.low if share <= 0 else self.high if share >= 1 else None for share in shares)
         return [one if end is None else end for one, end in zip(found, outside, strict=True)]
 
     def below(self, values: np.ndarray) -> np.ndarray:
         """Count the observed values below each of these, interpolated within bins."""
-        lower, upper, counts = self._bins()
-        sums = np.concatenate([[0], np.cumsum(counts)])
-        ranks = np.stack([sums[:-1], sums[1:]], axis=1).reshape(-1)
-        found = np.interp(values, np.stack([lower, upper], axis=1).reshape(-1), ranks)
+        edges, ranks = self._steps()
+        found = np.interp(values, edges, ranks)
         return np.where(values <= self.low, 0, np.where(values > self.high, self.count, found))
 
     def _bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ends of every occupied bin, ascending and within what was seen, and how many values it holds."""
         return self.remember("bins", self._sorted_bins)
+
+    def _steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends of every occupied bin in one row, and how many values lie below each of them."""
+        lower, upper, counts = self._bins()
+        edges, ranks = np.empty(2 * lower.size), np.zeros(2 * lower.size, np.int64)
+        edges[::2], edges[1::2] = lower, upper
+        np.cumsum(counts, out=ranks[1::2])
+        ranks[2::2] = ranks[1:-1:2]
+        return edges, ranks
 
     def _points(self) -> tuple[np.ndarray, np.ndarray]:
         lower, upper, counts = self._bins()
@@ -165,20 +169,23 @@ class Sketch:
 
     def _moments(self) -> np.ndarray:
         values, counts = self.points()
+        sums = np.zeros((3, values.size + 1))
         weights = np.where(values != 0.0, counts / self.count, 0.0)
-        sums = np.cumsum([weights * values**power for power in range(3)], axis=1)
-        return np.pad(sums, [(0, 0), (1, 0)])
+        for row, share in zip(sums, (weights, weights * values, weights * values**2), strict=True):
+            np.cumsum(share, out=row[1:])
+        return sums
 
     def _sorted_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.histogram, "this sketch keeps extremes only"
-        rows = np.array(sorted(self.rows), np.uint32)
-        codes = (rows[:, None] * _MANTISSAS + np.arange(_MANTISSAS, dtype=np.uint32)).reshape(-1)
-        counts = np.concatenate([self.rows[int(row)] for row in rows]) if rows.size else np.zeros(0, np.int64)
-        occupied = counts > 0
-        ends = np.clip(_ends(codes[occupied]), self.low, self.high)
-        order = np.argsort(ends.sum(axis=0), kind="stable")
+        rows = sorted(self.rows)
+        counts = np.concatenate([self.rows[row] for row in rows]) if rows else np.zeros(0, np.int64)
+        occupied = np.flatnonzero(counts > 0)
+        places, mantissas = occupied // _MANTISSAS, occupied % _MANTISSAS
+        codes = np.array(rows, np.uint32)[places] * np.uint32(_MANTISSAS) + mantissas.astype(np.uint32)
+        ends = _ends(codes).clip(self.low, self.high)
+        order = np.argsort(ends[0] + ends[1], kind="stable")
         lower, upper = ends[:, order]
-        return lower, upper, counts[occupied][order]
+        return lower, upper, counts[occupied[order]]
 
 
 def _table(codes: np.ndarray, bins: int) -> tuple[list[int], np.ndarray]:
@@ -212,6 +219,8 @@ def _bins_up_to(value: float) -> int:
 
 def _ends(codes: np.ndarray) -> np.ndarray:
     """The lower and upper end of each bin; the two that hold zero and the smallest denormals are zero itself."""
-    inner, outer = codes << 16, (codes << 16) | 0xFFFF
-    ends = np.stack([inner, outer]).astype(np.uint32).view(np.float32).astype(np.float64)
-    return np.sort(np.where((codes & 0x7FFF) == 0, 0.0, ends), axis=0)
+    bits = np.empty((2, codes.size), np.uint32)
+    np.left_shift(codes, 16, out=bits[0])
+    np.bitwise_or(bits[0], 0xFFFF, out=bits[1])
+    inner, outer = np.where((codes & 0x7FFF) == 0, 0.0, bits.view(np.float32).astype(np.float64))
+    return np.array([np.minimum(inner, outer), np.maximum(inner, outer)])

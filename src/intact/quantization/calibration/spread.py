@@ -47,6 +47,7 @@ def spread_of(seen: Sketch, encoding: Encoding) -> Spread:
     # What lies within half a step of an end is rounded to it, and not cut off.
     (low, high), half = encoding.ends(), float(encoding.scale.max()) / 2
     below = seen.below(np.array([*edges, float(low.min()) - half, float(high.max()) + half]))
-    counts = np.diff(below[:-2], prepend=0, append=seen.count)
+    sums = np.array([0, *below[:-2].tolist(), seen.count])
+    counts = sums[1:] - sums[:-1]
     inside = float(below[-1] - below[-2])
     return Spread(seen.low, seen.high, tuple(np.rint(counts).astype(int).tolist()), max(0.0, 1 - inside / seen.count))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from intact.matching import rewriter
-from intact.matching.rewriter import Firing, Rewritten, Rule
+from intact.matching.rewriter import NEAR, Firing, Rewritten, Rule
 from intact.model import edit, message, query
 from intact.model.copying import copied
 from intact.results import Application
@@ -57,13 +58,14 @@ class Witness:
         return result
 
 
-def rewrite(model: ir.Model, rules: Sequence[Rule]) -> tuple[Rewritten, Witness]:
+def rewrite(model: ir.Model, rules: Sequence[Rule], *, every: int = 1) -> tuple[Rewritten, Witness]:
     """Apply `rules` to a copy of `model`, and record what they do.
 
-    A firing in the body of an If or Loop leaves no pair.
+    One in so many applications of a rule as `every` says leaves pairs, the first of them included; all of one that
+    depends on the numbers of a weight do. A firing in the body of an If or Loop leaves none.
     """
     subject = copied(model)
-    recorder = _Recorder(model, subject)
+    recorder = _Recorder(model, subject, every)
     done = rewriter.apply(subject, rules, watch=recorder.see)
     return done, recorder.witness()
 
@@ -76,8 +78,10 @@ def of(model: ir.Model, rules: Sequence[Rule]) -> Witness:
 class _Recorder:
     """Notes both sides of every firing in one growing graph, and before them what they read."""
 
-    def __init__(self, model: ir.Model, subject: ir.Model) -> None:
+    def __init__(self, model: ir.Model, subject: ir.Model, every: int) -> None:
         self._graph = subject.graph
+        self._every = every
+        self._fired: Counter[str] = Counter()
         # Bodies read from the graph around them: such a graph is copied as a whole.
         is_flat = message.is_flat(model)
         self._base = _with_inputs_alone(model) if is_flat else copied(model)
@@ -97,17 +101,26 @@ class _Recorder:
             return
         if len(self._known) > self._most_known:
             self._forget()
-        before = self._copy(firing.covered, {})
+        is_held = self._is_held(firing.application)
+        before = self._copy(firing.covered, {}) if is_held else {}
         # What replaces a match may read from nodes of it that stay: from the same copies then as the match itself.
         self._known |= self._copy(firing.created, dict(before))
         for old, new in zip(firing.old, firing.new, strict=True):
+            copy = self._value(new)
+            # New nodes have no types yet. With them, nobody needs to infer those of the whole model.
+            copy.type = copy.type or old.type
+            if not is_held:
+                continue
             # Asked now: rules that fire later take the nodes apart that say it.
             steps = grid_step(firing.new[0]), sum_step(firing.new[0])
-            copies = before[old], self._value(new)
-            # New nodes have no types yet. With them, nobody needs to infer those of the whole model.
-            copies[1].type = copies[1].type or old.type
+            copies = before[old], copy
             was, came = (self._readable(copy, old.dtype or new.dtype) for copy in copies)
             self._pairs.append((firing.application, was, came, *steps))
+
+    def _is_held(self, application: Application) -> bool:
+        """True if an application is one of those that leave pairs."""
+        self._fired[application.rule] += 1
+        return application.exactness == NEAR or self._fired[application.rule] % self._every == 1 % self._every
 
     def _forget(self) -> None:
         """Do without values that are gone: nothing reads from them again."""
