@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from html import escape
 
 # The colours of the words of a verdict, which read on light and dark ground alike.
 _GOOD, _DOUBTFUL, _BAD, _NEUTRAL = "#1a7f4b", "#b7791f", "#c53030", "#6b7280"
@@ -48,6 +47,9 @@ class Glimpse:
 
 
 def _html(seen: Sight) -> Iterator[str]:
+    # Notebooks alone come here.
+    from html import escape
+
     colour = _COLOURS.get(seen.word, _NEUTRAL)
     word = f'<b style="color:{colour};font-size:1.3em">{escape(seen.word)}</b> ' if seen.word else ""
     yield f'<div style="font-family:system-ui,sans-serif"><p>{word}{escape(seen.title)}</p>'

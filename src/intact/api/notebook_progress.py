@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 from intact.events import Events
@@ -73,6 +72,8 @@ class Progress:
 
     def _show(self) -> None:
         """Draw everything anew in the same place."""
+        from html import escape
+
         display = sys.modules["IPython.display"]
         lines = [*self.done, *(f"… {name}" for name in self.at_work)]
         drawn = display.HTML(f'<pre style="line-height:1.3">{escape(chr(10).join(lines))}</pre>')
