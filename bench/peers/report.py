@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench.peers import figures, judge, plots
+from bench.peers import figures, plots
 from bench.peers.store import Results
 from bench.peers.tools import LEFT_OUT, Tool
 
@@ -212,8 +212,7 @@ def _simulated(results: Results, device: str) -> list[str]:
         f"Each quantized model is compiled by `intact compile --device {device} --no-strict`, which brings models of "
         "other tools to the form that the device takes where no number changes by it, and compared by `intact verify`: "
         f"SQNR of the worst output, and compute nodes on the NPU. `for {device}` are the settings of a tool for this "
-        f"device; {NONE} was not asked. The simulator was given {judge.SIMULATED_ROWS} samples, of models of more than "
-        f"{judge.SMALL_BYTES // 10**6} MB {judge.FEW_SIMULATED_ROWS}."
+        f"device; {NONE} was not asked. The simulator was given {_samples(results, device)}."
     )
     refused = [
         f"- {one.tool}, {results.models[one.model]['title']}: {one.simulated[device]['error']}"
@@ -224,6 +223,17 @@ def _simulated(results: Results, device: str) -> list[str]:
     cells = partial(_npu_cell, device)
     title = SIMULATORS.get(device, f"the simulator of {device}")
     return [f"## On {title}", words, _table(results, tools, cells, "dB, nodes on the NPU"), *_listed(refused)]
+
+
+def _samples(results: Results, device: str) -> str:
+    """How many samples a simulator was given, by the models that it ran."""
+    found: dict[int, list[str]] = {}
+    for model, known in results.models.items():
+        counts = {one.simulated.get(device, {}).get("samples", 0) for one in results.judged if one.model == model}
+        if most := max(counts, default=0):
+            found.setdefault(most, []).append(known["title"])
+    told = [f"{count} samples of {' and '.join(titles)}" for count, titles in sorted(found.items(), reverse=True)]
+    return f"{next(iter(found))} samples" if len(found) == 1 else ", ".join(told) or "no samples"
 
 
 def _listed(lines: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.peers import figures, measure, plots, report, store
+from bench.peers import figures, measure, plots, process, report, store
 from bench.peers.models import Case
 from bench.peers.process import spent
 from bench.peers.store import Judged, Results, Run
@@ -30,10 +30,10 @@ def results(*runs: Run, judged: tuple[Judged, ...] = ()) -> Results:
     return Results(MACHINE, TOOLS_FOUND, MODELS, list(runs), list(judged))
 
 
-def kept(tool: str, decibels: float) -> Judged:
+def kept(tool: str, decibels: float, model: str = "small", samples: int = 64) -> Judged:
     figure = {"sqnr_db": decibels, "optimized_db": 40.0, "latency_ratio": 1.0, "float_ms": 1.0}
-    simulated = {"sqnr_db": decibels, "npu_nodes": 1, "nodes": 1}
-    return Judged("small", tool, "a", figure, dict.fromkeys(("qnn", "rknn"), simulated))
+    simulated = {"sqnr_db": decibels, "npu_nodes": 1, "nodes": 1, "samples": samples}
+    return Judged(model, tool, "a", figure, dict.fromkeys(("qnn", "rknn"), simulated))
 
 
 def test_the_page_is_what_the_raw_figures_give():
@@ -112,6 +112,14 @@ def test_each_simulator_has_a_table_without_the_tools_that_are_for_another_devic
         assert f"| intact | intact for {own} |" in part and f"intact for {other}" not in part
 
 
+def test_the_page_says_how_many_samples_a_simulator_was_given():
+    given = results(RUN, judged=(kept("intact", 40.0),))
+    assert "was given 64 samples." in report.page(given)
+    given.models = {**MODELS, "large": {**MODELS["small"], "title": "a large model"}}
+    given.judged.append(kept("intact", 40.0, "large", 2))
+    assert "was given 64 samples of a small model, 2 samples of a large model." in report.page(given)
+
+
 def test_a_model_is_judged_on_every_simulator_once_but_for_settings_of_other_devices(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(measure.judge, "on_cpu", lambda *_: {"sqnr_db": 40.0})
@@ -180,6 +188,11 @@ def test_memory_and_time_of_children_count(tmp_path):
     assert both.status == 0 and both.seconds > 0.6
     assert both.peak_bytes is not None and both.peak_bytes > 150_000_000
     assert both.processor_seconds > alone.processor_seconds
+
+
+def test_the_end_of_a_command_is_not_seen_a_look_too_late(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "LOOK_EVERY", 20.0)
+    assert spent([sys.executable, "-c", "import time; time.sleep(0.2)"], tmp_path, 60).seconds < 10
 
 
 def test_a_command_that_does_not_end_is_ended(tmp_path):
