@@ -34,6 +34,10 @@ LARGEST_COPIED = 1 << 30
 # this, no session of ours pays for them but that of the deployed model.
 MOST_OPTIMIZED = 10_000
 
+# A session of a long file of up to so many bytes keeps its constants: it is there sooner, and takes more memory. It
+# writes them, in a format that holds 2 GiB, and holds them twice meanwhile.
+MOST_KEPT = 1 << 28
+
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 
 # Of this process: how many threads a session uses that does not say itself; 0 is one for each core.
@@ -75,11 +79,11 @@ class Session:
         threads: int = 0,
         profile: Path | None = None,
         prepack: bool | None = None,
-        keep_constants: bool = False,
     ) -> None:
         model = model_or_path
         options = _options(bool(optimize), threads, inside=outputs is not None)
-        if keep_constants:
+        keeps_constants = isinstance(model, str | Path) and isinstance(optimize, tuple) and _size(model) <= MOST_KEPT
+        if keeps_constants:
             # A session that has nothing to write takes each constant out of a list when it has read it, and looks for
             # it from the beginning of the list.
             options.optimized_model_filepath = os.devnull
@@ -88,7 +92,7 @@ class Session:
             prepack = not (isinstance(model, ir.Model) and is_large(model))
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if not prepack or keep_constants or _spares_memory:
+        if not prepack or keeps_constants or _spares_memory:
             # Both ask for memory that is never touched, which a limit counts all the same: the arena for twice as much
             # each time it grows, the pattern for a second place of every weight.
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False
@@ -246,6 +250,12 @@ def _options(optimize: bool, threads: int, *, inside: bool) -> ort.SessionOption
         # A pass that gives each node a DequantizeLinear of its own, which only optimizers and other providers need.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
+
+
+def _size(path: str | Path) -> int:
+    """The bytes of a model that was written here, with its weights."""
+    files = Path(path), Path(f"{path}.data")
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _hand_over(weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions, *, shared: bool) -> None:

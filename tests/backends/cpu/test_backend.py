@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -81,17 +83,23 @@ def test_a_long_model_is_optimized_but_for_what_finds_nothing_in_it(tmp_path, mo
 def test_beyond_a_limit_the_layout_stays_as_it_is_and_small_files_keep_their_constants_with_the_same_numbers(
     most_in_layout, most_kept, tmp_path, monkeypatch
 ):
-    opened, real, samples = [], ort_cpu.Session, qdq.images(2)
+    opened, real, samples = [], ort_cpu._create, qdq.images(2)
     monkeypatch.setattr(backend, "MOST_IN_LAYOUT", 0)
     compiled = build(qdq.cnn(), tmp_path)
     assert "without NhwcTransformer, which takes long" in compiled.runtime
-    for name, limit in (("MOST_LOADED_TWICE", 10), ("MOST_IN_LAYOUT", most_in_layout), ("MOST_KEPT", most_kept)):
-        monkeypatch.setattr(backend, name, limit)
-    monkeypatch.setattr(ort_cpu, "Session", lambda *given, **how: opened.append(how) or real(*given, **how))
+    monkeypatch.setattr(backend, "MOST_LOADED_TWICE", 10)
+    monkeypatch.setattr(backend, "MOST_IN_LAYOUT", most_in_layout)
+    monkeypatch.setattr(ort_cpu, "MOST_KEPT", most_kept)
+
+    def create(path, options, left_out):
+        opened.append((options.optimized_model_filepath, left_out))
+        return real(path, options, left_out)
+
+    monkeypatch.setattr(ort_cpu, "_create", create)
     found = [compiling.run(compiled.path, samples, compiling.Device("cpu", 60, nodes=nodes)) for nodes in (10, 11)]
-    assert opened[0] == {"optimize": True}
-    assert opened[1]["keep_constants"] == (most_kept > 0)
-    assert ("NhwcTransformer" in opened[1]["optimize"]) == (most_in_layout == 10)
+    assert opened[0] == ("", ())
+    assert opened[1][0] == (os.devnull if most_kept else "")
+    assert ("NhwcTransformer" in opened[1][1]) == (most_in_layout == 10)
     for short, long in zip(*found, strict=True):
         np.testing.assert_array_equal(short["scores.d"], long["scores.d"])
 

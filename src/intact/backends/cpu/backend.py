@@ -29,9 +29,6 @@ MOST_LOADED_TWICE = 10_000
 LAYOUT = "NhwcTransformer"
 MOST_IN_LAYOUT = 20_000
 
-# A session that keeps its constants writes them, in a format that holds 2 GiB, and holds them twice meanwhile.
-MOST_KEPT = 1 << 28
-
 
 class CpuBackend(Backend):
     """ONNX Runtime's CPU provider, on this machine."""
@@ -81,10 +78,9 @@ class CpuBackend(Backend):
         if nodes <= MOST_LOADED_TWICE:
             session = ort_cpu.Session(path, optimize=True)
             return [session.run(sample) for sample in samples]
-        left_out = (LAYOUT,) if nodes > MOST_IN_LAYOUT else ()
-        optimize = (*idle_optimizers.idle(path), *left_out)
+        left_out = (*idle_optimizers.idle(path), *([LAYOUT] if nodes > MOST_IN_LAYOUT else []))
         give_back()
-        session = ort_cpu.Session(path, optimize=optimize, keep_constants=_bytes_of(path) <= MOST_KEPT)
+        session = ort_cpu.Session(path, optimize=left_out)
         # An array of a session holds on to all the memory that the session had.
         found = [{name: array.copy() for name, array in session.run(sample).items()} for sample in samples]
         del session
@@ -99,11 +95,6 @@ class CpuBackend(Backend):
             'session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])',
         )
         return Snippet(lines, "session.run([{outputs}], inputs)")
-
-
-def _bytes_of(path: Path) -> int:
-    """The size of a model that was written here, with its weights."""
-    return sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}.data")) if file.exists())
 
 
 def _with_shared_constants(model: ir.Model) -> ir.Model:
