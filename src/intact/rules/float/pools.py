@@ -13,7 +13,8 @@ from intact.model import query
 class PoolWholeImage(Rule):
     """AveragePool(x) = GlobalAveragePool(x) where its one window ends beyond the image, up to the order of the sum.
 
-    What is beyond does not count, not even where pads do. Networks are written so that take images of any size up to that of the window.
+    What is beyond does not count, not even where pads do. Networks are written so that take images of any size up to
+    that of the window.
     """
 
     exactness = BOUNDED
