@@ -11,6 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.backends.rknn.first_products import rewrite_first_products, rewrite_first_turns
+from intact.backends.rknn.row_joins import rewrite_row_joins
 from intact.model import edit, lowering, node_encodings, normalize, query
 
 # The inputs of layers that are biases: the third of each.
@@ -46,6 +47,7 @@ def readable(model: ir.Model, *, halves: bool = False) -> ir.Model:
             _move_integers(node)
         if halves and node.op_type == "Tanh" and _is_in_integers(node):
             _take_off_grids(node, names)
+    rewrite_row_joins(result, names)
     return result
 
 
