@@ -50,7 +50,8 @@ def test_the_same_rows_come_in_four_dimensions(inside, behind, reader):
     assert all(np.array_equal(before[name], after[name]) for name in before)
     reshapes = [node for node in query.all_nodes(found) if node.op_type == "Reshape" and "rows" in (node.name or "")]
     on_integers = [query.is_float(node.inputs[0]) is False for node in reshapes]
-    assert on_integers == [inside] * 3 + [behind]
+    # Behind a grid and a Softmax of rows, the Reshape is behind both.
+    assert on_integers == [inside] * 3 + [behind and reader is None]
 
 
 @pytest.mark.parametrize("axis", [0, 2, -1])

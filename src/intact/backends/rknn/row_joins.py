@@ -15,6 +15,8 @@ import onnx_ir as ir
 from intact.model import edit, query
 
 _RANK, _ROWS = 3, 1
+# A value, and the same on a grid.
+_ON_A_GRID = 2
 
 
 def rewrite_row_joins(model: ir.Model, names: edit.Names) -> None:
@@ -64,15 +66,27 @@ def _is_one_grid(back: ir.Node) -> bool:
 
 
 def _bring_back(node: ir.Node, names: edit.Names) -> None:
-    """Bring what is joined to three dimensions behind its grid, or behind itself where it is on none."""
-    joined = node.outputs[0]
-    shape, grid = query.known_shape(joined), query.only_consumer(joined)
-    values = [joined]
-    if grid is not None and grid.op_type == "QuantizeLinear" and not joined.is_graph_output():
-        values.append(grid.outputs[0])
+    """Bring what is joined to three dimensions: behind its grid or a Softmax of each row, or else behind itself."""
+    values = [node.outputs[0]]
+    for op in ("QuantizeLinear", "DequantizeLinear", "Softmax"):
+        reader = query.only_consumer(values[-1])
+        if reader is None or reader.op_type != op or values[-1].is_graph_output() or not _is_of_rows(reader):
+            break
+        values.append(reader.outputs[0])
+    # A grid leads to a Softmax, or ends on integers, which are moved as they are.
+    values = values if len(values) > _ON_A_GRID + 1 else values[:_ON_A_GRID]
+    shape = query.known_shape(values[0])
     edit.insert_after(values[-1], _reshape(values[-1], shape, names), names)
     for value in values:
-        value.shape = ir.Shape(_with_one(shape))
+        # A shape without a type is not written.
+        value.shape = None if value.type is None else ir.Shape(_with_one(shape))
+    for reader in (value.producer() for value in values):
+        if reader is not None and reader.op_type == "Softmax":
+            reader.attributes["axis"] = ir.AttrInt64("axis", -1)
+
+
+def _is_of_rows(node: ir.Node) -> bool:
+    return node.op_type != "Softmax" or node.attributes.get_int("axis", -1) % _RANK == _RANK - 1
 
 
 def _with_one(shape: Sequence[int]) -> list[int]:
