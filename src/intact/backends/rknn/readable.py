@@ -76,14 +76,26 @@ def _is_looked_up_coarsely(node: ir.Node) -> bool:
     """True if the grid in front of a Sigmoid reaches further than the fine table, which the compiler has up to 7.
 
     Beyond, the table is coarser, and results are up to two steps off (probed over all inputs of 8 bits and grids that
-    reach from 6 to 10, rknn-toolkit2 2.5.0). What multiplies its own input is one layer with that, a Swish.
+    reach from 6 to 10, rknn-toolkit2 2.5.0). What multiplies its own input is one layer with that, a Swish; behind a
+    convolution it is one with that, and a step off at most (probed up to 40).
     """
     x = node.inputs[0]
     back = None if x is None else x.producer()
     found = None if back is None else node_encodings.encoding_of(back)
     if x is None or found is None or found.axis is not None or any(use.node is not node for use in x.uses()):
         return False
+    if back is not None and _is_part_of_layer(back):
+        return False
     return max(float(abs(end)) for end in found.ends()) > _FINE_SIGMOID
+
+
+def _is_part_of_layer(back: ir.Node) -> bool:
+    """True if a DequantizeLinear is all that reads the grid behind a convolution."""
+    levels = back.inputs[0]
+    there = None if levels is None or len(levels.uses()) > 1 else levels.producer()
+    written = None if there is None or there.op_type != "QuantizeLinear" else there.inputs[0]
+    layer = None if written is None or len(written.uses()) > 1 else written.producer()
+    return layer is not None and layer.op_type == "Conv"
 
 
 def _turn_round(node: ir.Node, names: edit.Names) -> None:

@@ -7,16 +7,11 @@ import onnx_ir as ir
 
 from intact.matching.builder import Builder
 from intact.matching.pattern import Patterns, Roots, Var
-from intact.matching.rewriter import EXACT, WITHIN_ONE_STEP, Rule
+from intact.matching.rewriter import EXACT, Rule
 from intact.model import query
 
 # They write values of a range of their own; what others write is on a grid already, that of what they read.
 _WRITING = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul")
-
-
-# The table of Rockchip's compiler is fine for grids that reach 7 (see backends/rknn/readable.py), and a quantizer moves
-# the ends of a grid by up to half a step, so that 0 is on it.
-_FLAT_SIGMOID = 6.9
 
 
 class FlatEndRule(Rule):
@@ -63,19 +58,6 @@ class CutHardSigmoid(FlatEndRule):
         slope, offset = _line(root)
         ends = (op.constant(np.array(end / slope, np.float32), "end") for end in (-offset, 1 - offset))
         return op.like(root, op.Clip(x, *ends))
-
-
-class CutSigmoid(FlatEndRule):
-    """Sigmoid(x) = Sigmoid(Clip(x, −6.9, 6.9)): beyond, it moves by a quarter of a step of 8 bits at most."""
-
-    exactness = WITHIN_ONE_STEP
-
-    def pattern(self, op: Patterns, x: Var) -> Roots:
-        return op.Sigmoid(x, _name="root")
-
-    def rewrite(self, op: Builder, x: ir.Value, root: ir.Node) -> ir.Value:
-        ends = (op.constant(np.array(end, np.float32), "end") for end in (-_FLAT_SIGMOID, _FLAT_SIGMOID))
-        return op.Sigmoid(op.Clip(x, *ends))
 
 
 def _line(node: ir.Node) -> tuple[float, float]:

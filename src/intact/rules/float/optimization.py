@@ -13,7 +13,7 @@ from intact.results import Application, Refusal
 from intact.rules import discovery
 from intact.rules import float as float_rules
 from intact.rules.float import branches, composites, constant_folding, duplicates, loops
-from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, CutSigmoid, FlatEndRule
+from intact.rules.float.flat_ends import CutHardSigmoid, CutHardSwish, FlatEndRule
 from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, FlattenLinear, NegateProduct
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.joint_linear import PartJointLinear
@@ -65,7 +65,7 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
     """
     flat, lanes = in_integers and target.multiplies_matrices_only, target.channels_at_once
     return [
-        *([CutHardSwish(), CutHardSigmoid(), CutSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
+        *([CutHardSwish(), CutHardSigmoid()] if ends_anywhere and target.cuts_flat_ends else ()),
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
         *([PartJointLinear()] if flat and target.computes_softmax else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
