@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intact.model import io
+from intact.model import io, streamed
 from tests.builder import Net
 
 
@@ -39,3 +39,21 @@ def test_weights_are_never_in_a_message(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "_serialize", lambda proto: seen.append(serialize(proto)) or seen[-1])
     io.save(model(1_000), tmp_path / "m.onnx")
     assert len(seen[0]) < 2_000 < 32_000 < (tmp_path / "m.onnx").stat().st_size
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "beside"])
+def test_outputs_of_a_file_are_told_in_their_order(inside, tmp_path):
+    net = Net()
+    x = net.op("MatMul", "x", np.ones((8, 40_000), np.float32))
+    made = net.model({"x": np.zeros((1, 8), np.float32)}, net.op("Relu", x), net.op("Neg", x), net.op("Abs", x))
+    made.graph.doc_string = "what comes behind the outputs"
+    path = io.save(made, tmp_path / "m.onnx", external_threshold=1 << 30 if inside else 0)[0]
+    assert streamed.outputs_of(path) == [value.name for value in made.graph.outputs]
+
+
+def test_a_damaged_file_tells_no_outputs(tmp_path):
+    whole = io.to_bytes(model(5))
+    _, end = streamed._only(whole, streamed._GRAPH)
+    for number, content in enumerate([b"", b"\x00", b"no model", *(whole[:size] for size in range(1, end, 7))]):
+        (path := tmp_path / f"{number}.onnx").write_bytes(content)
+        assert not streamed.outputs_of(path)

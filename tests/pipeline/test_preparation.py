@@ -14,6 +14,7 @@ from intact.pipeline import stages
 from intact.quantization import float16, quantizing, stopwatch
 from intact.quantization.improve import migrate
 from intact.quantization.weight_only import packed_products
+from intact.rules.float import masks
 from intact.settings.config import BuildConfig
 from tests.quantization.models import model
 
@@ -92,3 +93,15 @@ def test_what_is_assumed_of_vnni_decides_about_the_type_of_weights(zoo, vnni, ex
     nodes = stages.prepare(zoo.model("residual_cnn"), asked, Log()).model.graph
     weights = [conv.inputs[1].producer().inputs[0] for conv in nodes if conv.op_type in ("Conv", "Gemm", "MatMul")]
     assert weights and {weight.dtype.name for weight in weights} == {expected}
+
+
+@pytest.mark.parametrize(("device", "settled"), [("qnn", True), ("rknn", False)])
+def test_masks_are_as_deep_as_floats_hold_where_scores_are_on_no_grid(zoo, device, settled):
+    """Rockchip's NPU computes attention in half precision: nothing runs to see how deep a grid of scores would be."""
+    quant = {"load_path": str(zoo.data("bert")), "effort": "fast", "samples": 2}
+    settings = {"precision": "int8", "quant": quant, "strict": False, "compile": {"device": device}}
+    settings |= {"precision": "uint8"} if device == "qnn" else {}
+    prepared = stages.prepare(zoo.model("bert"), BuildConfig.from_dict(settings), Log())
+    depths = {site.depth for site in masks.mask_sites(prepared.twin.model)}
+    assert all(depth < 100 for depth in depths) if settled else depths == {masks.FLOAT_DEPTH}
+    assert depths

@@ -28,8 +28,9 @@ from intact.pipeline.loading import LoadedModel, UpgradeCheck
 from intact.quantization import quantizing
 from intact.quantization.calibration.observe import Rows
 from intact.quantization.calibration.spread import Spread
+from intact.quantization.planning import plan_file
 from intact.results import Application
-from intact.rules.float import branches, optimization
+from intact.rules.float import branches, masks, optimization
 from intact.rules.float.settle import Settled, settle_masks
 from intact.runtime import ort_cpu
 from intact.settings import contradictions
@@ -314,7 +315,7 @@ def inputs_for(model: ir.Model, config: BuildConfig, log: Log) -> data.Calibrati
 def _quantize(optimized: PreparedModel, config: QuantConfig, log: Log) -> quantizing.QuantizedModel:
     target, inputs = optimized.target, optimized.inputs
     with log.stage("quantize") as (_, details):
-        settled = settle(optimized.model, config, inputs)
+        settled = settle(optimized.model, config, inputs, target)
         log.warn(*settled.warnings)
         stateful = fed_rows.with_states(settled.model, inputs.calibration, optimized.config.states)
         if stateful.note:
@@ -390,11 +391,26 @@ def _saturation(model: ir.Model, target: Target) -> list[str]:
     return [f"{text} (intact explain {linter.SATURATED}; --assume-vnni if the model runs elsewhere)"] if found else []
 
 
-def settle(model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest) -> Settled:
-    """Masks as deep as a grid can tell apart; without grids they stay as deep as float32 and float16 can hold."""
-    if not config.has_grids:
+def settle(
+    model: ir.Model, config: QuantConfig, inputs: data.CalibrationAndTest, target: Target | None = None
+) -> Settled:
+    """Masks as deep as a grid can tell apart; without grids they stay as deep as float32 and float16 can hold.
+
+    With a `target`, that is so where no grid for it holds masked scores, too: then nothing runs to see them.
+    """
+    if not config.has_grids or (target is not None and not _are_masks_on_grids(model, config, target)):
         return Settled(model, {})
     return settle_masks(model, inputs.calibration, _softmax_step(model, config))
+
+
+def _are_masks_on_grids(model: ir.Model, config: QuantConfig, target: Target) -> bool:
+    """True if a grid may hold what a mask is, or scores that one is added to."""
+    masked = masks.masked(model)
+    if not masked or config.encodings is not None:
+        return bool(masked)
+    types, config = plan_file.edited(model, target, config)
+    found = quantizing.plan(model, target, config, types)
+    return not masked.isdisjoint(map(found.source, found.tensors))
 
 
 def _softmax_step(model: ir.Model, config: QuantConfig) -> float:

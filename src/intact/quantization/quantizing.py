@@ -25,6 +25,7 @@ from intact.quantization.planning import plan_file, unquantizable
 from intact.quantization.planning.choose import FLOAT
 from intact.quantization.planning.planner import plan
 from intact.quantization.planning.rescue import Rescue, rescue
+from intact.quantization.planning.uneven import uneven_joins
 from intact.quantization.stopwatch import Phase, Stopwatch
 from intact.results import QuantPlan, Range
 from intact.runtime import algebra, pieces
@@ -264,8 +265,9 @@ def _calibrated(task: _Task, model: ir.Model, types: Mapping[str, str]) -> _Cali
     found, stopwatch = _observed(task, model, types), task.stopwatch
     model, given, seen = found.model, found.given, dict(found.seen)
     idle = idle_nodes(model, given.plan, seen)
-    if idle:
-        types = {**types, **dict.fromkeys(idle, FLOAT)}
+    uneven = uneven_joins(model, given.plan, seen, task.target)
+    if idle or uneven:
+        types = {**types, **dict.fromkeys((*idle, *uneven), FLOAT)}
         given = task.planned(model, types)
     rescued = task.rescued(model, given.plan, seen)
     if rescued is not None:

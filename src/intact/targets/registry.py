@@ -154,6 +154,7 @@ def _op(key: str, table: TargetTable, origin: str) -> OpSpec:
         must_fix={dtype: row.must for dtype, row in entry.fixed.items() if row.must is not None},
         absorbed=entry.absorbed,
         group=entry.group,
+        joined_alone=entry.joined_alone,
     )
 
 

@@ -123,7 +123,8 @@ class OpSpec:
     is `absorbed` only cuts values off: where the grid behind it does that too, it is part of the node before it.
     `group` says when a device takes an operator together with its Q/DQ nodes, so that no signature that runs in
     float applies: where all types agree, where those of the first input and the output do, or never. What does not
-    meet `right` is taken, and computed wrongly.
+    meet `right` is taken, and computed wrongly. What is `joined_alone` stays on its grid where nothing else on grids
+    reads it and a chip has no half precision, if all that it joins is about as large.
     """
 
     op: str
@@ -141,6 +142,7 @@ class OpSpec:
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"
     right: tuple[Requirement, ...] = ()
+    joined_alone: bool = False
 
     def must_have_fixed(self, dtype: str) -> bool:
         """True if a grid that is shared with other tensors may not take the place of the fixed one."""

@@ -172,6 +172,7 @@ class OpEntry(TableSection):
     must_share: bool = True
     absorbed: bool = False
     group: Literal["all", "first", "never"] = "all"
+    joined_alone: bool = False
 
     def over(self, group: OpEntry) -> OpEntry:
         """This entry, with what its group says where it says nothing."""

@@ -263,3 +263,58 @@ def test_a_tanh_of_every_input_of_eight_bits_is_within_a_step_of_the_cpu(soc, mo
     [expected] = ort_cpu.run(model, feeds).values()
     [got] = RknnSimulator().run(path, [feeds], device)[0].values()
     assert np.abs(got - expected).max() / (2 / 255) <= most
+
+
+def squashed(reach, *, swish=False, layer=False):
+    """A Sigmoid between grids, of which the one in front reaches so far, alone or times its own input."""
+    net = Net("squashed")
+    x = net.qdq(net.input("x", (1, 16, 4, 4)), reach / 128, np.int8(0))
+    if layer:
+        same = 127 * np.eye(16, dtype=np.int8)[:, :, None, None]
+        kept = net.dequantize(same, np.full(16, 1 / 127), np.zeros(16, np.int8), axis=0)
+        x = net.qdq(net.op("Conv", x, kept, kernel_shape=[1, 1]), reach / 128, np.int8(0))
+    y = net.qdq(net.op("Sigmoid", x), 1 / 256, np.int8(-128))
+    return net.normalized(net.qdq(net.op("Mul", x, y), reach / 256, np.int8(-100)) if swish else y)
+
+
+@pytest.mark.parametrize(
+    ("reach", "around", "halves", "turns"),
+    [
+        (7.0, {}, True, 0),
+        (7.1, {}, True, 1),
+        (7.1, {"swish": True}, True, 0),
+        (7.1, {"layer": True}, True, 0),
+        (7.1, {}, False, 0),
+    ],
+)
+def test_a_sigmoid_behind_a_grid_that_reaches_far_is_computed_in_half_precision(reach, around, halves, turns):
+    model = squashed(reach, **around)
+    found = readable(model, halves=halves)
+    assert [node.op_type for node in found.graph].count("Neg") == turns
+    feeds = {"x": RNG.uniform(-8, 8, (1, 16, 4, 4)).astype(np.float32)}
+    [expected], [got] = ort_cpu.run(model, feeds).values(), ort_cpu.run(found, feeds).values()
+    assert np.abs(expected - got).max() <= turns * 1.001 / 256 and np.unique(got).size > 20
+
+
+@pytest.mark.rknn
+@pytest.mark.parametrize(
+    ("soc", "reach", "layer", "most"),
+    [
+        ("rk3588", 7.0, False, 1),
+        ("rk3588", 8.0, False, 1),
+        ("rk3588", 8.0, True, 1),
+        ("rv1106", 7.0, False, 1),
+        ("rv1106", 8.0, False, 2),
+        ("rv1106", 8.0, True, 1),
+        ("rv1106", 40.0, True, 1),
+    ],
+)
+def test_a_sigmoid_of_every_input_of_eight_bits_is_within_a_step_of_the_cpu(soc, reach, layer, most, tmp_path):
+    """RV1106 has no half precision, and a coarse table beyond 7 where no convolution is in front."""
+    model = squashed(reach, layer=layer)
+    device = Device.of(load_target("rknn", soc=soc), 100.0, {})
+    path = io.save(model, tmp_path / "m.onnx")[0]
+    feeds = {"x": (np.arange(-128, 128) * reach / 128).astype(np.float32).reshape(1, 16, 4, 4)}
+    [expected] = ort_cpu.run(model, feeds).values()
+    [got] = RknnSimulator().run(path, [feeds], device)[0].values()
+    assert round(float(np.abs(got - expected).max()) * 256, 1) <= most

@@ -116,6 +116,19 @@ def test_a_long_way_to_the_softmax_is_not_followed_for_ever():
     assert masks.softmax_inputs(model.graph[15].outputs[0]) is not None
 
 
+def test_masked_tensors_are_those_from_a_mask_to_its_softmax_and_no_scores_before_it():
+    body = BODY.replace("t = Where(b, s, low)", "r = Mul(s, s) t = Where(b, r, low)")
+    model = optimize(given(body, SIGNATURE, low=np.float32(-np.inf))).model
+    (node,) = [node for node in model.graph if node.op_type == "Add"]
+    assert masks.masked(model) == {value.name for value in node.outputs} | {"t"} | _depths(model)
+    assert masks.masked(given("y = Softmax(s)", "(float[1,4,6] s) => (float[1,4,6] y)")) == set()
+
+
+def _depths(model):
+    """The results of the nodes that multiply by depths."""
+    return {node.outputs[0].name for node in model.graph if masks.MARK in node.metadata_props and node.op_type == "Mul"}
+
+
 @pytest.mark.parametrize(("step", "below", "above"), [(STEP, 0.0, 1 / 16), (2.0**-16, 1 / 8, 1 / 8)])
 def test_settled_scores_have_room_above_and_on_a_fine_grid_below(step, below, above):
     seen = Scores(high=9.0, lowest_peak=1.0, highest_peak=7.0, keys=6)

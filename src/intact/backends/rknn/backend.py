@@ -19,7 +19,7 @@ from intact.backends.rknn.log import CompilerReport
 from intact.backends.rknn.readable import readable
 from intact.backends.rknn.toolchain import TOOLCHAIN
 from intact.errors import ModelError, TargetError
-from intact.model import io, normalize
+from intact.model import io, normalize, streamed
 from intact.results import Cost, PlacedNode, Placement
 from intact.targets import provider_placement
 from intact.targets.spec import Soc
@@ -170,7 +170,8 @@ def _readable(path: Path, device: Device) -> Iterator[Path]:
 
 
 def _simulate(model: Path, samples: Sequence[Mapping[str, np.ndarray]], device: Device) -> list[dict[str, np.ndarray]]:
-    outputs = [value.name or "" for value in io.load(model).graph.outputs]
+    # Weights are read to say what is wrong with a file, and for nothing else here.
+    outputs = streamed.outputs_of(model) or [value.name or "" for value in io.load(model).graph.outputs]
     platform = platform_of(device)
     return rknn_client.run(model, samples, outputs, platform, timeout=device.timeout, done=device.done)
 

@@ -8,9 +8,11 @@ a session of ONNX Runtime for each node that it reads: around a move of integers
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from intact.backends.rknn.first_products import rewrite_first_products, rewrite_first_turns
+from intact.backends.rknn.row_joins import rewrite_row_joins
 from intact.model import edit, lowering, node_encodings, normalize, query
 
 # The inputs of layers that are biases: the third of each.
@@ -19,6 +21,8 @@ _LAYERS, _BIAS = ("Conv", "ConvTranspose", "Gemm"), 2
 _MOVES = ("Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 # The grid behind them does their work.
 CLIPPING = ("Relu", "Clip")
+# The farthest that a grid may reach in front of a Sigmoid.
+_FINE_SIGMOID = 7.0
 # The newest that the compiler reads (rknn-toolkit2 2.5.0: "Unsupport onnx opset 21, need <= 19!").
 OPSET = 19
 
@@ -46,6 +50,9 @@ def readable(model: ir.Model, *, halves: bool = False) -> ir.Model:
             _move_integers(node)
         if halves and node.op_type == "Tanh" and _is_in_integers(node):
             _take_off_grids(node, names)
+        if halves and node.op_type == "Sigmoid" and _is_in_integers(node) and _is_looked_up_coarsely(node):
+            _turn_round(node, names)
+    rewrite_row_joins(result, names)
     return result
 
 
@@ -60,6 +67,46 @@ def _take_off_grids(node: ir.Node, names: edit.Names) -> None:
     after = ir.Node("", "Neg", [value], name=names.take(f"{node.name}_after"))
     for added in (before, after):
         added.outputs[0].name = names.take(f"{added.name}_negated")
+        edit.describe_as(added.outputs[0], value)
+    edit.insert_before(node, 0, before)
+    edit.insert_after(value, after, names)
+
+
+def _is_looked_up_coarsely(node: ir.Node) -> bool:
+    """True if the grid in front of a Sigmoid reaches further than the fine table, which the compiler has up to 7.
+
+    Beyond, the table is coarser, and results are up to two steps off (probed over all inputs of 8 bits and grids that
+    reach from 6 to 10, rknn-toolkit2 2.5.0). What multiplies its own input is one layer with that, a Swish; behind a
+    convolution it is one with that, and a step off at most (probed up to 40).
+    """
+    x = node.inputs[0]
+    back = None if x is None else x.producer()
+    found = None if back is None else node_encodings.encoding_of(back)
+    if x is None or found is None or found.axis is not None or any(use.node is not node for use in x.uses()):
+        return False
+    if back is not None and _is_part_of_layer(back):
+        return False
+    return max(float(abs(end)) for end in found.ends()) > _FINE_SIGMOID
+
+
+def _is_part_of_layer(back: ir.Node) -> bool:
+    """True if a DequantizeLinear is all that reads the grid behind a convolution."""
+    levels = back.inputs[0]
+    there = None if levels is None or len(levels.uses()) > 1 else levels.producer()
+    written = None if there is None or there.op_type != "QuantizeLinear" else there.inputs[0]
+    layer = None if written is None or len(written.uses()) > 1 else written.producer()
+    return layer is not None and layer.op_type == "Conv"
+
+
+def _turn_round(node: ir.Node, names: edit.Names) -> None:
+    """sigmoid(x) = 1 - sigmoid(-x): between two that are on no grid, the compiler computes it in half precision."""
+    value, graph = node.outputs[0], node.graph
+    assert graph is not None, f"{node.name} belongs to no graph"
+    before = ir.Node("", "Neg", [node.inputs[0]], name=names.take(f"{node.name}_before"))
+    one = edit.add_initializer(graph, np.array(1, np.float32), names.take(f"{node.name}_one"))
+    after = ir.Node("", "Sub", [one, value], name=names.take(f"{node.name}_after"))
+    for added in (before, after):
+        added.outputs[0].name = names.take(f"{added.name}_turned")
         edit.describe_as(added.outputs[0], value)
     edit.insert_before(node, 0, before)
     edit.insert_after(value, after, names)

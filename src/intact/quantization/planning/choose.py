@@ -58,7 +58,7 @@ def choose(model: ir.Model, target: Target, config: QuantConfig, types: Mapping[
                 on_grid.update(grid_inputs(choice))
                 on_grid.update(grid_outputs(choice))
     if config.nodes is None:  # what the user asks for by name is quantized, useful or not
-        _drop_idle(candidates, taken)
+        _drop_idle(candidates, taken, target)
     return [choice for choice in candidates if choice.node in taken]
 
 
@@ -67,15 +67,18 @@ def reached(model: ir.Model, target: Target) -> list[ir.Graph]:
     return [model.graph] if target.npu else hoisting.open_graphs(model)
 
 
-def _drop_idle(candidates: list[Choice], taken: set[ir.Node]) -> None:
+def _drop_idle(candidates: list[Choice], taken: set[ir.Node], target: Target) -> None:
     """Leave out what was only followed to a place where nothing is quantized: its rounding would serve nobody.
 
     What only moves values of one tensor or cuts them off stays: it rounds nothing that would not be rounded anyway.
-    What joins tensors does not: the grid that they would share may be too coarse for the smaller of them.
+    What joins tensors does not: the grid that they would share may be too coarse for the smaller of them. Where a chip
+    would leave it to the CPU for that, what is seen of them decides later (see `uneven_joins`).
     """
     for choice in reversed(candidates):
         clips = (choice.node.domain, choice.node.op_type) in CLIPPING
         if choice.spec.start or choice.spec.grid == "input" or clips or choice.node not in taken:
+            continue
+        if choice.spec.joined_alone and not target.halves:
             continue
         readers = (reader for value in choice.node.outputs for reader in value.consumers())
         if not any(reader in taken for reader in readers):

@@ -163,6 +163,18 @@ def is_constant_mask(value: ir.Value | None) -> bool:
     return array is not None and array.size > 1 and array.dtype.kind == "f" and bool(array.min() <= -LEAST_DEPTH)
 
 
+def masked(model: ir.Model) -> set[str]:
+    """The tensors between the nodes that set the depths of masks and the Softmax nodes behind them, ends included."""
+    found: set[str] = set()
+    left = [value for node, _ in _sites(model) for value in node.outputs]
+    while left:
+        value = left.pop()
+        if value.name not in found:
+            found.add(value.name or "")
+            left += [after for after in _one_step([value], {}) if after is not None]
+    return found
+
+
 def softmax_inputs(value: ir.Value) -> tuple[ir.Value, ...] | None:
     """The inputs of the Softmax nodes that a term of their sum reaches, or None where it has any other effect."""
     found: dict[ir.Value, None] = {}

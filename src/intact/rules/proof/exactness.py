@@ -88,12 +88,13 @@ def validate(
     # Where random numbers are drawn no two runs are alike: each application is held to its claim, the whole is not.
     comparable = randomness.why_incomparable(before) is None
     outputs = _outputs(before, after.model, rows) if known.outputs is None else known.outputs
-    changed = _changed(before, outputs) if comparable else {}
+    first: list[Feeds] = []
+    changed = _changed(before, _noting(outputs, first, len(claimed))) if comparable else {}
     if changed and all(item.exactness == EXACT for item in after.applications):
         raise _broken(_first_to_change(before, rules, rows), "the outputs of the model change")
     sqnr = min((output.sqnr_db for output in changed.values()), default=None)
     far = {name: one.sqnr_db for name, one in changed.items() if not one.steps <= ONE_STEP and one.sqnr_db < LEAST_SQNR}
-    allowed = _allowed(before, known.twin, claimed) if far else {}
+    allowed = _allowed(before, known.twin, claimed, first) if far else {}
     for name, kept in far.items():
         if kept < (least := allowed.get(name, LEAST_SQNR)):
             worst = max(moved, key=lambda rule: moved[rule], default=after.applications[0].rule)
@@ -106,12 +107,22 @@ def validate(
     return Validation(len(claimed), len(seen.pairs), comparable and not changed, sqnr, moved)
 
 
-def _allowed(before: ir.Model, twin: ir.Model | None, rows: Sequence[Feeds]) -> dict[str, float]:
-    """The SQNR in dB that each output has to keep where quantizing the float model `twin` has changed it.
+def _noting(pairs: Iterable[tuple[Feeds, Feeds]], first: list[Feeds], count: int) -> Iterator[tuple[Feeds, Feeds]]:
+    """The pairs, with the first of each noted for so many rows."""
+    for pair in pairs:
+        if len(first) < count:
+            first.append(pair[0])
+        yield pair
+
+
+def _allowed(
+    before: ir.Model, twin: ir.Model | None, rows: Sequence[Feeds], outputs: Sequence[Feeds]
+) -> dict[str, float]:
+    """The SQNR in dB that each output of `before` has to keep where quantizing the float model `twin` has changed it.
 
     An output for which quantizing cost more than the limit may lose as much again; one beside it may not.
     """
-    cost = {} if twin is None else _changed(before, _outputs(twin, before, rows))
+    cost = {} if twin is None else _changed(before, zip(_streamed(twin, rows), outputs, strict=True))
     return {name: min(LEAST_SQNR, output.sqnr_db - AS_GOOD) for name, output in cost.items()}
 
 
@@ -243,8 +254,11 @@ class _Change:
 
 
 def _outputs(before: ir.Model, after: ir.Model, rows: Sequence[Feeds]) -> Iterator[tuple[Feeds, Feeds]]:
-    first, second = (pieces.opened(runnable(model)).stream(rows) for model in (before, after))
-    return zip(first, second, strict=True)
+    return zip(_streamed(before, rows), _streamed(after, rows), strict=True)
+
+
+def _streamed(model: ir.Model, rows: Sequence[Feeds]) -> Iterator[Feeds]:
+    return pieces.opened(runnable(model)).stream(rows)
 
 
 def _changed(before: ir.Model, outputs: Iterable[tuple[Feeds, Feeds]]) -> dict[str, _Change]:
