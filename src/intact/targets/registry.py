@@ -65,6 +65,7 @@ def load_target(
         by_chip=table.target.by_chip,
         halves_alone=table.target.halves_alone,
         longest_stride=table.target.longest_stride,
+        most_in_mean=table.target.most_in_mean,
         channels_at_once=table.target.channels_at_once,
         cuts_flat_ends=table.target.cuts_flat_ends,
         wrong=_wrong_folder(name, origin),

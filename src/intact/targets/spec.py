@@ -271,7 +271,8 @@ class Target:
     `by_chip` says that chips differ in more than their architecture, so that messages name the chip. `halves_alone`
     says that the toolchain makes half precision of float32 by itself, and knows fewer operators in a model that is
     written in it. `longest_stride` is that of the convolutions that it computes directly: longer ones cost a multiple
-    of what they have to. `channels_at_once` is how many it multiplies together: fewer cost as much. `cuts_flat_ends`
+    of what they have to. `most_in_mean` is how many integers it takes the mean of in one step: of more it rounds twice.
+    `channels_at_once` is how many it multiplies together: fewer cost as much. `cuts_flat_ends`
     says that a Clip in front of an operator that is flat beyond it makes the grid between them finer, and costs
     nothing. `wrong` is the folder with the file of what it computes wrongly.
     """
@@ -295,6 +296,7 @@ class Target:
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    most_in_mean: int | None = None
     channels_at_once: int | None = None
     cuts_flat_ends: bool = False
     wrong: Path | None = None

@@ -115,6 +115,7 @@ class TargetSection(TableSection):
     by_chip: bool = False
     halves_alone: bool = False
     longest_stride: int | None = None
+    most_in_mean: int | None = None
     channels_at_once: int | None = None
     cuts_flat_ends: bool = False
     untimed: str | None = None

@@ -18,6 +18,7 @@ from intact.rules.float.flat_linear import FlatLinearRule, FlattenBiasedLinear, 
 from intact.rules.float.fused_layers import FusedRule
 from intact.rules.float.joint_linear import PartJointLinear
 from intact.rules.float.many_dimensions import ManyDimensionsRule, ReduceInThree, SplitInThree, TransposeInTurns
+from intact.rules.float.means import MeanOfPatches
 from intact.rules.float.patches import SplitLongStride, TakeNeighboursIntoChannels, TakePixelsIntoChannels
 from intact.rules.float.recurrent import UnrolledLayer
 from intact.targets.spec import Target
@@ -52,6 +53,7 @@ ASKED = (
     FlatEndRule,
     FlatLinearRule,
     ManyDimensionsRule,
+    MeanOfPatches,
     NegateProduct,
     PartJointLinear,
     SplitLongStride,
@@ -72,6 +74,7 @@ def rules_of(target: Target, *, in_integers: bool, ends_anywhere: bool = False) 
         *([FlattenBiasedLinear(), FlattenLinear(), NegateProduct()] if flat else ()),
         *([PartJointLinear()] if flat and target.computes_softmax else ()),
         *([] if most is None else [TransposeInTurns(most), SplitInThree(most), ReduceInThree(most)]),
+        *([MeanOfPatches(target.most_in_mean)] if in_integers and target.most_in_mean is not None else ()),
         *([] if target.longest_stride is None else [SplitLongStride(target.longest_stride)]),
         *([] if lanes is None else [TakePixelsIntoChannels(lanes), TakeNeighboursIntoChannels(lanes)]),
     ]
