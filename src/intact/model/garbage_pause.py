@@ -67,7 +67,9 @@ def collecting() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.disable()
+        # A thread may still be in the user's code when the build has ended.
+        if _is_paused:
+            gc.disable()
 
 
 def tidy(model: ir.Model) -> None:
