@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.rules.float.pools import PoolWholeImage
+from intact.rules.float.whole_pools import PoolWholeImage
 from intact.runtime import ort_cpu
 from tests.model.small import ops
 from tests.rules.float.before_after import given, rewritten
