@@ -36,8 +36,22 @@ def _verify(manifest: Record, deployed: list[str]) -> str:
 
 
 def _debug(manifest: Record) -> str:
-    portable = [item["path"] for item in manifest["artifacts"] if item["path"].endswith(".qdq.onnx")]
-    return shlex.join(["intact", "debug", manifest["source"]["path"], *portable[:1], *_data(manifest)])
+    """Compare the quantized model with the original, or with what the device makes of it where that is what loses."""
+    portable = [item["path"] for item in manifest["artifacts"] if item["path"].endswith(".qdq.onnx")][:1]
+    if portable and _is_lost_by_device(manifest):
+        return shlex.join(["intact", "debug", *portable, *_device(manifest), *_data(manifest)])
+    return shlex.join(["intact", "debug", manifest["source"]["path"], *portable, *_data(manifest)])
+
+
+def _is_lost_by_device(manifest: Record) -> bool:
+    """True if the build itself looked for the place where the device and the CPU part ways."""
+    return any(stage["name"] == "debug" and stage["status"] == "ran" for stage in manifest["stages"])
+
+
+def _device(manifest: Record) -> list[str]:
+    config = manifest["config"]["compile"]
+    chip = ["--soc", config["soc"]] if config["soc"] else ["--arch", config["arch"]] if config["arch"] else []
+    return ["--device", config["device"], *chip]
 
 
 def _data(manifest: Record) -> list[str]:
