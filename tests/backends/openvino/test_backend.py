@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from intact import environment
@@ -204,6 +205,18 @@ def test_a_build_verifies_the_blob_and_writes_down_where_each_node_runs(float_mo
     assert [layer["precision"] for layer in written["placement"]["layers"] if layer["kind"] == "Softmax"] == ["f32"]
     page = (float_model / "out/report.html").read_text()
     assert "The whole model runs on the CPU" in page and "model.blob" in page and "import_model" in page
+
+
+@pytest.mark.openvino
+def test_the_deployed_model_reads_unsigned_activations_only(float_model):
+    # Signed ones have integer kernels on some processors alone: with AMX a Conv is computed in float.
+    stages.build(float_model / "m.onnx", config(float_model, "int8"), float_model / "out")
+    written = {name: io.load(float_model / f"out/{name}").graph for name in ("model.qdq.onnx", "model.onnx")}
+    types = {
+        name: {node.outputs[0].dtype for node in graph if node.op_type == "QuantizeLinear"}
+        for name, graph in written.items()
+    }
+    assert types == {"model.qdq.onnx": {ir.DataType.INT8}, "model.onnx": {ir.DataType.UINT8}}
 
 
 @pytest.mark.openvino
