@@ -89,10 +89,11 @@ class Session:
             options.optimized_model_filepath = os.devnull
             options.add_session_config_entry("session.save_model_format", "ORT")
         if prepack is None:
-            prepack = not (isinstance(model, ir.Model) and is_large(model))
+            # A long file keeps its constants, and copies of them for its kernels would come on top.
+            prepack = not (keeps_constants or (isinstance(model, ir.Model) and is_large(model)))
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if not prepack or keeps_constants or _spares_memory:
+        if not prepack or _spares_memory:
             # Both ask for memory that is never touched, which a limit counts all the same: the arena for twice as much
             # each time it grows, the pattern for a second place of every weight.
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False
