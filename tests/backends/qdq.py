@@ -40,10 +40,23 @@ def two_matmuls() -> ir.Model:
 def wide_conv() -> ir.Model:
     """A Conv with 16-bit activations and weights, which V68 refuses after its layout was changed."""
     net = Net()
+    return net.model({}, _wide(net, net.input("x", (1, 3, SIDE, SIDE))))
+
+
+def conv_before_wide_conv() -> ir.Model:
+    """The same behind a Conv of 8 bits, which V68 takes."""
+    net = Net()
+    kernel = _weight(net, np.random.default_rng(1).normal(size=(3, 3, 3, 3)) * 0.3)
+    x = _qdq(net, net.input("x", (1, 3, SIDE, SIDE)), 0.03)
+    first = _qdq(net, net.op("Conv", x, kernel, pads=[1, 1, 1, 1], _output="first"), 0.03)
+    return net.model({}, _wide(net, first))
+
+
+def _wide(net: Net, x: str) -> str:
     values = np.random.default_rng(0).integers(-1000, 1000, (CHANNELS, 3, 3, 3)).astype(np.int16)
     kernel = net.dequantize(values, np.full(CHANNELS, 1e-4), np.zeros(CHANNELS, np.int16), axis=0)
-    x = _qdq(net, net.input("x", (1, 3, 8, 8)), 0.001, np.uint16(32768))
-    return net.model({}, _qdq(net, net.op("Conv", x, kernel, _output="conv"), 0.001, np.uint16(32768)))
+    x = _qdq(net, x, 0.001, np.uint16(32768))
+    return _qdq(net, net.op("Conv", x, kernel, _output="conv"), 0.001, np.uint16(32768))
 
 
 def one_op(op: str) -> ir.Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from intact.backends.qnn import placing, repro_script
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
 from intact.backends.qnn.toolchain import TOOLCHAIN
 from intact.errors import TargetError
-from intact.model import io, normalize, shapes
+from intact.model import io, normalize
 from intact.results import PlacedNode, Placement
-from intact.runtime.pinning import hide, pin
+from intact.runtime.pinning import pin
 from intact.targets import provider_placement
 
 # Constant names: the compiler hashes the path of what it reads.
@@ -76,7 +77,7 @@ class QnnBackend(Backend):
         chip = chip_of(device)
         with scratch.folder("qnn") as work:
             io.save(named, work / SOURCE)
-            attempt, refusal = _compile(work, chip, on_cpu, device.timeout)
+            attempt, refusal = _compile(named, work, chip, on_cpu, device.timeout)
             placement = _placement(named, attempt, on_cpu, work)
             _refuse_nothing_on_npu(placement, chip)
             files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
@@ -85,11 +86,8 @@ class QnnBackend(Backend):
         return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
 
     def kept_off(self, model: ir.Model, names: Collection[str]) -> ir.Model:
-        """The model with these nodes hidden from a compiler that takes fixed shapes only."""
-        result = model.clone()
-        shapes.infer_shapes(result)
-        hide(result, names)
-        return result
+        """The model with these nodes hidden from the compiler."""
+        return placing.kept_off(model, names)
 
     def load(self, path: Path, device: Device) -> None:
         """Refuse a compiled model that the vendor's simulator does not load."""
@@ -158,18 +156,18 @@ def chip_of(device: Device) -> Chip:
     return Chip(device.arch, device.soc_id, device.ep_options, device.toolchain)
 
 
-def _compile(work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float) -> tuple[Attempt, str | None]:
+def _compile(
+    model: ir.Model, work: Path, chip: Chip, on_cpu: Mapping[str, str], timeout: float
+) -> tuple[Attempt, str | None]:
     """The compilation that counts, and why it is not of the whole model."""
-    if on_cpu:
-        pinned = _attempt(work, chip, timeout, LeftToCpu.PINNED)
+    first = LeftToCpu.PINNED if on_cpu else LeftToCpu.NOTHING
+    found = _attempt(work, chip, timeout, first)
+    why = "other nodes are left to the CPU" if on_cpu else found.error
+    if found.error is not None:
         # ONNX Runtime cannot split a graph around an annotated node that others depend on: there the provider's own
         # refusals have to do.
-        attempt = pinned if pinned.error is None else _attempt(work, chip, timeout, LeftToCpu.REFUSED)
-        return attempt, "other nodes are left to the CPU"
-    whole = _attempt(work, chip, timeout, LeftToCpu.NOTHING)
-    if whole.error is None:
-        return whole, None
-    return _attempt(work, chip, timeout, LeftToCpu.REFUSED), whole.error
+        found = placing.without_refused(model, work / SOURCE, partial(_attempt, work, chip, timeout))
+    return found, why
 
 
 def _attempt(work: Path, chip: Chip, timeout: float, rest: LeftToCpu) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import onnx_ir as ir
 from intact import scratch
 from intact.backends.qnn import client as qnn_client
 from intact.backends.qnn.client import Attempt, Chip, LeftToCpu
-from intact.model import io
+from intact.model import io, shapes
 from intact.results import PlacedNode, Placement
 from intact.runtime import pinning
 from intact.targets import provider_placement
@@ -22,30 +23,44 @@ def place(model: ir.Model, chip: Chip, timeout: float) -> Placement:
     """Ask the compiler to take `model`: all of it if it can, otherwise with the rest on the CPU."""
     ops = provider_placement.node_ops(model)
     with scratch.folder("analyze") as folder:
-        io.save(model, Path(folder) / _MODEL)
-        attempt = qnn_client.compile_context(Path(folder), _MODEL, None, chip, rest=LeftToCpu.NOTHING, timeout=timeout)
-        if attempt.error is not None:
-            attempt = qnn_client.compile_context(
-                Path(folder), _MODEL, None, chip, rest=LeftToCpu.REFUSED, timeout=timeout
-            )
-        if attempt.error is not None and attempt.reasons:
-            attempt = _without_refused(model, Path(folder), attempt, chip, timeout)
-    found = _failed(ops, attempt) if attempt.error is not None else _placed(ops, attempt)
-    compute = provider_placement.compute_nodes(found.npu_nodes), provider_placement.compute_nodes(found.cpu_nodes)
-    return Placement(tuple(compute[0]), tuple(compute[1]), found.partitions if compute[0] else 0)
+        source = io.save(model, Path(folder) / _MODEL)[0]
+
+        def attempt(rest: LeftToCpu) -> Attempt:
+            return qnn_client.compile_context(Path(folder), _MODEL, None, chip, rest=rest, timeout=timeout)
+
+        found = attempt(LeftToCpu.NOTHING)
+        if found.error is not None:
+            found = without_refused(model, source, attempt)
+    placement = _failed(ops, found) if found.error is not None else _placed(ops, found)
+    compute = (
+        provider_placement.compute_nodes(placement.npu_nodes),
+        provider_placement.compute_nodes(placement.cpu_nodes),
+    )
+    return Placement(tuple(compute[0]), tuple(compute[1]), placement.partitions if compute[0] else 0)
 
 
-def _attempt(folder: Path, chip: Chip, rest: LeftToCpu, timeout: float) -> Attempt:
-    return qnn_client.compile_context(folder, _MODEL, None, chip, rest=rest, timeout=timeout)
+def kept_off(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """The model with these nodes hidden from a compiler that takes fixed shapes only."""
+    result = model.clone()
+    shapes.infer_shapes(result)
+    pinning.hide(result, names)
+    return result
 
 
-def _without_refused(model: ir.Model, folder: Path, failed: Attempt, chip: Chip, timeout: float) -> Attempt:
-    """The rest of the model: ONNX Runtime cannot put back on the CPU what it had changed for the NPU by itself."""
-    refused = provider_placement.refused(provider_placement.node_ops(model), failed.reasons)
-    pinning.pin(model, {node.name for node in refused})
-    io.save(model, folder / _MODEL)
-    attempt = _attempt(folder, chip, LeftToCpu.PINNED, timeout)
-    return replace(attempt, reasons={**failed.reasons, **attempt.reasons})
+def without_refused(model: ir.Model, source: Path, attempt: Callable[[LeftToCpu], Attempt]) -> Attempt:
+    """The compilation of the model in the file `source` with all that the compiler refuses on the CPU.
+
+    ONNX Runtime cannot put back there by itself what it had changed for the NPU; where it fails for that, the nodes
+    that were refused are hidden in the file.
+    """
+    found = attempt(LeftToCpu.REFUSED)
+    if found.error is None or not found.reasons:
+        return found
+    refused = provider_placement.refused(provider_placement.node_ops(model), found.reasons)
+    # Not by annotation: it cannot split a graph around an annotated node that others depend on.
+    io.save(kept_off(model, {node.name for node in refused}), source)
+    again = attempt(LeftToCpu.REFUSED)
+    return replace(again, reasons={**again.reasons, **found.reasons})
 
 
 def _placed(ops: dict[str, str], attempt: Attempt) -> Placement:
