@@ -84,6 +84,10 @@ NOT_WRITTEN = {
     "ONNX Runtime has no CPU kernel for QLinearReduceMean, and its quantizer writes none": ("reduce_mean_to_qdq",),
     "ONNX Runtime has no kernel for int8 beside uint8 weights, and its quantizer writes none": ("match_weight_sign",),
     "Quantizers put biases on grids: those that train on grids leave them in float": ("quantize_bias",),
+    "Neither gives activations a scale for each channel; NNCF does, in front of depthwise layers": (
+        "one_scale_for_channels",
+        "fold_factor_into_depthwise",
+    ),
 }
 ELSEWHERE = {name for names in NOT_WRITTEN.values() for name in names}
 

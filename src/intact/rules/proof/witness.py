@@ -112,10 +112,10 @@ class _Recorder:
             if not is_held:
                 continue
             # Asked now: rules that fire later take the nodes apart that say it.
-            steps = grid_step(firing.new[0]), sum_step(firing.new[0])
+            step = grid_step(firing.new[0]) or grid_step(firing.old[0])
             copies = before[old], copy
             was, came = (self._readable(copy, old.dtype or new.dtype) for copy in copies)
-            self._pairs.append((firing.application, was, came, *steps))
+            self._pairs.append((firing.application, was, came, step, sum_step(firing.new[0])))
 
     def _is_held(self, application: Application) -> bool:
         """True if an application is one of those that leave pairs."""

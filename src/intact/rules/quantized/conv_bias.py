@@ -37,7 +37,7 @@ class FoldArithmeticIntoConv(LocalRule):
     def rewrite(self, op: Builder, conv: ir.Node, node: ir.Node, last: ir.Node) -> ir.Value:
         folded = _fold(conv, node, q_operand(last))
         assert not isinstance(folded, str), f"the constants were checked: {folded}"
-        weight = conv.inputs[1] if folded.scales is None else _rescaled(op, folded.w, folded.scales)
+        weight = conv.inputs[1] if folded.scales is None else rescaled(op, folded.w, folded.scales)
         result = op.Conv(conv.inputs[0], weight, _bias(op, folded), **conv.attributes)
         return op.like(last, result, *last.inputs[1:])
 
@@ -108,7 +108,7 @@ def unknown_weight(w: Operand, shape: tuple[int, ...] | None, axis: int = 0) -> 
     return None
 
 
-def _rescaled(op: Builder, w: Operand, scales: np.ndarray) -> ir.Value:
+def rescaled(op: Builder, w: Operand, scales: np.ndarray) -> ir.Value:
     """The same integers on a grid with one scale for each output channel."""
     zeros = np.broadcast_to(w.zeros(), scales.shape).astype(w.known_dtype.numpy())
     constants = op.constant(scales, "weight_scale"), op.constant(zeros, "weight_zero_point")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.matching.builder import Builder
-from intact.matching.pattern import Output, Patterns, Var
+from intact.matching.pattern import AnyOf, Output, Patterns, Var
 from intact.model import query
 from intact.numbers import integer_types
 from intact.numbers.encoding import along
@@ -112,7 +112,7 @@ def dequantized(op: Patterns, name: str) -> Output:
     return op.DequantizeLinear(*inputs, _shared=True, _name=name)
 
 
-def quantized(op: Patterns, value: Var | Output, name: str) -> Output:
+def quantized(op: Patterns, value: Var | Output | AnyOf, name: str) -> Output:
     """A QuantizeLinear of `value` that binds to `name`."""
     return op.QuantizeLinear(value, Var(f"{name}.scale"), Var(f"{name}.zero_point", optional=True), _name=name)
 
