@@ -248,6 +248,28 @@ def test_outputs_may_be_as_far_apart_as_quantizing_has_put_them_from_those_of_th
             exactness.validate(before, after, [MoveByOneHonestly()], ROWS)
 
 
+def rounding(*grids):
+    """What grids, one behind the other, make of x, minus x: nothing but the roundings."""
+    net, exact = Net(), "x"
+    x = net.op("Relu", exact)
+    for grid in grids:
+        x = net.dequantize(net.quantize(x, *grid), *grid)
+    return net.model({"x": ROWS[0]["x"]}, net.op("Neg", net.op("Sub", x, net.op("Relu", exact))))
+
+
+def test_outputs_may_be_as_far_apart_as_on_grids_that_are_as_good_where_no_float_model_is_known():
+    before = rounding((0.5, np.uint16(32768)), (0.6, np.uint8(100)))
+    after = rewriter.apply(before.clone(), [MergeRequantize()])
+    assert exactness.validate(before, after, [MergeRequantize()], ROWS).sqnr_db < 10
+
+
+def test_outputs_of_nothing_but_rounding_may_not_move_by_whole_steps():
+    before = rounding((0.6, np.uint8(100)))
+    after = rewriter.apply(before.clone(), [MoveByOneHonestly()])
+    with pytest.raises(GateFailed, match="moves tensors most"):
+        exactness.validate(before, after, [MoveByOneHonestly()], ROWS)
+
+
 def test_an_output_that_quantizing_ruined_allows_nothing_for_the_one_beside_it():
     grid, row = (4.0, np.uint8(100)), {"x": ROWS[0]["x"]}
     net, exact = Net(), Net()
