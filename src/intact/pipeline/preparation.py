@@ -177,8 +177,12 @@ def optimize_for(model: ir.Model, target: Target, quant: QuantConfig | None) -> 
 
 def quantize(optimized: PreparedModel, log: Log) -> PreparedModel:
     """Quantize the model as its settings say, in an opset that the target's toolchain reads."""
-    result, newest = _quantize_or_skip(optimized, log), optimized.target.opset
-    return result if newest is None else replace(result, model=lowering.lowered(result.model, newest))
+    result, target = _quantize_or_skip(optimized, log), optimized.target
+    if target.opset is None:
+        return result
+    # A model that came quantized may have operators of newer opsets still: it was not optimized.
+    older = optimization.in_older_forms(result.model, target.has) if optimized.source.quantized else result.model
+    return replace(result, model=lowering.lowered(older, target.opset))
 
 
 def _quantize_or_skip(optimized: PreparedModel, log: Log) -> PreparedModel:

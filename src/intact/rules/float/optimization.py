@@ -125,6 +125,11 @@ def optimize(
     return Rewritten(result, tuple(applications), refusals, attempts)
 
 
+def in_older_forms(model: ir.Model, ops: Callable[[str, str], bool]) -> ir.Model:
+    """A copy of `model` without operators that a target lacks where others mean the same; nothing else changes."""
+    return apply(copied(model), [rule for rule in (*RULES, *RARE) if rule.replaces and _is_for(rule, ops)]).model
+
+
 def _is_for(rule: Rule, ops: Callable[[str, str], bool]) -> bool:
     """True if a target has what a rule creates, and lacks what it replaces."""
     return all(ops(*key) for key in rule.creates) and not any(ops(*key) for key in rule.replaces)
