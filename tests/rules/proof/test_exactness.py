@@ -270,6 +270,23 @@ def test_outputs_of_nothing_but_rounding_may_not_move_by_whole_steps():
         exactness.validate(before, after, [MoveByOneHonestly()], ROWS)
 
 
+def test_other_grids_are_those_of_what_is_computed_and_leave_weights_inputs_and_outputs():
+    net, low = Net(), np.uint8(100)
+    x = net.dequantize("q", 0.5, low)
+    inner = net.dequantize(net.quantize(net.op("Relu", x), 0.25, low), 0.25, low)
+    kinds = [net.dequantize(np.ones((64, 4), np.uint8), 0.125, low)]
+    kinds += [net.dequantize(net.quantize(np.ones((64, 4), np.float32), 0.0625, low), 0.0625, low)]
+    outputs = [net.quantize(net.op("MatMul", inner, weight), 2.0, low) for weight in kinds]
+    subject = net.model({"q": np.zeros((1, 64), np.uint8)}, *outputs)
+    scales = [
+        (float(before.inputs[1].const_value.numpy()), float(after.inputs[1].const_value.numpy()))
+        for before, after in zip(subject.graph, exactness._on_other_grids(subject).graph, strict=True)
+        if before.op_type in ("QuantizeLinear", "DequantizeLinear")
+    ]
+    assert {before for before, after in scales if before != after} == {0.25}
+    assert [after for before, after in scales if before == 0.25] == [0.25 * exactness.OTHER_GRID] * 2
+
+
 def test_an_output_that_quantizing_ruined_allows_nothing_for_the_one_beside_it():
     grid, row = (4.0, np.uint8(100)), {"x": ROWS[0]["x"]}
     net, exact = Net(), Net()

@@ -26,18 +26,8 @@ from intact.targets.spec import Forms, Target
 # The order in which rules are tried at a node where a table names their whole family, and that of the documentation.
 # A file that is not named here comes after those that are.
 ORDER = (
-    *(
-        "constants",
-        "folding",
-        "scaling",
-        "channel_scales",
-        "clipping",
-        "split_clips",
-        "movement",
-        "padding",
-        "bias",
-        "conv_bias",
-    ),
+    *("constants", "folding", "scaling", "channel_scales", "clipping", "split_clips", "movement", "padding"),
+    *("bias", "conv_bias"),
     "left_in_float",
     *("integer_forms", "signs", "operator_signs", "gemm", "qgemm", "matmul_integer", "fully_connected"),
     *("to_qlinear", "to_qdq", "moves_to_qdq", "zero_points", "depthwise", "input_copies", "symmetric"),
