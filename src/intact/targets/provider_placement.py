@@ -67,6 +67,12 @@ def refused(ops: Mapping[str, str], reasons: Mapping[str, str]) -> list[PlacedNo
     return compute_nodes(PlacedNode(name, op, why[name]) for name, op in ops.items() if name in why)
 
 
+def unforeseen(placement: Placement, on_cpu: Mapping[str, str]) -> tuple[PlacedNode, ...]:
+    """The nodes of a model that a compiler left to the CPU by itself: none of those that were meant to be there."""
+    off = compute_nodes(placement.cpu_nodes)
+    return tuple(node for node in off if node.name not in on_cpu and node.reason != INSERTED)
+
+
 def compute_nodes(nodes: Iterable[PlacedNode]) -> list[PlacedNode]:
     """The nodes that compute something."""
     return [node for node in nodes if node.op not in CONVERSIONS]

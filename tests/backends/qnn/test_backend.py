@@ -117,6 +117,9 @@ class TestWithTheCompiler:
             node for node in compiled.placement.cpu_nodes if node.op not in ("QuantizeLinear", "DequantizeLinear")
         ]
         assert (node.name, node.op) == ("the_middle", "Acos")
+        # A strict build refuses it; one that was told of it does not.
+        assert compiled.unforeseen == (node,)
+        assert build(qdq.cnn("Acos"), tmp_path / "told", on_cpu={"the_middle": "told"}).unforeseen == ()
         assert "not supported" in node.reason
         (warning,) = compiled.warnings
         assert warning.startswith("1 of 6 compute nodes stay on the CPU:\n  the_middle (Acos): ")
@@ -130,6 +133,7 @@ class TestWithTheCompiler:
         compiled = build(model, tmp_path, 68)
         on_cpu = {node.name: node.reason for node in compiled.placement.cpu_nodes if node.op == "Conv"}
         assert on_cpu.keys() == {"the_conv"} and "Conv2d(UFIXED_POINT_16" in on_cpu["the_conv"]
+        assert {node.name for node in compiled.unforeseen} == {"the_conv"}
         assert "the_first" in {node.name for node in compiled.placement.npu_nodes}
         (sample,) = qdq.images(1)
         (simulated,) = qnn_client.run(compiled.path, [sample], Chip(68), timeout=120)

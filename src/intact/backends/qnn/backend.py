@@ -83,7 +83,8 @@ class QnnBackend(Backend):
             files = tuple(_move(file, folder) for file in sorted((work / OUTPUT).iterdir()))
         warnings = [] if refusal is None else [_left_on_cpu(placement, refusal)]
         warnings += _taken_after_all(placement, on_cpu)
-        return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip))
+        left = provider_placement.unforeseen(placement, on_cpu)
+        return Compiled(folder / MODEL, files, placement, tuple(warnings), _runtime(chip), unforeseen=left)
 
     def kept_off(self, model: ir.Model, names: Collection[str]) -> ir.Model:
         """The model with these nodes hidden from the compiler."""

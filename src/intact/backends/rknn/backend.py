@@ -74,7 +74,7 @@ class RknnBackend(Backend):
             f"{rknn_client.PACKAGE} {rknn_client.version(device.toolchain)}, simulator of {platform.name}",
             made_from=made_from,
             cost=_cost(found.report, device.soc),
-            unforeseen=_unforeseen(placed, on_cpu),
+            unforeseen=provider_placement.unforeseen(placed, on_cpu),
         )
 
     def load(self, path: Path, device: Device) -> None:
@@ -194,16 +194,12 @@ def _warnings(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[str, ...]:
     """Say which nodes the compiler placed otherwise than the table."""
     off = {node.name for node in placed.cpu_nodes}
     taken = [name for name in on_cpu if name not in off]
-    more = [node.name for node in _unforeseen(placed, on_cpu)]
+    more = [node.name for node in provider_placement.unforeseen(placed, on_cpu)]
     words = {
         "on the NPU after all, since its compiler takes what the table refuses": taken,
         "on the CPU, which the table does not know": more,
     }
     return tuple(f"{', '.join(names)}: {text}" for text, names in words.items() if names)
-
-
-def _unforeseen(placed: Placement, on_cpu: Mapping[str, str]) -> tuple[PlacedNode, ...]:
-    return tuple(node for node in provider_placement.compute_nodes(placed.cpu_nodes) if node.name not in on_cpu)
 
 
 def _cost(report: CompilerReport, soc: Soc | None) -> Cost:
